@@ -5,44 +5,55 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::domain::agent::OutputMode;
-use crate::domain::conversation::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
+use crate::domain::conversation::message::{
+    BinaryContent, FilePart, Message, MessageStatus, Part, ReasoningPart, Role, SourcePart, TextPart, ToolCallPart,
+};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::model::{
-    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, Usage,
+    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, Source as AnswerSource, Usage,
 };
 use crate::domain::run::FinishReason;
 use crate::domain::run::plan::PlanPhase;
 use crate::engine::calls::arguments;
 use crate::engine::machine::{PartialAnswer, RunState};
-use crate::engine::offer::usable::Missing;
+use crate::engine::offer::usable::Prerequisite;
 use crate::engine::request::build::tool_choice;
 use crate::engine::request::size;
 use crate::engine::request::source::Source;
 use crate::engine::strategy::json_answers::offer::Offer;
-use crate::engine::strategy::json_answers::read::{Reader, Shape};
+use crate::engine::strategy::json_answers::read::{AnswerFormat, Reader};
 use crate::engine::strategy::plan::progress;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
-/// The most text of one answer, in bytes. A provider that sends more is broken.
+/// The longest answer, in bytes. A provider that sends more is broken.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 const TOO_LARGE: &str = "the answer is larger than 64 MiB";
 
 /// An item of the run's log.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "an item is handed on at once and written")]
+#[expect(clippy::large_enum_variant, reason = "an item is written as soon as it is made")]
 pub enum StreamItem {
     Event(EventBody),
-    /// Separate from events, because deltas of one part are merged before they are written.
+    /// Separate from events, because deltas of one part are merged before they are stored.
     Delta(PartId, String),
 }
 
 enum Kind {
     Text,
-    Reasoning { raw: Option<Value> },
-    Call { call_id: CallId, provider_call_id: String, name: String, raw: Option<Value> },
+    Reasoning {
+        raw: Option<Value>,
+    },
+    Call {
+        call_id: CallId,
+        provider_call_id: String,
+        name: String,
+        raw: Option<Value>,
+    },
+    /// A stored picture.
+    Picture(BinaryContent),
 }
 
 struct Slot {
@@ -56,6 +67,13 @@ impl Slot {
     fn part(&self) -> Part {
         let id = self.id.clone();
         match &self.kind {
+            Kind::Picture(picture) => Part::Image(FilePart {
+                url: picture.url.clone(),
+                file_id: picture.file_id.clone(),
+                size: picture.size,
+                name: picture.name.clone(),
+                ..FilePart::of(id, picture.media_type.clone())
+            }),
             Kind::Text => Part::Text(TextPart { id, text: self.text.clone() }),
             Kind::Reasoning { raw } => Part::Reasoning(ReasoningPart { id, text: self.text.clone(), raw: raw.clone() }),
             Kind::Call { call_id, provider_call_id, name, raw } => Part::ToolCall(ToolCallPart {
@@ -74,25 +92,27 @@ impl Slot {
 pub struct Assembler {
     of: (RunId, ConversationId),
     model: String,
-    /// The model that was asked, which may be a planner.
+    /// The model that the request was sent to; a planner has its own.
     asked_model: String,
     step: u32,
     message_id: Option<MessageId>,
     slots: Vec<Slot>,
     /// The index in `slots` of each call of the dialect.
     calls: HashMap<usize, usize>,
+    /// The sources of the answer, which follow its other parts.
+    sources: Vec<SourcePart>,
     bytes: usize,
     /// The estimated tokens of the request.
     asked: u64,
-    /// The provider has begun to answer.
+    /// Whether the provider has begun to answer.
     begun: bool,
     prices: Option<Prices>,
     usage: Option<Usage>,
     finish: Option<ModelFinish>,
     broken: Option<ModelError>,
-    /// Converts the answer first, if it is a JSON object.
+    /// Converts JSON answers into ordinary events, if the agent wants JSON objects.
     reader: Option<Reader>,
-    /// Nothing is shown: the answer is for the loop alone.
+    /// Whether clients see none of the answer, because only the loop reads it.
     silent: bool,
 }
 
@@ -104,7 +124,7 @@ impl Assembler {
         let (run_id, conversation_id) = record.fence.ids();
         let reader = reader(state);
         let is_planning = progress::phase(record) == Some(PlanPhase::Planning);
-        let silent = is_planning || Source::of(state).missing() == Missing::Categories;
+        let silent = is_planning || Source::of(state).missing() == Prerequisite::Categories;
         let prices = state.facts.capacity_of(record.model()).prices;
         Self { reader, silent, prices, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
     }
@@ -119,6 +139,7 @@ impl Assembler {
             message_id: None,
             slots: Vec::new(),
             calls: HashMap::new(),
+            sources: Vec::new(),
             bytes: 0,
             asked: 0,
             begun: false,
@@ -131,7 +152,7 @@ impl Assembler {
         }
     }
 
-    /// Sets the request, whose size is used where the provider gives no figures.
+    /// Sets the request, whose size replaces usage that the provider does not report.
     pub fn asked(self, request: &ModelRequest) -> Self {
         Self { asked: size::tokens(size::request(request)), asked_model: request.model.clone(), ..self }
     }
@@ -140,7 +161,7 @@ impl Assembler {
         self.asked
     }
 
-    /// Takes in an event and returns what to show. Ignores events after [`ModelEvent::Finished`] and after a fault
+    /// Adds an event and returns the items to show. Ignores events after [`ModelEvent::Finished`] and after a fault
     /// ([`Assembler::broken`]).
     pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {
         let mut shown = Vec::new();
@@ -152,7 +173,7 @@ impl Assembler {
             return shown;
         }
         if let ModelEvent::Adapted(Adaptation { change, reason }) = event {
-            // Shown even if the answer is silent.
+            // Clients see this event even if the answer is silent.
             let model = self.asked_model.clone();
             return vec![StreamItem::Event(EventBody::ModelAdapted { model, change, reason })];
         }
@@ -161,11 +182,11 @@ impl Assembler {
             self.take(event, ids, &mut shown);
             return if self.silent { Vec::new() } else { shown };
         };
-        let said = reader.read(event);
+        let reported = reader.read(event);
         if reader.bytes() > MAX_ANSWER_BYTES {
             self.fail(TOO_LARGE);
         }
-        for event in said {
+        for event in reported {
             self.take(event, ids, &mut shown);
         }
         if self.silent { Vec::new() } else { shown }
@@ -180,17 +201,27 @@ impl Assembler {
                 self.close_flow(shown);
                 let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name, raw: None };
                 let at = self.open(kind, ids, shown);
-                // If a dialect reuses an index, the second call is another call: fragments are never merged into a complete one.
+                // A reused index starts another call: fragments are never added to a complete call.
                 self.calls.insert(index, at);
             }
             ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
                 Some(&at) => self.append(at, delta, shown),
-                None => self.fail("arguments came for a tool call that has not begun"),
+                None => self.fail("the provider sent arguments of a tool call that it did not start"),
             },
             ModelEvent::ToolCallBlock { index, raw } => match self.calls.get(&index).and_then(|at| self.slots.get_mut(*at)) {
                 Some(Slot { kind: Kind::Call { raw: kept, .. }, .. }) => *kept = Some(raw),
-                Some(_) | None => self.fail("a signature came for a tool call that has not begun"),
+                Some(_) | None => self.fail("the provider sent a signature of a tool call that it did not start"),
             },
+            // A picture that was not stored has no place in a message.
+            ModelEvent::Picture(picture) if picture.file_id.is_some() => {
+                self.close_flow(shown);
+                let at = self.open(Kind::Picture(picture), ids, shown);
+                self.close(at, shown);
+            }
+            ModelEvent::Picture(_) => {}
+            ModelEvent::Source(AnswerSource { url, title, text }) => {
+                self.sources.push(SourcePart { id: PartId::generate(ids), url, title, text });
+            }
             ModelEvent::Restarted => self.restart(shown),
             ModelEvent::Usage(usage) => self.usage = Some(usage),
             ModelEvent::Prices(prices) => self.prices = Some(prices),
@@ -199,29 +230,42 @@ impl Assembler {
         }
     }
 
-    /// Returns why the answer is unusable, so that the call can be dropped early.
+    /// Returns the fault of an unusable answer, so that the caller can abort the model call early.
     pub fn broken(&self) -> Option<&ModelError> {
         self.broken.as_ref()
     }
 
-    /// Returns the message, the raw turn, and the events that close what was shown. Fails if the answer has no end, is too long or
-    /// contradicts itself; an answer without parts is judged by the loop.
+    /// Returns the message, the raw turn, and the events that close the shown parts. Fails if the answer is incomplete, too long or
+    /// contradictory. The loop judges an answer without parts.
     pub fn finish(mut self, ids: &dyn IdSource, now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
         let Some(finish) = self.finish else {
-            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended without its end"));
+            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the stream ended before the answer was complete"));
         };
         let message_id = self.message_id.take().unwrap_or_else(|| MessageId::generate(ids));
         let usage = self.counted_usage();
-        let closing = self
-            .slots
-            .iter()
-            .filter(|slot| !slot.closed)
-            .map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() })
-            .collect();
-        let message = self.message(message_id, finish.as_finish_reason(), usage, now);
+        if self.slots.is_empty() {
+            // Sources of nothing are no answer.
+            self.sources.clear();
+        }
+        let open = self.slots.iter().filter(|slot| !slot.closed);
+        let mut closing: Vec<EventBody> =
+            open.map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }).collect();
+        for (source, index) in self.sources.iter().zip(self.slots.len()..) {
+            closing.push(EventBody::PartStarted {
+                message_id: message_id.clone(),
+                part_id: source.id.clone(),
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+                kind: "source".to_owned(),
+                call_id: None,
+                name: None,
+            });
+            closing.push(EventBody::PartCompleted { message_id: message_id.clone(), part: Part::Source(source.clone()) });
+        }
+        let mut message = self.message(message_id, finish.as_finish_reason(), usage, now);
+        message.parts.extend(std::mem::take(&mut self.sources).into_iter().map(Part::Source));
         let malformed = self.reader.and_then(Reader::malformed);
         let calls = self.slots.into_iter().filter(|slot| matches!(slot.kind, Kind::Call { .. }));
         let turn = ModelTurn { finish, arguments: calls.map(|slot| slot.text).collect(), usage, malformed };
@@ -238,7 +282,7 @@ impl Assembler {
         }
     }
 
-    /// Returns what was shown of an answer that is dropped, calls included. `None` if nothing was shown.
+    /// Returns the shown part of a dropped answer, calls included. `None` if nothing was shown.
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let usage = self.spent();
         let id = self.message_id.take().filter(|_| !self.silent)?;
@@ -248,7 +292,7 @@ impl Assembler {
         Some(PartialAnswer { message, closing })
     }
 
-    /// Adds text or reasoning to the open part, or to a new part if another kind came between.
+    /// Adds text or reasoning to the open part, or to a new part if another kind arrived in between.
     fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
         if text.is_empty() {
             return;
@@ -266,7 +310,7 @@ impl Assembler {
         self.append(at, text, shown);
     }
 
-    /// Closes the open reasoning with the provider's block.
+    /// Closes the open reasoning part with the provider's block.
     fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
         let is_open = self.slots.last().is_some_and(|slot| !slot.closed && matches!(slot.kind, Kind::Reasoning { .. }));
         if !is_open {
@@ -279,24 +323,29 @@ impl Assembler {
         self.close_flow(shown);
     }
 
-    /// Forgets everything, and voids what was shown.
+    /// Discards the answer so far, and voids the shown parts.
     fn restart(&mut self, shown: &mut Vec<StreamItem>) {
         if self.message_id.take().is_some() {
             shown.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
         }
         self.slots.clear();
         self.calls.clear();
+        self.sources.clear();
         self.bytes = 0;
         self.usage = None;
     }
 
     /// Closes an open text or reasoning part. Calls stay open until the end, because their fragments may interleave.
     fn close_flow(&mut self, shown: &mut Vec<StreamItem>) {
-        let Some(slot) = self.slots.last_mut() else { return };
-        match slot.kind {
-            Kind::Text | Kind::Reasoning { .. } if !slot.closed => slot.closed = true,
-            Kind::Text | Kind::Reasoning { .. } | Kind::Call { .. } => return,
+        let is_flow = |slot: &Slot| !slot.closed && matches!(slot.kind, Kind::Text | Kind::Reasoning { .. });
+        if self.slots.last().is_some_and(is_flow) {
+            self.close(self.slots.len() - 1, shown);
         }
+    }
+
+    fn close(&mut self, at: usize, shown: &mut Vec<StreamItem>) {
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        slot.closed = true;
         if let Some(message_id) = &self.message_id {
             shown.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
         }
@@ -317,6 +366,7 @@ impl Assembler {
         let (word, call_id, name) = match &kind {
             Kind::Text => ("text", None, None),
             Kind::Reasoning { .. } => ("reasoning", None, None),
+            Kind::Picture(_) => ("image", None, None),
             Kind::Call { call_id, name, .. } => ("tool_call", Some(call_id.clone()), Some(name.clone())),
         };
         shown.push(StreamItem::Event(EventBody::PartStarted {
@@ -350,20 +400,20 @@ impl Assembler {
         self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
     }
 
-    /// Returns the usage of an answer that failed: the provider's figures so far, and at least what was received. Zero, if the
-    /// provider has not begun to answer.
+    /// Returns the usage of a failed answer: the figures that the provider has reported, and at least the received text. Zero before the
+    /// provider has begun to answer.
     pub fn spent(&self) -> Usage {
         if !self.begun {
             return Usage::default();
         }
         let estimate = self.estimate();
-        let said = self.usage.unwrap_or_default();
-        let input_tokens = if said.input_tokens == 0 { estimate.input_tokens } else { said.input_tokens };
-        let output_tokens = said.output_tokens.max(estimate.output_tokens);
-        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..said })
+        let reported = self.usage.unwrap_or_default();
+        let input_tokens = if reported.input_tokens == 0 { estimate.input_tokens } else { reported.input_tokens };
+        let output_tokens = reported.output_tokens.max(estimate.output_tokens);
+        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..reported })
     }
 
-    /// Returns the usage of a call that is dropped: the provider may have read the request.
+    /// Returns the usage of a dropped model call, including the request, which the provider may have read.
     pub fn given_up(&self) -> Usage {
         match self.begun {
             true => self.spent(),
@@ -392,13 +442,17 @@ impl Assembler {
 fn reader(state: &RunState) -> Option<Reader> {
     match state.record.profile.output {
         OutputMode::Tools => None,
-        // A planner writes its plan and its words in plain text.
+        // A planner writes its plan and its report in plain text.
         OutputMode::Structured if progress::phase(&state.record).is_some_and(|phase| phase != PlanPhase::Executing) => None,
         OutputMode::Structured => {
-            let is_choosing = Source::of(state).missing() == Missing::Categories;
+            let is_choosing = Source::of(state).missing() == Prerequisite::Categories;
             let choice = tool_choice(state).filter(|_| !is_choosing);
             let has_tools = !Source::of(state).offered_in_step().is_empty();
-            let shape = if state.record.profile.options.output_schema.is_some() && !is_choosing { Shape::Any } else { Shape::Text };
+            let shape = if state.record.profile.options.output_schema.is_some() && !is_choosing {
+                AnswerFormat::Any
+            } else {
+                AnswerFormat::Text
+            };
             Some(Reader::new(Offer::of(choice.as_ref(), has_tools), shape))
         }
     }

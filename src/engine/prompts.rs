@@ -5,13 +5,17 @@
 use serde_json::Value;
 
 use crate::domain::tool::Repair;
+use crate::engine::calls::arguments::NULL;
 
 pub const EMPTY_REPLY: &str = "Your last answer was empty. Continue with the task: call a tool, or answer in words.";
 
 pub const HOLLOW_CALLS: &str =
-    "Your last answer announced tool calls but held none. Call the tool, or give your final answer in words.";
+    "Your last answer announced tool calls but contained none. Call the tool, or give your final answer in words.";
 
-/// Before a forced answer, after too many empty answers.
+pub const WORDED_CALL: &str = "Your last answer was a tool call written as text, and was not carried out. Call the tool in the way that \
+     this conversation offers, or give your final answer in words.";
+
+/// Precedes a forced answer, after too many empty answers.
 pub const FORCED_EMPTY: &str = "Your last answers were empty. Tools are no longer available. Answer now in words. Say only \
      what the tool results above say, and name what is still open.";
 
@@ -30,22 +34,22 @@ pub const FORCED_DUPLICATES: &str = "You keep repeating calls that have been ans
 pub const FORCED_BREAKER: &str = "A tool has failed too often and tools are no longer available. Answer now from the results above, and \
      say what could not be done.";
 
-pub const GO_ON_WORKING: &str = "You stopped before the task was finished. Go on with what is left, by calling tools. Sum up only when \
+pub const CONTINUE_WORK: &str = "You stopped before the task was finished. Go on with what is left, by calling tools. Sum up only when \
      everything is done.";
 
-pub const GO_ON_UNASKED: &str = "Do not ask questions and do not offer help. Go on with the task, with the tools that you have. What cannot \
+pub const CONTINUE_WITHOUT_QUESTIONS: &str = "Do not ask questions and do not offer help. Go on with the task, with the tools that you have. What cannot \
      be done, name at the end, with the reason.";
 
-/// Before the first call of a turn, if the previous answer claimed a change that was not made.
-pub const NOTHING_WRITTEN: &str = "Correction: your last answer said that something was changed, but in that turn no call that changes \
+/// Precedes the first model call of a turn, if the previous answer claimed a change that was not made.
+pub const FALSE_CLAIM: &str = "Correction: your last answer said that something was changed, but in that turn no call that changes \
      anything succeeded. Nothing was saved. Do not build on it; make the change now if it is still wanted, and tell the user.";
 
-/// Before the loop continues after a plan was given up.
-pub const PLAN_LEFT: &str = "The plan for this task was given up. What its steps have done stands above, with their results: do not do it again. \
-     Go on with what is left.";
+/// Tells the loop that the plan was given up.
+pub const PLAN_GIVEN_UP: &str = "The plan for this task was given up. Its completed steps and their results are above: do not repeat them. \
+     Continue with the rest.";
 
-/// Before a forced answer in place of a planner that carried out its plan and cannot report it.
-pub const PLAN_DONE: &str = "The steps above are all that there was to do, and tools are no longer available. Answer the user now from their \
+/// Precedes a forced answer, if the planner cannot report the completed plan.
+pub const PLAN_DONE: &str = "All steps above are completed, and tools are no longer available. Answer the user now from their \
      results, and say what has failed.";
 
 /// The result of a step for which no tool was called.
@@ -54,53 +58,52 @@ pub const NO_CALL_FOR_STEP: &str = "no tool was called";
 pub const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \
      user what does not work. Do not repeat the same calls.";
 
-pub fn malformed_answer(reason: &str, said: &str) -> String {
+pub fn malformed_answer(reason: &str, quoted: &str) -> String {
     format!(
-        "Your last answer was not used: it is not the one JSON object that was asked for ({reason}). It began with: {}\n\
-         Answer again, with one JSON object of the form that the instructions give and nothing else.",
-        Value::from(said)
+        "Your last answer was not used: it is not the one JSON object that was requested ({reason}). It began with: {}\n\
+         Answer again with one JSON object as the instructions describe, and nothing else.",
+        Value::from(quoted)
     )
 }
 
-/// After an answer that was made without a message that joined.
+/// Follows an answer that does not consider a message that has joined.
 pub const JOINED: &str = "While you were answering, the user sent the message before your last answer. Take it into account now.";
 
-/// Before a call with tools again, because a message has joined after they were withheld.
+/// Precedes the first model call with tools after a forced answer, because a message has joined.
 pub const NO_LONGER_FORCED: &str =
     "The user has sent another message since. You may go on working, with the tools that are on offer now.";
 
-pub const LIMIT_MESSAGE: &str =
-    "I have reached the limit of rounds for this turn and stop here. Send another message if I shall go on.";
+pub const LIMIT_MESSAGE: &str = "I have reached the limit of rounds for this turn and stop here. Send another message to continue.";
 
 pub const UNKNOWN_AFTER_CRASH: &str = "this call may or may not have taken effect; check before repeating";
 
-/// The server of the call could not tell its outcome.
+/// Returns the result of a call whose server could not tell the outcome.
 pub fn unknown_after_asking(reason: &str) -> String {
     format!("{UNKNOWN_AFTER_CRASH} (its server was asked whether it did: {reason})")
 }
 
-pub const HAPPENED: &str = "a person says that this call took effect; its answer is not known";
+pub const CONFIRMED_BY_HUMAN: &str = "a person confirmed that this call took effect; its result is not known";
 
-pub const NOBODY_KNOWS: &str =
-    "this call may or may not have taken effect, and the person who was asked left it at that; check before repeating";
+pub const LEFT_UNCLEAR: &str =
+    "this call may or may not have taken effect, and a person could not tell either; check before repeating";
 
-pub const NOBODY_ANSWERED: &str =
-    "this call may or may not have taken effect, and nobody who was asked has answered in time; check before repeating";
+pub const UNANSWERED: &str =
+    "this call may or may not have taken effect, and no person answered the question about it in time; check before repeating";
 
 pub fn did_it_happen(tool: &str) -> String {
-    format!("A call of {tool} was interrupted, and nobody knows whether it took effect. Did it?")
+    format!("A call of {tool} was interrupted, and its outcome is unknown. Did it take effect?")
 }
 
-pub const NOT_ALLOWED: &str = "a person denied this call, and it was not made; do not repeat it unless they ask for it";
+pub const CALL_DENIED: &str = "a person denied this call, and it was not made; do not repeat it unless they ask for it";
 
-pub const NOBODY_ALLOWED: &str = "this call needs a person's approval, nobody gave it in time, and it was not made";
+pub const APPROVAL_EXPIRED: &str = "this call needs a person's approval, which did not arrive in time, and it was not made";
 
-pub const ALLOWED_OTHERWISE: &str =
+pub const APPROVAL_OUTDATED: &str =
     "the approval of this call is for other arguments or for another version of the tool, and it was not made";
 
-pub const DENIED_BESIDE: &str = "this call was not made, because a call beside it was denied";
+pub const SIBLING_DENIED: &str = "this call was not made, because another call in the same answer was denied";
 
-pub const DENIED: &str = "I stop here, because the action was not approved. Tell me how you would like to go on.";
+pub const DENIED: &str = "I stop here, because the action was not approved. Tell me how to continue.";
 
 pub fn edited_arguments(arguments: &Value) -> String {
     let shown = arguments.to_string();
@@ -108,25 +111,34 @@ pub fn edited_arguments(arguments: &Value) -> String {
     format!("[A person changed the arguments of this call before it was made, to {shown}]\n")
 }
 
-pub fn mended(repair: &Repair, tool: &str) -> String {
+pub fn repair_note(repair: &Repair, tool: &str) -> String {
     let name = repair.name.as_ref().map(|name| {
         let name = crate::support::text::prefix_chars(name, 80);
         format!("there is no tool named \"{name}\", and {tool} was called")
     });
-    let arguments = (!repair.arguments.is_empty()).then(|| format!("the arguments were no JSON ({})", repair.arguments.join(", ")));
-    let what: Vec<String> = name.into_iter().chain(arguments).collect();
-    format!("[This call was mended before it was made: {}]\n", what.join("; "))
+    let (nulls, syntax): (Vec<&str>, Vec<&str>) = repair.arguments.iter().map(String::as_str).partition(|fix| *fix == NULL);
+    let arguments = (!syntax.is_empty()).then(|| format!("the arguments were not valid JSON ({})", syntax.join(", ")));
+    let nulls = (!nulls.is_empty()).then(|| "optional arguments that were null were left out".to_owned());
+    let what: Vec<String> = name.into_iter().chain(arguments).chain(nulls).collect();
+    format!("[This call was repaired before it was made: {}]\n", what.join("; "))
 }
 
 pub fn may_it_run(tool: &str) -> String {
     format!("May {tool} be called?")
 }
 
-pub const NO_QUESTION: &str = "the question is missing: give it as `question`, a text";
+pub const NO_QUESTION: &str = "the question is missing: send it as the text `question`";
 
 pub const CHOICES_AND_FORM: &str = "a question has either `choices` or a `form`: leave one of them out";
 
-pub const NO_ANSWER: &str = "the user has not answered in time; go on without the answer, or say what you would need to know";
+pub const NO_ANSWER: &str = "the user has not answered in time; go on without the answer, or tell the user what you need to know";
+
+pub const NO_CLIENT_RESULT: &str = "the client has sent no result in time; the call may or may not have taken effect";
+
+/// Returns what a client tool waits for, for people.
+pub fn client_call(name: &str) -> String {
+    format!("the client is to execute {name} and to send its result")
+}
 
 pub fn with_words(text: &str, words: Option<&str>) -> String {
     match words.filter(|words| !words.trim().is_empty()) {
@@ -134,13 +146,6 @@ pub fn with_words(text: &str, words: Option<&str>) -> String {
         None => text.to_owned(),
     }
 }
-
-pub const UNKNOWN_AT_END: &str =
-    "this call was under way when the run ended and may or may not have taken effect; check before repeating";
-
-pub const STOPPED_AT_END: &str = "this call was stopped because the run ended";
-
-pub const NEVER_BEGUN: &str = "this call was not carried out because the run ended";
 
 pub const CUT_CALL: &str = "not carried out: your answer reached the output limit inside a tool call, so its arguments are incomplete. \
      Make the call again with shorter arguments, or split the work into several calls.";
@@ -150,15 +155,18 @@ pub const NO_TOOLS: &str = "not carried out: no tools are available at this poin
 /// Replaces an empty tool result.
 pub const NOTHING_RETURNED: &str = "(the tool returned nothing)";
 
-/// Begins a request whose history does not begin with a user message.
-pub const NO_BEGINNING: &str = "(The beginning of this conversation is not shown.)";
+/// Replaces an empty tool result that is an error.
+pub const FAILED_SILENTLY: &str = "(the tool failed without a message)";
 
-/// Ends a request whose history ends with an answer.
-pub const GO_ON: &str = "Continue.";
+/// The first message of a request whose history does not begin with a user message.
+pub const HISTORY_CUT: &str = "(The beginning of this conversation is not shown.)";
 
-/// Why a changed tool is not offered.
+/// The last message of a request whose history ends with an answer.
+pub const CONTINUE: &str = "Continue.";
+
+/// The reason why a changed tool is not on offer.
 pub const CHANGED_TOOL: &str =
-    "its definition has changed since it was first seen; it is offered again when somebody has looked at it and accepted it";
+    "its definition has changed since it was first seen; it is offered again after a tool review has accepted it";
 
 pub const SELECTOR: &str = "Call this first, once, and name every category whose tools may be needed for what the user asks \
      now. Their tools are offered to you next. Do not answer the user yet. The categories, with the number of their tools:";
@@ -179,7 +187,7 @@ pub fn dropped_tool(name: &str) -> String {
     format!("not carried out: {name} failed too often and is no longer available in this run. Use another way.")
 }
 
-/// Added to the last failure of a tool before the breaker drops it.
+/// Returns the notice at the last failure of a tool before it is dropped.
 pub fn last_failure(name: &str, failures: u32) -> String {
     format!("{name} has now failed {failures} times and is no longer available in this run. Stop using it.")
 }
@@ -190,14 +198,14 @@ pub fn bad_arguments(reason: &str) -> String {
 
 pub fn too_many_calls(limit: u32) -> String {
     format!(
-        "not carried out: at most {limit} calls of one answer are. Make this call again in a later round if it is still needed."
+        "not carried out: at most {limit} calls of one answer are carried out. Make this call again in a later round if it is still needed."
     )
 }
 
 pub const UNKNOWN_BEFORE: &str = "not carried out: the same call with the same arguments was made before in this run, and it is not \
      known whether it took effect. Find out without repeating it, or tell the user.";
 
-pub const TWIN_CALL: &str = "not carried out: the same call with the same arguments stands before this one in your answer, and is made \
+pub const DUPLICATE_IN_ANSWER: &str = "not carried out: the same call with the same arguments comes before this one in your answer, and is made \
      once.";
 
 pub fn duplicate_call(earlier: &str) -> String {
@@ -206,7 +214,7 @@ pub fn duplicate_call(earlier: &str) -> String {
     )
 }
 
-/// Why a run fails whose model reached its output limit before it wrote anything.
+/// Returns why a run fails if the model reached its output limit before it wrote anything.
 pub fn output_used_up(limit: Option<u32>, has_reasoned: bool) -> String {
     let what = match limit {
         Some(limit) => format!("its output limit of {limit} tokens"),

@@ -1,31 +1,34 @@
-//! Titles that a model makes of the first turn of a conversation.
+//! Titles of conversations, which a model makes from the first turn.
+
+use serde_json::Value;
 
 use crate::domain::conversation::message::{Message, Part, Role, TextPart};
 use crate::domain::ids::{MessageId, PartId};
 use crate::domain::model::{ModelOptions, ModelRequest};
+use crate::engine::calls::json_repair::unfenced;
 use crate::engine::machine::RunState;
 use crate::support::ids::IdSource;
 use crate::support::text;
 
-/// The longest title that a model makes, in characters.
+/// The longest title, in characters.
 const MAX_CHARS: usize = 60;
-/// Tokens of its answer: more than a title has, because some models reason first.
+/// The output limit of the model call, in tokens: more than a title needs, because some models reason first.
 const MAX_TOKENS: u32 = 600;
-/// Characters of the question and of the answer that it reads.
+/// Characters of the question, and of the answer, that the model reads.
 const READ_CHARS: usize = 2_000;
 
-const SYSTEM: &str = "You give conversations their titles.";
+const SYSTEM: &str = "You write titles for conversations.";
 const ASK: &str = "Write a title for this conversation: at most six words, in its language, without quotes and without a full stop. \
      Answer with the title and nothing else.";
 const NO_WORDS: &str = "(a file without words)";
 
-/// Returns the request for a title of the turn that has just ended. `None` if it has no answer.
+/// Returns the request for a title of the turn that has just ended. `None` if the turn has no answer.
 pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest> {
     let record = &run.record;
     let run_id = &record.fence.run_id;
-    let mut said = record.history.iter().filter(|message| message.run_id == *run_id && !message.internal);
-    let question = said.clone().find(|message| message.role == Role::User)?;
-    let answer = said.rfind(|message| message.role == Role::Assistant && !message.text().trim().is_empty())?;
+    let mut model_text = record.history.iter().filter(|message| message.run_id == *run_id && !message.internal);
+    let question = model_text.clone().find(|message| message.role == Role::User)?;
+    let answer = model_text.rfind(|message| message.role == Role::Assistant && !message.text().trim().is_empty())?;
     let part = |words: &str| {
         let words = if words.trim().is_empty() { NO_WORDS } else { text::prefix_chars(words, READ_CHARS) };
         TextPart { id: PartId::generate(ids), text: words.to_owned() }
@@ -42,15 +45,45 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
         system: SYSTEM.to_owned(),
         messages,
         options: ModelOptions { max_output_tokens: Some(MAX_TOKENS), ..ModelOptions::default() },
-        // The window of the run's requests, so that the provider does not load the model anew.
-        window: record.profile.context.said_window(run.facts.capacity_of(model).window),
+        // The same window as in the run's requests, so that a local provider does not reload the model.
+        window: record.profile.context.token_limit(run.facts.capacity_of(model).window),
         ..ModelRequest::default()
     })
 }
 
-/// Cleans a model's title: its first line, without markup and quotes. `None` if nothing is left.
-pub fn cleaned_title(said: &str) -> Option<String> {
-    let line = said.lines().map(str::trim).find(|line| line.chars().any(char::is_alphanumeric))?;
+/// Tags around the reasoning that some models write before their answer.
+const REASONING: [(&str, &str); 3] = [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<reasoning>", "</reasoning>")];
+
+/// Removes reasoning at the beginning. Without its end, the answer is nothing but reasoning.
+fn without_reasoning(model_text: &str) -> &str {
+    let model_text = model_text.trim_start();
+    match REASONING.iter().find(|(open, _)| model_text.starts_with(open)) {
+        Some((_, close)) => model_text.split_once(close).map_or("", |(_, answer)| answer),
+        // The prompt may have opened the reasoning.
+        None => REASONING.iter().find_map(|(_, close)| model_text.split_once(close)).map_or(model_text, |(_, answer)| answer),
+    }
+}
+
+/// Returns the text of a JSON answer, such as `{"title": "Tea"}`: its title, or its only text. `None` if the answer is no JSON.
+fn title_in_json(answer: &str) -> Option<String> {
+    match serde_json::from_str(answer).ok()? {
+        Value::String(title) => Some(title),
+        Value::Object(fields) => {
+            let mut texts = fields.values().filter_map(Value::as_str);
+            let only = texts.next().filter(|_| texts.next().is_none());
+            Some(fields.get("title").and_then(Value::as_str).or(only).unwrap_or_default().to_owned())
+        }
+        Value::Array(_) => Some(String::new()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+/// Cleans a model's title: its first line, without reasoning, code fence, JSON, markup and quotes. `None` if nothing is left.
+pub fn cleaned_title(answer: &str) -> Option<String> {
+    let answer = unfenced(without_reasoning(answer));
+    let from_json = title_in_json(answer);
+    let line =
+        from_json.as_deref().unwrap_or(answer).lines().map(str::trim).find(|line| line.chars().any(char::is_alphanumeric))?;
     let plain: String = line.chars().filter(|c| !matches!(c, '*' | '`') && (c.is_whitespace() || !c.is_control())).collect();
     let words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut title = words.trim_start_matches(['#', '>', '-', ' ']);
@@ -74,7 +107,7 @@ mod tests {
 
     #[test]
     fn titles_are_plain_and_short() {
-        for (said, title) in [
+        for (answer, title) in [
             ("Tea in Japan", "Tea in Japan"),
             ("  \"Tea in Japan.\"\n\nI hope that helps!", "Tea in Japan"),
             ("# **Title:** `Tea`\tin Japan…", "Tea in Japan…"),
@@ -82,13 +115,19 @@ mod tests {
             ("```\nsnake_case in .NET\n```", "snake_case in .NET"),
             ("- ’Tis tea", "Tis tea"),
             ("お茶の入れ方。", "お茶の入れ方"),
+            ("<think>The user asks about tea.\nShort title.</think>\n\nTea in Japan", "Tea in Japan"),
+            ("They ask about tea.\n</think>Tea in Japan", "Tea in Japan"),
+            ("```json\n{\"title\": \"Tea in Japan\"}\n```", "Tea in Japan"),
+            ("{\"name\": \"Tea in Japan\"}", "Tea in Japan"),
+            ("\"Tea in Japan\"", "Tea in Japan"),
+            ("1984", "1984"),
         ] {
-            assert_eq!(cleaned_title(said).as_deref(), Some(title), "{said:?}");
+            assert_eq!(cleaned_title(answer).as_deref(), Some(title), "{answer:?}");
         }
         let long = cleaned_title(&"wörd, ".repeat(30)).unwrap();
         assert_eq!((long.chars().count(), long.ends_with("wörd")), (58, true), "{long}");
         assert_eq!(cleaned_title(&"x".repeat(100)).unwrap().len(), 60);
-        for nothing in ["", " \n", "\"\"", "***", "..."] {
+        for nothing in ["", " \n", "\"\"", "***", "...", "<think>", "<think>The user asks about", "{}", "[1]", "```json\n```"] {
             assert_eq!(cleaned_title(nothing), None, "{nothing:?}");
         }
     }

@@ -1,55 +1,61 @@
-//! Use cases: what a principal may ask for, and what follows from it.
+//! Use cases: the requests of a principal, and their effects.
 //!
-//! Owns authorisation, validation of requests, and the way from the log to a stream of events. Must not know HTTP: it takes and returns values
-//! of the domain, and the bodies that stand for them in the API's documents. Each use case is one store transaction, followed by wake-ups.
+//! Owns authorization, validation of requests, and the way from the log to a stream of events. Must not know HTTP: it accepts and
+//! returns domain values and the request bodies of the API. Each use case is one store transaction, followed by wake-ups.
 
 mod access;
 mod conversations;
+mod deps;
 mod error;
 mod files;
-mod idempotency;
+mod idempotency_outcome;
 mod questions;
 mod records;
 mod reports;
 mod runs;
 mod streams;
 mod upkeep;
-mod use_cases;
 
 pub use access::Access;
+pub use access::account::OwnAccount;
 pub use access::keys::{hash_key, new_key};
 pub use access::logins::{LoginParty, StartedLogin, login_mark};
 pub use access::mcp_logins::LoginCallback;
-pub use access::mcp_tokens::TokenKeeper;
-pub use access::tickets::{NewTicket, Redeemed, TicketOrigin};
+pub use access::mcp_tokens::McpTokenStore;
+pub use access::sessions::SESSION_SECONDS;
+pub use access::tickets::{NewTicket, TicketOrigin, TicketOutcome};
 pub use conversations::export::ExportForm;
-pub use conversations::import::Document;
+pub use conversations::import::{Document, SentConversation};
 pub use conversations::{ConversationPatch, NewConversationRequest};
+pub use deps::{FindModel, Service, ServiceDeps, ServiceLimits};
 pub use error::{Error, Result};
-pub use idempotency::{Replay, RequestKey};
-pub use records::agents::{AgentPatch, AgentRef, AnyAgent, NewAgent, ShownAgent};
-pub use records::configured::{AnyProvider, ConfiguredProvider};
-pub use records::endpoints::{Endpoints, ProviderDeps, Target, Unfit};
+pub use idempotency_outcome::{Replay, RequestKey};
+pub use questions::tool_results::NewToolResult;
+pub use records::agents::{AgentPatch, AgentRef, AgentView, AnyAgent, NewAgent};
+pub use records::configured_providers::{AnyProvider, ConfiguredProvider};
+pub use records::endpoints::{Endpoints, InvalidProvider, ProviderDeps, Target};
 pub use records::mcp_deps::McpDeps;
 pub use records::mcp_servers::{
-    AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServersDocument, NewMcpServer, ShownMcpServer, open_mcp_server,
+    AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServerView, McpServersDocument, NewMcpServer, open_mcp_server,
 };
+pub use records::models::ProviderModel;
 pub use records::named::OwnerScope;
 pub use records::providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use reports::usage::MAX_USAGE_DAYS;
 pub use runs::explain::RunExplanation;
-pub use runs::input::{Content, NewPart, StartRun};
-pub use runs::resume::{ContinueRun, RetryCall};
+pub use runs::message_content::{Content, NewPart, RunSetup, StartRun};
+pub use runs::resume::{ContinueRun, RetryCall, RetryRun};
+pub use runs::transcript::{SentCall, SentMessage, SentResult, SentTranscript};
 pub use runs::user_counts::UserCounts;
-pub use runs::{MAX_WAIT_SECONDS, Started, Waited};
+pub use runs::{MAX_WAIT_SECONDS, StartedRun, WaitOutcome};
 pub use streams::events::{Cursor, EventPage, StreamStart};
 pub use streams::follower::follow_logs;
+pub use streams::snapshot::ActiveRun;
 pub use streams::stream::{Reader, Scope, StreamItem};
-pub use upkeep::retention::{FoldMode, FoldStep, Folder};
-pub use upkeep::tidy::{Tidied, Tidier, TidyAges};
-pub use use_cases::{FindModel, Service, ServiceDeps, ServiceLimits};
+pub use upkeep::delta_compaction::{CompactionMode, CompactionStep, DeltaCompactor};
+pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 
-// Words of the levels below that answers are made of.
+// Types of the levels below that appear in results.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,

@@ -1,12 +1,12 @@
-//! The parts of a worker that its drivers share.
+//! The parts of a worker that its run drivers share.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::effects::attachments::Attachments;
-use crate::worker::effects::pins::Accepted;
 use crate::worker::effects::titles::Titles;
+use crate::worker::effects::tool_reviews::AcceptedDefinitionCache;
 use crate::worker::log_writer::LogWriter;
 use crate::worker::ranking::Ranker;
 use crate::worker::run::profiles::Profiles;
@@ -21,11 +21,11 @@ pub struct WorkerContext {
     pub ranker: Arc<Ranker>,
     pub titles: Titles,
     /// Tool definitions that are known to be accepted.
-    pub accepted: Accepted,
+    pub accepted: AcceptedDefinitionCache,
     /// Profiles of runs under way.
     pub profiles: Profiles,
     /// Cancelled when a drain begins: no new step starts.
     pub drain: CancellationToken,
-    /// Cancelled when a drain gives up the steps under way.
+    /// Cancelled when a drain aborts the steps under way.
     pub stop_now: CancellationToken,
 }

@@ -1,8 +1,8 @@
-//! Group commit: persist, then publish.
+//! Group commit: persist, then publish. Must not know which decisions it writes.
 //!
-//! A process has one writer. While a commit is pending, items gather, and deltas of one part merge into one event. Then one
-//! transaction writes all of it, and it is published. There is no artificial delay at low load; under load the writer waits about
-//! as long as its commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of the number of commits.
+//! A process has one writer. While a commit is pending, items accumulate, and deltas of one part merge into one event. Then one transaction
+//! writes all of them, and they are published. There is no artificial delay at low load; under load the writer waits about as long as its
+//! commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of the number of commits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,27 +19,27 @@ use crate::domain::run::change::Change;
 use crate::domain::run::record::{Fence, RunWrite};
 use crate::engine::StreamItem;
 use crate::live::Hub;
-use crate::store::{Committed, LogStore, Refused, StoreError, WorkerStore};
+use crate::store::{CommitReceipt, LogStore, StoreError, WorkerStore, WriteRejection};
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::support::locks::lock;
 use crate::support::{failpoint, text};
 
-/// How long a write waits that has no waiter: usually the next write follows sooner and takes it along.
+/// How long a write without a waiter is delayed: usually the next write follows sooner, and both are committed together.
 const SOON: Duration = Duration::from_millis(2);
 
-/// A batch of this size is a sign of load, in which gathering pays.
+/// A batch of this size shows that the load is high enough for gathering.
 const LOADED_BATCH: usize = 16;
 
-/// Why a write did not happen, or may not have happened.
+/// Why a write was not made, or may not have been made.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Another worker has the run. Write nothing more.
+    /// Another worker has the run. The caller must write no more.
     #[error("another worker has the run")]
     Fenced,
-    /// A message joined that the ending run has not read. Everything pushed before the write is written.
-    #[error("a message joined the run and has not been heard")]
-    Unheard,
-    /// The outcome of the write is unknown: load the run again.
+    /// A message joined that the ending run has not read. All items before this write are written.
+    #[error("a message joined the run and is not processed yet")]
+    MessageJoined,
+    /// The outcome of the write is unknown: the caller must reload the run.
     #[error("the log could not be written")]
     Store(#[source] Arc<StoreError>),
     #[error("the log writer has stopped")]
@@ -48,7 +48,7 @@ pub enum LogError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// A task waits for it.
+    /// A task waits for the write.
     Now,
     /// With the next write of any run, and within milliseconds.
     Soon,
@@ -59,22 +59,21 @@ enum Item {
     Delta { part_id: PartId, text: String, attempt: u32, at: UnixMillis },
 }
 
-/// Reports failed writes to a driver that does not wait for them. Later items are not written either: a log with a gap would be
-/// worse than a short one.
-struct Tokens {
-    /// The run is fenced: stop and write nothing.
+/// Reports failed writes to a driver that does not wait for them. Later items are not written either, because a log must not have gaps.
+struct RunWriteState {
+    /// The run is fenced: the driver must stop and write no more.
     lost: CancellationToken,
-    /// The store failed: load the run again.
+    /// The store failed: the driver must reload the run.
     broken: CancellationToken,
-    /// The store was not merely away, so another attempt may not help.
-    for_good: AtomicBool,
+    /// Whether the failure was other than an unavailable store, so another attempt may not help.
+    is_permanent: AtomicBool,
     /// The sequence number of the last event that is known to be stored.
     newest: AtomicI64,
     /// The run's span, for log lines of the writer.
     span: tracing::Span,
 }
 
-impl Tokens {
+impl RunWriteState {
     fn is_void(&self) -> bool {
         self.lost.is_cancelled() || self.broken.is_cancelled()
     }
@@ -82,7 +81,7 @@ impl Tokens {
 
 struct Entry {
     fence: Fence,
-    tokens: Arc<Tokens>,
+    write_state: Arc<RunWriteState>,
     items: Vec<Item>,
     changes: Vec<Change>,
     reply: Reply,
@@ -91,15 +90,15 @@ struct Entry {
 #[derive(Default)]
 struct Pending {
     entries: Vec<Entry>,
-    /// The entry of each run that may still grow: it has no reply yet.
+    /// The entry of each run that may still grow, because it has no reply yet.
     open: HashMap<RunId, usize>,
     /// The pending items of each run, in all of its entries.
-    loads: HashMap<RunId, Load>,
+    pending_sizes: HashMap<RunId, PendingSize>,
     stopped: bool,
 }
 
 #[derive(Default)]
-struct Load {
+struct PendingSize {
     items: usize,
     bytes: usize,
 }
@@ -109,7 +108,7 @@ struct Shared {
     wake: Notify,
     /// Wakes the writer after [`SOON`].
     wake_soon: Notify,
-    /// The pending entries were taken: there is room again.
+    /// Notified when the pending entries were taken, so that capacity is free again.
     taken: Notify,
     max_delta_bytes: usize,
     gather: Duration,
@@ -130,7 +129,7 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Returns a writer that writes nothing until [`LogWriter::run`] is called.
+    /// Returns a writer that writes no item until [`LogWriter::run`] is called.
     pub fn new(gather: Duration, max_delta_bytes: usize) -> Self {
         let shared = Shared {
             pending: Mutex::default(),
@@ -156,24 +155,24 @@ impl LogWriter {
 
     /// Returns the log of a claimed run. `lost` is cancelled when a write finds the run fenced.
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
-        let tokens = Arc::new(Tokens {
+        let write_state = Arc::new(RunWriteState {
             lost,
             broken: CancellationToken::new(),
-            for_good: AtomicBool::new(false),
+            is_permanent: AtomicBool::new(false),
             newest: AtomicI64::new(0),
             span: tracing::Span::current(),
         });
-        RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
+        RunLog { shared: Arc::clone(&self.shared), fence, attempt, write_state, clock }
     }
 
-    /// Writes until `stop`, then writes what is still pending.
+    /// Writes until `stop`, then writes the pending items.
     pub async fn run(&self, store: Arc<dyn WorkerStore>, hub: Arc<Hub>, stop: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
             let stopping = tokio::select! {
                 biased;
                 () = self.shared.wake.notified() => false,
-                () = self.soon() => false,
+                () = self.urgent_wakeup() => false,
                 () = stop.cancelled() => true,
             };
             if !pause.is_zero() && !stopping {
@@ -183,7 +182,7 @@ impl LogWriter {
             let entries = {
                 let mut pending = lock(&self.shared.pending);
                 pending.open.clear();
-                pending.loads.clear();
+                pending.pending_sizes.clear();
                 pending.stopped = stopping;
                 std::mem::take(&mut pending.entries)
             };
@@ -193,7 +192,7 @@ impl LogWriter {
                 let size = entries.len();
                 match ready {
                     Ok(()) => write(store.as_ref(), &hub, entries).await,
-                    Err(error) => fail_all(entries.into_iter().map(|entry| (entry.tokens, entry.reply)), error),
+                    Err(error) => fail_all(entries.into_iter().map(|entry| (entry.write_state, entry.reply)), error),
                 }
                 let took = began.elapsed();
                 metrics::histogram!("capstan_commit_seconds").record(took.as_secs_f64());
@@ -209,26 +208,26 @@ impl LogWriter {
         }
     }
 
-    async fn soon(&self) {
+    async fn urgent_wakeup(&self) {
         self.shared.wake_soon.notified().await;
         tokio::time::sleep(SOON).await;
     }
 }
 
-/// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run cannot
+/// Commits a batch. If it fails for a reason that may concern a single write, each write is repeated separately, so that one run cannot
 /// affect others: neither a run with damaged rows, nor one whose rows are locked for long.
 async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
-    let mut waiting: Vec<(Arc<Tokens>, Reply)> = Vec::with_capacity(entries.len());
+    let mut waiting: Vec<(Arc<RunWriteState>, Reply)> = Vec::with_capacity(entries.len());
     for entry in entries {
-        if entry.tokens.is_void() {
+        if entry.write_state.is_void() {
             fail(entry.reply, LogError::Stopped);
             continue;
         }
         let events = entry.items.into_iter().map(|item| render(item, &entry.fence.run_id)).collect();
-        let after = entry.tokens.newest.load(Ordering::Relaxed);
+        let after = entry.write_state.newest.load(Ordering::Relaxed);
         writes.push(RunWrite { fence: entry.fence, events, changes: entry.changes, after });
-        waiting.push((entry.tokens, entry.reply));
+        waiting.push((entry.write_state, entry.reply));
     }
     if writes.is_empty() {
         return;
@@ -237,41 +236,41 @@ async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
         cfg!(feature = "failpoints") && writes.iter().any(|write| write.events.iter().any(|e| e.kind == "part.delta"));
     // The lease is not checked any more: from here on only the fence rejects a late write.
     if shows_deltas {
-        failpoint::reached("outgoing-deltas");
+        failpoint::hit("outgoing-deltas");
     } else if cfg!(feature = "failpoints") && writes.iter().any(tells_outcome) {
-        failpoint::reached("outgoing-outcome");
+        failpoint::hit("outgoing-outcome");
     }
     match store.commit(&writes).await {
         Ok(answers) => {
             if shows_deltas {
-                failpoint::reached("C07");
+                failpoint::hit("C07");
             }
-            for ((write, (tokens, reply)), answer) in writes.into_iter().zip(waiting).zip(answers) {
-                settle(hub, write, &tokens, reply, answer);
+            for ((write, (write_state, reply)), answer) in writes.into_iter().zip(waiting).zip(answers) {
+                settle(hub, write, &write_state, reply, answer);
             }
         }
         Err(error) if writes.len() > 1 && may_be_of_one(&error) => {
             tracing::error!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch failed, writing one by one");
             let mut locked: Vec<Arc<StoreError>> = Vec::new();
-            for (write, (tokens, reply)) in writes.into_iter().zip(waiting) {
-                // An earlier write of the same run has failed: this one would leave a gap.
-                if tokens.is_void() {
+            for (write, (write_state, reply)) in writes.into_iter().zip(waiting) {
+                // An earlier write of the same run has failed, so this one would leave a gap.
+                if write_state.is_void() {
                     fail(reply, LogError::Stopped);
                     continue;
                 }
-                // Two locked runs show that the database is slow, and waiting for all the others would take too long.
+                // Two locked runs show that the database is slow, and waiting for all others would take too long.
                 if let [_, error, ..] = locked.as_slice() {
-                    fail_entry(&tokens, reply, error);
+                    fail_entry(&write_state, reply, error);
                     continue;
                 }
                 match store.commit(std::slice::from_ref(&write)).await.map(|mut answers| answers.pop()) {
-                    Ok(Some(answer)) => settle(hub, write, &tokens, reply, answer),
+                    Ok(Some(answer)) => settle(hub, write, &write_state, reply, answer),
                     Ok(None) => fail(reply, LogError::Stopped),
                     Err(error) => {
                         let why = &error as &dyn std::error::Error;
-                        tokens.span.in_scope(|| tracing::error!(error = why, "a write failed"));
+                        write_state.span.in_scope(|| tracing::error!(error = why, "a write failed"));
                         let error = Arc::new(error);
-                        fail_entry(&tokens, reply, &error);
+                        fail_entry(&write_state, reply, &error);
                         locked.extend(is_contended(&error).then_some(error));
                     }
                 }
@@ -288,16 +287,16 @@ fn tells_outcome(write: &RunWrite) -> bool {
 type Reply = Option<oneshot::Sender<Result<(), LogError>>>;
 
 /// Reports that a batch could not be written.
-fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<Tokens>, Reply)>, error: StoreError) {
+fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<RunWriteState>, Reply)>, error: StoreError) {
     tracing::warn!(error = &error as &dyn std::error::Error, writes = waiting.len(), "a batch could not be written");
     let error = Arc::new(error);
-    for (tokens, reply) in waiting {
-        fail_entry(&tokens, reply, &error);
+    for (write_state, reply) in waiting {
+        fail_entry(&write_state, reply, &error);
     }
 }
 
 fn may_be_of_one(error: &StoreError) -> bool {
-    // Damage is in some pages of the database, which other runs may not need.
+    // Some pages of the database are damaged, which other runs may not need.
     !error.is_transient() || is_contended(error) || matches!(error, StoreError::Damaged(_))
 }
 
@@ -305,13 +304,13 @@ fn is_contended(error: &StoreError) -> bool {
     matches!(error, StoreError::Contended(_))
 }
 
-fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Result<Committed, Refused>) {
+fn settle(hub: &Hub, write: RunWrite, write_state: &RunWriteState, reply: Reply, answer: Result<CommitReceipt, WriteRejection>) {
     match answer {
-        Ok(Committed { first_seq, next_waits, completed }) => {
+        Ok(CommitReceipt { first_seq, next_waits, completed }) => {
             let conversation_id = write.fence.conversation_id;
             let mut events = write.events;
             let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
-            tokens.newest.fetch_max(first_seq.saturating_add(count - 1), Ordering::Relaxed);
+            write_state.newest.fetch_max(first_seq.saturating_add(count - 1), Ordering::Relaxed);
             for (place, data) in completed {
                 if let Some(event) = events.get_mut(place) {
                     event.data = data;
@@ -326,21 +325,21 @@ fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Res
                 hub.notify_queue();
             }
             if let Some(reply) = reply {
-                // A driver that is gone needs no answer.
+                // A driver that has ended needs no answer.
                 let _ = reply.send(Ok(()));
             }
         }
-        Err(Refused::Fenced) => {
-            tokens.lost.cancel();
+        Err(WriteRejection::Fenced) => {
+            write_state.lost.cancel();
             fail(reply, LogError::Fenced);
         }
-        Err(Refused::Unheard) => fail(reply, LogError::Unheard),
+        Err(WriteRejection::MessageJoined) => fail(reply, LogError::MessageJoined),
     }
 }
 
-fn fail_entry(tokens: &Tokens, reply: Reply, error: &Arc<StoreError>) {
-    tokens.for_good.fetch_or(!error.is_transient(), Ordering::Relaxed);
-    tokens.broken.cancel();
+fn fail_entry(write_state: &RunWriteState, reply: Reply, error: &Arc<StoreError>) {
+    write_state.is_permanent.fetch_or(!error.is_transient(), Ordering::Relaxed);
+    write_state.broken.cancel();
     fail(reply, LogError::Store(Arc::clone(error)));
 }
 
@@ -365,27 +364,27 @@ pub struct RunLog {
     shared: Arc<Shared>,
     fence: Fence,
     attempt: u32,
-    tokens: Arc<Tokens>,
+    write_state: Arc<RunWriteState>,
     clock: SharedClock,
 }
 
 impl RunLog {
-    /// Cancelled when something that was pushed could not be written: the run must be loaded again.
+    /// Returns the token that is cancelled when an item could not be written: the run must be reloaded.
     pub fn broken(&self) -> &CancellationToken {
-        &self.tokens.broken
+        &self.write_state.broken
     }
 
-    /// Drops what is not written yet, because the run is loaded again.
+    /// Drops the unwritten items, because the run is reloaded.
     pub fn give_up(&self) {
-        self.tokens.broken.cancel();
+        self.write_state.broken.cancel();
     }
 
-    /// Returns whether the store was not merely away, so that another attempt may not help.
-    pub fn is_broken_for_good(&self) -> bool {
-        self.tokens.for_good.load(Ordering::Relaxed)
+    /// Returns whether the failure was other than an unavailable store, so another attempt may not help.
+    pub fn is_broken_permanently(&self) -> bool {
+        self.write_state.is_permanent.load(Ordering::Relaxed)
     }
 
-    /// Adds items of an answer, to be written soon. Never waits: call [`RunLog::room`] before the next.
+    /// Adds items of an answer, to be written soon. Never waits: the caller waits for [`RunLog::wait_for_capacity`] before the next call.
     pub fn push(&self, items: Vec<StreamItem>, urgency: Urgency) {
         if items.is_empty() {
             return;
@@ -412,22 +411,22 @@ impl RunLog {
             }
         }
         let items = entry.items.len() - before;
-        let load = pending.loads.entry(self.fence.run_id.clone()).or_default();
+        let load = pending.pending_sizes.entry(self.fence.run_id.clone()).or_default();
         load.items += items;
         load.bytes += bytes;
         drop(pending);
         self.shared.wake(urgency);
     }
 
-    /// Waits until little of this run is pending, so that a fast model cannot fill the memory while the database is slow.
-    pub async fn room(&self) {
+    /// Waits until few items of this run are pending, so that a fast model cannot fill the memory while the database is slow.
+    pub async fn wait_for_capacity(&self) {
         loop {
             let taken = self.shared.taken.notified();
             tokio::pin!(taken);
             taken.as_mut().enable();
             {
                 let pending = lock(&self.shared.pending);
-                let load = pending.loads.get(&self.fence.run_id);
+                let load = pending.pending_sizes.get(&self.fence.run_id);
                 let crowded = load.is_some_and(|load| load.items > 64 || load.bytes > 4 * self.shared.max_delta_bytes);
                 if !crowded || pending.stopped {
                     return;
@@ -437,12 +436,12 @@ impl RunLog {
         }
     }
 
-    /// Adds a decision to be written soon, after everything that was pushed before it. If it cannot be written, the run is lost or
-    /// broken, and nothing later is written either.
+    /// Adds a decision to be written soon, after all earlier items. If it cannot be written, the run is lost or broken, and no later item
+    /// is written either.
     pub fn append(&self, events: &[EventBody], changes: Vec<Change>) {
         let at = self.clock.now();
         let mut pending = lock(&self.shared.pending);
-        if pending.stopped || self.tokens.is_void() {
+        if pending.stopped || self.write_state.is_void() {
             return;
         }
         let entry = self.open_entry(&mut pending);
@@ -453,17 +452,17 @@ impl RunLog {
         self.shared.wake(Urgency::Soon);
     }
 
-    /// Writes a decision after everything that was pushed before it. When this returns `Ok`, it is durable and published.
+    /// Writes a decision after all earlier items. When this returns `Ok`, it is durable and published.
     pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>) -> Result<(), LogError> {
         let (reply, answer) = oneshot::channel();
         {
             let at = self.clock.now();
             let mut pending = lock(&self.shared.pending);
-            if pending.stopped || self.tokens.broken.is_cancelled() {
+            if pending.stopped || self.write_state.broken.is_cancelled() {
                 return Err(LogError::Stopped);
             }
             if changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(_), .. })) {
-                // The write may be refused as unheard, but what was pushed before must be written.
+                // The write may be refused because of an unprocessed message, but earlier items must be written.
                 pending.open.remove(&self.fence.run_id);
             }
             let entry = self.open_entry(&mut pending);
@@ -478,13 +477,13 @@ impl RunLog {
 
     fn open_entry<'a>(&self, pending: &'a mut Pending) -> &'a mut Entry {
         let open = pending.open.get(&self.fence.run_id).copied();
-        // An entry of an earlier attempt is void, and nothing may be added to it.
-        let index = match open.filter(|index| Arc::ptr_eq(&pending.entries[*index].tokens, &self.tokens)) {
+        // An entry of an earlier attempt is void, and must not grow.
+        let index = match open.filter(|index| Arc::ptr_eq(&pending.entries[*index].write_state, &self.write_state)) {
             Some(index) => index,
             None => {
                 pending.entries.push(Entry {
                     fence: self.fence.clone(),
-                    tokens: Arc::clone(&self.tokens),
+                    write_state: Arc::clone(&self.write_state),
                     items: Vec::new(),
                     changes: Vec::new(),
                     reply: None,
@@ -506,8 +505,7 @@ impl RunLog {
     }
 }
 
-/// Adds a delta: to the one before, or as events of its own. None exceeds `max_bytes`, even if a provider sends an answer in one
-/// piece.
+/// Adds a delta: to the previous one, or as new events. None exceeds `max_bytes`, even if a provider sends an answer in one piece.
 fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at: UnixMillis, max_bytes: usize) {
     if let Some(Item::Delta { part_id: last, text: merged, .. }) = entry.items.last_mut()
         && *last == part_id
@@ -544,22 +542,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_appended_takes_up_room_until_it_is_taken() {
+    async fn appended_write_holds_queue_space_until_taken() {
         let writer = LogWriter::new(Duration::ZERO, 1024);
         let conversation_id = ConversationId::from_stored("conv_1".to_owned());
         let fence = Fence { run_id: RunId::from_stored("run_1".to_owned()), conversation_id, epoch: 1 };
         let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
         let part = PartId::from_stored("part_1".to_owned());
         for n in 0..5 {
-            assert!(futures_util::FutureExt::now_or_never(log.room()).is_some(), "after {n} pieces");
+            assert!(futures_util::FutureExt::now_or_never(log.wait_for_capacity()).is_some(), "after {n} pieces");
             log.push(vec![StreamItem::Delta(part.clone(), "x".repeat(1_000))], Urgency::Now);
             log.append(&[], Vec::new());
         }
-        assert!(futures_util::FutureExt::now_or_never(log.room()).is_none());
-        // Another run has room.
+        assert!(futures_util::FutureExt::now_or_never(log.wait_for_capacity()).is_none());
+        // Another run has capacity.
         let conversation_id = ConversationId::from_stored("conv_2".to_owned());
         let fence = Fence { run_id: RunId::from_stored("run_2".to_owned()), conversation_id, epoch: 1 };
         let other = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
-        assert!(futures_util::FutureExt::now_or_never(other.room()).is_some());
+        assert!(futures_util::FutureExt::now_or_never(other.wait_for_capacity()).is_some());
     }
 }

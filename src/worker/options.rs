@@ -12,7 +12,7 @@ use crate::store::WorkerStore;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
-use crate::tools::contexts::Contexts;
+use crate::tools::context_providers::Contexts;
 
 #[derive(Clone)]
 pub struct WorkerDeps {
@@ -23,7 +23,7 @@ pub struct WorkerDeps {
     /// For timestamps.
     pub clock: SharedClock,
     pub ids: SharedIds,
-    /// Without it, tools are ranked by words.
+    /// Without it, tools are ranked lexically.
     pub embeddings: Option<EmbeddingSource>,
     /// Context providers.
     pub contexts: Option<Arc<Contexts>>,
@@ -39,13 +39,13 @@ pub struct WorkerOptions {
     pub renew: Duration,
     /// The interval of the sweep.
     pub sweep: Duration,
-    /// A run whose lease could not be renewed for this long, by the monotonic clock, is given up without another write.
+    /// A run whose lease could not be renewed for this long, by the monotonic clock, is dropped without another write.
     pub self_stop: Duration,
-    /// The interval of looks at the queue without a wake-up.
+    /// The interval of reads of the queue without a wake-up.
     pub poll: Duration,
-    /// The interval of looks at control requests without a wake-up.
+    /// The interval of reads of control requests without a wake-up.
     pub control_poll: Duration,
-    /// The longest that deltas are gathered before a commit. Only used under load.
+    /// The longest time that deltas accumulate before a commit. Only used under load.
     pub gather: Duration,
     /// The largest text of one `part.delta`, in bytes.
     pub max_delta_bytes: usize,
@@ -56,8 +56,8 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Returns the age from which a lease that this node does not know is an orphaned claim: a third of a lease. Shorter, a late
-    /// reply would cost its run an attempt. Longer, after a failed renewal the lease could expire first and count as a crash.
+    /// Returns the age from which a lease that this node does not know is an orphaned claim: a third of a lease. If it were shorter, a late
+    /// reply would cost its run an attempt. If it were longer, the lease could expire after a failed renewal, and count as a crash.
     pub fn orphan_age(&self) -> Duration {
         self.lease / 3
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn orphan_outlives_one_failed_renewal() {
         let options = WorkerOptions::new(NodeId::generate(&UuidIds));
-        // Just too young at one renewal; the next one fails, and the one after that releases it.
+        // Slightly too young at one renewal; the next renewal fails, and the one after that releases it.
         assert!(options.orphan_age() + 2 * options.renew < options.lease);
     }
 }

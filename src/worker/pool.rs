@@ -1,4 +1,4 @@
-//! The worker: its tasks, the claim loop, and the orderly end.
+//! The worker: its tasks, the claim loop, and the drain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::HandedRun;
 use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
-use crate::support::failpoint;
+use crate::support::{failpoint, trace};
 use crate::worker::context::WorkerContext;
-use crate::worker::effects::pins;
 use crate::worker::effects::titles::Titles;
-use crate::worker::leases::control;
+use crate::worker::effects::tool_reviews;
+use crate::worker::leases::control_signals;
 use crate::worker::leases::heartbeat;
 use crate::worker::leases::registry::Registry;
 use crate::worker::leases::sweeper;
@@ -30,8 +30,8 @@ use crate::worker::{WorkerDeps, WorkerOptions};
 /// The most runs of one claim.
 const CLAIM_BATCH: u32 = 64;
 
-/// How long the worker's own tasks get to end, the writer with pending writes among them. A database that does not answer must not
-/// keep the process: the next claims load what is stored.
+/// How long the worker's own tasks may take to end, the writer with pending writes included. A database that does not answer must not keep
+/// the process: the next claims load the stored rows.
 const TASKS_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the drain waits for the last claim and for hand-offs under way.
@@ -47,13 +47,13 @@ pub struct Worker {
     tasks: TaskTracker,
     /// Ends claiming and sweeping.
     stop_claiming: CancellationToken,
-    /// No further run will begin.
+    /// Cancelled when no further run will begin.
     claimed_all: CancellationToken,
     /// Ends heartbeat and control.
     stop_tasks: CancellationToken,
-    /// Ends the log writer, after everything else.
+    /// Ends the log writer, after all other tasks.
     stop_writer: CancellationToken,
-    /// A task of the worker has ended unexpectedly.
+    /// Cancelled when a task of the worker has ended unexpectedly.
     failed: CancellationToken,
 }
 
@@ -63,7 +63,7 @@ impl Worker {
         let recovered = deps.store.expire_foreign_leases(&options.node).await?;
         if recovered > 0 {
             metrics::counter!("capstan_lease_takeovers_total").increment(recovered);
-            tracing::info!(runs = recovered, "took up the runs of an earlier process");
+            tracing::info!(runs = recovered, "took over the runs of an earlier process");
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
         let context = WorkerContext {
@@ -73,7 +73,7 @@ impl Worker {
             options,
             writer,
             titles: Titles::default(),
-            accepted: pins::accepted(),
+            accepted: tool_reviews::accepted(),
             profiles: Profiles::default(),
             drain: CancellationToken::new(),
             stop_now: CancellationToken::new(),
@@ -107,7 +107,7 @@ impl Worker {
 
         let this = Arc::clone(self);
         self.spawn("control", &self.stop_tasks, async move {
-            control::run(&this.context.deps, &this.context.options, &this.registry, this.stop_tasks.clone()).await;
+            control_signals::run(&this.context.deps, &this.context.options, &this.registry, this.stop_tasks.clone()).await;
         });
 
         let this = Arc::clone(self);
@@ -120,15 +120,14 @@ impl Worker {
         let for_queue = this.slots.available_permits() / 2;
         let handed = deps.hub.hand_off().open(this.context.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
         self.spawn("claim", &self.stop_claiming, async move {
-            futures_util::future::join(this.claim_loop(), this.begin_handed(handed)).await;
+            futures_util::future::join(this.claim_loop(), this.start_handed_runs(handed)).await;
             this.claimed_all.cancel();
         });
     }
 
-    /// Starts a task that ends at `stop`. If it ends earlier, the worker has failed: without any of its tasks runs would hang or be
-    /// lost.
+    /// Starts a task that ends at `stop`. If it ends earlier, the worker has failed: without one of its tasks, runs would hang or be lost.
     fn spawn(&self, name: &'static str, stop: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
-        let watch = Watch { name, stop: stop.clone(), failed: self.failed.clone() };
+        let watch = TaskEndGuard { name, stop: stop.clone(), failed: self.failed.clone() };
         let watched = async move {
             let _watch = watch;
             task.await;
@@ -146,7 +145,7 @@ impl Worker {
     }
 
     async fn claim_loop(self: &Arc<Self>) {
-        let mut in_vain = 0;
+        let mut failed_claims = 0;
         while !self.stop_claiming.is_cancelled() {
             let mut wait = self.context.options.poll;
             if let Some(mut slots) = self.free_slots() {
@@ -160,17 +159,17 @@ impl Worker {
                             let Some(slot) = slots.split(1) else { break };
                             let Claim { fence, queued_ms, trace, crashes, claimed_at, .. } = claim;
                             let claimed_at = claimed_at.into();
-                            self.begin(Begin { fence, queued_ms, trace, claimed_at, slot, crashes, record: None });
+                            self.begin(ClaimedRunStart { fence, queued_ms, trace, claimed_at, slot, crashes, record: None });
                         }
                         if slots.num_permits() == 0 {
                             continue;
                         }
                         drop(slots);
                         let next = self.until_next_timer().await;
-                        // If due runs cannot be claimed, because other workers are at it or a suspected run is tried alone, the
-                        // interval grows.
-                        in_vain = if has_none && next.is_zero() { in_vain + 1 } else { 0 };
-                        wait = next.max(Duration::from_millis(5) * 2_u32.saturating_pow(in_vain.min(16))).min(wait);
+                        // If due runs cannot be claimed, because other workers claim them or a suspected run is tried alone, the interval
+                        // grows.
+                        failed_claims = if has_none && next.is_zero() { failed_claims + 1 } else { 0 };
+                        wait = next.max(Duration::from_millis(5) * 2_u32.saturating_pow(failed_claims.min(16))).min(wait);
                     }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "no runs could be claimed");
@@ -186,8 +185,8 @@ impl Worker {
         }
     }
 
-    /// Begins runs as they are handed over, until the last reserved slot is used or dropped.
-    async fn begin_handed(self: &Arc<Self>, mut handed: mpsc::UnboundedReceiver<HandedRun>) {
+    /// Begins handed-over runs, until the last reserved slot is used or dropped.
+    async fn start_handed_runs(self: &Arc<Self>, mut handed: mpsc::UnboundedReceiver<HandedRun>) {
         let closed = async {
             self.stop_claiming.cancelled().await;
             self.context.deps.hub.hand_off().close();
@@ -196,9 +195,9 @@ impl Worker {
             while let Some(HandedRun { claim, trace, slot }) = handed.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
                 let claimed_at: Instant = claimed_at.into();
-                // The claim may have been released as an orphan. Loading the run tells: a void fence loads nothing.
+                // The claim may have been released as orphaned. Loading the run detects that: a void fence loads no run.
                 let record = record.filter(|_| claimed_at.elapsed() < self.context.options.orphan_age());
-                self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
+                self.begin(ClaimedRunStart { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
             }
         };
         futures_util::future::join(closed, begun).await;
@@ -211,7 +210,7 @@ impl Worker {
             if free == 0 {
                 return None;
             }
-            // Fails only if a slot was taken just now.
+            // Fails only if a slot was taken at this moment.
             if let Ok(slots) = Arc::clone(&self.slots).try_acquire_many_owned(free) {
                 return Some(slots);
             }
@@ -226,14 +225,15 @@ impl Worker {
         }
     }
 
-    fn begin(self: &Arc<Self>, begin: Begin) {
-        let Begin { fence, queued_ms, trace, claimed_at, slot, crashes, record } = begin;
-        failpoint::reached("C04");
+    fn begin(self: &Arc<Self>, begin: ClaimedRunStart) {
+        let ClaimedRunStart { fence, queued_ms, trace, claimed_at, slot, crashes, record } = begin;
+        failpoint::hit("C04");
         #[expect(clippy::cast_precision_loss, reason = "no queue is 2^52 milliseconds long")]
         metrics::histogram!("capstan_queue_wait_seconds").record(queued_ms as f64 / 1000.0);
         metrics::gauge!("capstan_runs_active").increment(1.0);
+        let traceparent = trace.as_ref().map(|trace| trace.traceparent(&fence.run_id));
         let trace = trace.as_ref().map(TraceId::as_str);
-        // Of the highest level, so that every log line has it.
+        // Has the highest level, so that every log line contains it.
         let span = tracing::error_span!("run", run.id = %fence.run_id, trace.id = trace, epoch = fence.epoch);
         let (mut guard, mailbox) = self.registry.add(fence, claimed_at, span.clone());
         let this = Arc::clone(self);
@@ -247,7 +247,7 @@ impl Worker {
                 this.context.deps.hub.queue_signal().notify();
             }
         };
-        self.runs.spawn(run.instrument(span));
+        self.runs.spawn(trace::within(traceparent, run).instrument(span));
     }
 
     /// Stops claiming, lets steps under way finish within `grace`, hands the runs back, and ends.
@@ -258,7 +258,7 @@ impl Worker {
         let _ = tokio::time::timeout(CLAIMS_END, self.claimed_all.cancelled()).await;
         self.runs.close();
         if tokio::time::timeout(grace, self.runs.wait()).await.is_err() {
-            tracing::warn!(runs = self.registry.len(), "giving up the steps still under way");
+            tracing::warn!(runs = self.registry.len(), "aborting the steps still under way");
         }
         self.context.stop_now.cancel();
         // Tools under way are stopped and get two seconds; the hand-back is one more commit.
@@ -266,18 +266,18 @@ impl Worker {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
         // The heartbeat may not run again.
-        let told = heartbeat::give_up_all(&self.context.deps, &self.context.options, &self.registry);
-        if tokio::time::timeout(Duration::from_secs(2), told).await.is_err() {
-            tracing::error!("the database could not be told of the runs that were given up, their leases will expire");
+        let released = heartbeat::give_up_all(&self.context.deps, &self.context.options, &self.registry);
+        if tokio::time::timeout(Duration::from_secs(2), released).await.is_err() {
+            tracing::error!("dropped runs could not be reported to the database, their leases will expire");
         }
         self.stop_tasks.cancel();
         self.stop_writer.cancel();
         if tokio::time::timeout(TASKS_GRACE, self.context.titles.end()).await.is_err() {
-            tracing::warn!("some titles could not be given up in time");
+            tracing::warn!("some title requests did not end in time");
         }
         self.tasks.close();
         if tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await.is_err() {
-            tracing::error!("the worker's tasks did not end in time, the database may not have everything");
+            tracing::error!("the worker's tasks did not end in time, some writes may be missing in the database");
         }
     }
 
@@ -287,23 +287,23 @@ impl Worker {
     }
 }
 
-/// Notices the end of a task, also by a panic.
-struct Watch {
+/// Detects the end of a task, also by a panic.
+struct TaskEndGuard {
     name: &'static str,
     stop: CancellationToken,
     failed: CancellationToken,
 }
 
-impl Drop for Watch {
+impl Drop for TaskEndGuard {
     fn drop(&mut self) {
         if !self.stop.is_cancelled() {
-            tracing::error!(task = self.name, "a task of the worker has ended by itself");
+            tracing::error!(task = self.name, "a task of the worker ended unexpectedly");
             self.failed.cancel();
         }
     }
 }
 
-struct Begin {
+struct ClaimedRunStart {
     fence: Fence,
     queued_ms: u64,
     trace: Option<TraceId>,
@@ -316,7 +316,7 @@ struct Begin {
     record: Option<Box<RunRecord>>,
 }
 
-/// Counts an active run, also through a panic of its driver.
+/// Counts an active run, also if its driver panics.
 struct ActiveRun;
 
 impl Drop for ActiveRun {

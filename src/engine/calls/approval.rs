@@ -1,7 +1,7 @@
-//! Calls that a human has to allow first: when a human is asked, and what follows from the answer.
+//! Calls that need approval: when a human is asked, and which effect the answer has.
 //!
-//! A call that waits is `awaiting_approval`, and its question is in the record. The write that starts the call or gives it its
-//! outcome also closes the question, so that an answer is used once, also after a crash.
+//! A waiting call is `awaiting_approval`, and its question is in the record. The write that starts the call, or stores its outcome, also
+//! closes the question. So an answer is used once, also after a crash.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use serde_json::Value;
 use crate::domain::conversation::message::Part;
 use crate::domain::ids::{CallId, GrantId};
 use crate::domain::run::change::Change;
-use crate::domain::run::input::{InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::{InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
 use crate::domain::tool::preview;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::calls::json_repair;
 use crate::engine::calls::outcome::{finish_call, has_undo};
+use crate::engine::calls::{arguments, json_repair};
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 use crate::support::json;
 use crate::support::text::prefix_chars;
 
-/// Characters of the model's words that are shown with its call.
+/// Characters of the model's text that clients show beside its call.
 const MAX_RATIONALE_CHARS: usize = 1_000;
 
 const CHOICES: [(&str, &str); 2] = [(crate::domain::tool::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
 
-/// Returns whether a call that has not begun may begin now. Asks if a human must be asked, and uses up an answer.
-pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+/// Returns whether a call that has not begun may begin now. Asks the human if necessary, and consumes an answer.
+pub fn is_allowed(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.call(id).cloned() else { return false };
     let Some(question) = decision.progress.question_about(id).cloned() else {
-        return match consent(decision, &call) {
-            Consent::NotNeeded => true,
-            Consent::Given(grant) => {
+        return match approval_check(decision, &call) {
+            ApprovalCheck::NotNeeded => true,
+            ApprovalCheck::Given(grant) => {
                 decision.change(Change::ToolGranted { id: id.clone(), grant });
                 true
             }
-            Consent::Wanted(terms) => {
+            ApprovalCheck::Wanted(terms) => {
                 ask(decision, Arc::unwrap_or_clone(call), *terms);
                 false
             }
         };
     };
-    // A human may be answering this question: no answer to another one counts for the call.
+    // A human may be answering this question now: an answer to another question does not count for the call.
     let Some(answer) = question.answer else { return false };
     decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
     if let Some(arguments) = answer.arguments {
@@ -53,22 +53,22 @@ pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     true
 }
 
-/// Returns whether a human must be asked before a call, and was not yet.
-pub fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+/// Returns whether a call needs a question that was not asked yet.
+pub fn needs_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.call(id).filter(|_| decision.progress.question_about(id).is_none());
-    call.is_some_and(|call| matches!(consent(decision, call), Consent::Wanted(_)))
+    call.is_some_and(|call| matches!(approval_check(decision, call), ApprovalCheck::Wanted(_)))
 }
 
-/// Gives calls of a step their outcome that were denied, or whose question expired.
-pub fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
+/// Stores the outcome of the step's calls that were denied, or whose question expired.
+pub fn store_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     let waiting: Vec<ToolCall> = waiting(decision, step).cloned().collect();
     for call in waiting {
         let Some(question) = decision.progress.question_about(&call.id).cloned() else { continue };
         let text = match &question.answer {
-            Some(answer) if answer.choice == DENY => prompts::with_words(prompts::NOT_ALLOWED, answer.text.as_deref()),
+            Some(answer) if answer.choice == DENY => prompts::with_words(prompts::CALL_DENIED, answer.text.as_deref()),
             Some(_) if is_bound_to(decision, &question, &call) => continue,
-            Some(_) => prompts::ALLOWED_OTHERWISE.to_owned(),
-            None if question.expires_in_ms == Some(0) => prompts::NOBODY_ALLOWED.to_owned(),
+            Some(_) => prompts::APPROVAL_OUTDATED.to_owned(),
+            None if question.expires_in_ms == Some(0) => prompts::APPROVAL_EXPIRED.to_owned(),
             None => continue,
         };
         match question.answer {
@@ -82,11 +82,11 @@ pub fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     }
     let left: Vec<CallId> = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
     for id in left {
-        deny(decision, &id, ToolCallState::Cancelled, prompts::DENIED_BESIDE.to_owned());
+        deny(decision, &id, ToolCallState::Cancelled, prompts::SIBLING_DENIED.to_owned());
     }
 }
 
-/// Returns whether a call of the step was denied, and the agent ends the turn then.
+/// Returns whether a call of the step was denied, in an agent that then ends the turn.
 pub fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     decision.profile().approval.on_deny == OnDeny::EndTurn
         && decision.progress.batch(step).any(|call| call.state == ToolCallState::Denied)
@@ -96,14 +96,16 @@ pub fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     waiting(decision, step).any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
 }
 
-/// Returns whether a human has changed the arguments of a call.
+/// Returns whether a human has edited the arguments of a call.
 pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
     let may_ask = definition(decision, call)
         .is_some_and(|tool| decision.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
     let wanted = || {
         let message = decision.before.history.iter().rev().find(|message| message.id == call.message_id)?;
         message.parts.iter().find_map(|part| match part {
-            Part::ToolCall(part) if part.call_id == call.id => Some(as_mended(call, &part.arguments)),
+            Part::ToolCall(part) if part.call_id == call.id => {
+                Some(repaired_arguments(call, definition(decision, call), &part.arguments))
+            }
             _ => None,
         })
     };
@@ -111,14 +113,18 @@ pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
     (may_ask || call.step == 1) && wanted().is_some_and(|wanted| *wanted != call.arguments)
 }
 
-/// Returns the arguments that a model wrote, as they were repaired.
-fn as_mended<'a>(call: &ToolCall, written: &'a Value) -> Cow<'a, Value> {
+/// Returns the arguments of a model after JSON repair.
+fn repaired_arguments<'a>(call: &ToolCall, tool: Option<&ToolDefinition>, written: &'a Value) -> Cow<'a, Value> {
     let raw = written.get("_raw").and_then(Value::as_str);
     let is_mended = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
-    match raw.filter(|_| is_mended).and_then(json_repair::mend) {
+    let mut mended = match raw.filter(|_| is_mended).and_then(json_repair::repair) {
         Some(mended) => Cow::Owned(mended.value),
         None => Cow::Borrowed(written),
+    };
+    if is_mended && let Some(tool) = tool {
+        arguments::leave_out_nulls(mended.to_mut(), &tool.parameters);
     }
+    mended
 }
 
 fn waiting<'d>(decision: &'d DecisionBuilder<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {
@@ -129,35 +135,36 @@ fn definition<'d>(decision: &'d DecisionBuilder<'_>, call: &ToolCall) -> Option<
     decision.before.tools.iter().flatten().find(|tool| tool.name == call.name).map(|tool| &**tool)
 }
 
-enum Consent {
+enum ApprovalCheck {
     NotNeeded,
     Given(GrantId),
     /// A human must be asked about these terms.
     Wanted(Box<ApprovalTerms>),
 }
 
-fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
-    let Some(tool) = definition(decision, call) else { return Consent::NotNeeded };
+fn approval_check(decision: &DecisionBuilder<'_>, call: &ToolCall) -> ApprovalCheck {
+    // The client of the run decides itself about its tools.
+    let Some(tool) = definition(decision, call).filter(|tool| !tool.by_client) else { return ApprovalCheck::NotNeeded };
     let scopes = match decision.profile().approval.mode(&tool.name, tool.safety) {
-        ApprovalMode::Auto => return Consent::NotNeeded,
+        ApprovalMode::Auto => return ApprovalCheck::NotNeeded,
         ApprovalMode::AlwaysAsk => vec![ApprovalScope::Once],
         ApprovalMode::Ask if tool.safety.destructive => vec![ApprovalScope::Once],
         ApprovalMode::Ask => {
             let hash = tool.consent_hash();
-            let given = decision.facts.grants.iter().find(|grant| grant.covers(tool.server.as_deref(), &tool.tool, &hash));
-            if let Some(grant) = given {
-                return Consent::Given(grant.id.clone());
+            let covering = decision.facts.grants.iter().find(|grant| grant.covers(tool.server.as_deref(), &tool.tool, &hash));
+            if let Some(grant) = covering {
+                return ApprovalCheck::Given(grant.id.clone());
             }
             vec![ApprovalScope::Once, ApprovalScope::Conversation, ApprovalScope::Always]
         }
     };
-    Consent::Wanted(Box::new(ApprovalTerms {
+    ApprovalCheck::Wanted(Box::new(ApprovalTerms {
         server: tool.server.clone(),
         tool: tool.tool.clone(),
         description: tool.description.clone(),
         arguments_hash: call.arguments_hash.clone(),
         definition_hash: tool.definition_hash.clone(),
-        // A call is refused if its server has moved by then.
+        // A call is refused if its server has moved since the question.
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         rationale: rationale(decision, call),
         preview: preview::preview(tool.preview.as_deref(), &call.arguments),
@@ -173,12 +180,12 @@ fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
     }))
 }
 
-/// Returns the words of the answer that makes the call, if a model made it.
+/// Returns the text of the answer with the call, if a model made the call.
 fn rationale(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Option<String> {
     let mut known = decision.progress.history.iter().chain(&decision.before.history);
-    let said = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
-    let said = prefix_chars(said.trim(), MAX_RATIONALE_CHARS);
-    (!said.is_empty()).then(|| said.to_owned())
+    let rationale = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
+    let rationale = prefix_chars(rationale.trim(), MAX_RATIONALE_CHARS);
+    (!rationale.is_empty()).then(|| rationale.to_owned())
 }
 
 /// Returns whether the question is about this call and this version of the tool.

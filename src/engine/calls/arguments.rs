@@ -1,4 +1,4 @@
-//! Arguments of tool calls: a model's text that should be a JSON object.
+//! Arguments of tool calls: a text of the model that should be one JSON object.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub struct Arguments {
     pub fault: Option<String>,
 }
 
-/// Parses a model's text. No text and `null` mean no arguments; everything else must be one JSON object. Repairs nothing: see
+/// Parses the text of a model. Empty text and `null` mean no arguments; everything else must be one JSON object. Repairs nothing: see
 /// [`crate::engine::calls::json_repair`].
 pub fn parse(raw: &str) -> Arguments {
     let text = raw.trim();
@@ -29,7 +29,7 @@ pub fn parse(raw: &str) -> Arguments {
     if let Err(error) = number::check_text(text.as_bytes()) {
         return unusable(raw, &error.to_string());
     }
-    // Parses the text as it is stored and shown.
+    // Parses the text that is stored and shown.
     match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
         Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },
@@ -44,10 +44,102 @@ fn unusable(raw: &str, reason: &str) -> Arguments {
     Arguments { value: json!({ "_raw": raw }), fault: Some(reason.to_owned()) }
 }
 
+/// The repair that leaves out nulls.
+pub const NULL: &str = "null";
+
+/// The most references that are followed from a property to its schema.
+const MAX_REFERENCES: u32 = 16;
+
+/// Leaves out each null of an optional property that takes no null: models write it for an argument that they do not want to give.
+/// Returns whether there was one.
+pub fn leave_out_nulls(value: &mut Value, schema: &Value) -> bool {
+    leave_out(value, schema, schema)
+}
+
+fn leave_out(value: &mut Value, schema: &Value, root: &Value) -> bool {
+    let mut is_changed = false;
+    match value {
+        Value::Object(fields) => {
+            let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return false };
+            let is_required = |name: &str| {
+                schema.get("required").and_then(Value::as_array).is_some_and(|names| names.iter().any(|known| known == name))
+            };
+            fields.retain(|name, field| match properties.get(name) {
+                Some(property) if field.is_null() => {
+                    let is_kept = is_required(name) || takes_null(property, root, 0);
+                    is_changed |= !is_kept;
+                    is_kept
+                }
+                Some(property) => {
+                    is_changed |= leave_out(field, property, root);
+                    true
+                }
+                None => true,
+            });
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| is_changed |= leave_out(item, schema, root));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    is_changed
+}
+
+/// Returns whether a schema may accept null. In doubt it may.
+fn takes_null(schema: &Value, root: &Value, references: u32) -> bool {
+    let Value::Object(keywords) = schema else { return *schema != Value::Bool(false) };
+    let inner = |part: &Value| takes_null(part, root, references);
+    keywords.iter().all(|(keyword, given)| match (keyword.as_str(), given) {
+        ("type", Value::String(name)) => name == "null",
+        ("type", Value::Array(names)) => names.iter().any(|name| name == "null"),
+        ("enum", Value::Array(values)) => values.contains(&Value::Null),
+        ("const", value) => value.is_null(),
+        ("anyOf" | "oneOf", Value::Array(parts)) => parts.iter().any(inner),
+        ("allOf", Value::Array(parts)) => parts.iter().all(inner),
+        ("$ref", Value::String(reference)) if references < MAX_REFERENCES => {
+            let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+            target.is_none_or(|target| takes_null(target, root, references + 1))
+        }
+        _ => true,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case(json!({"type": "integer"}), false)]
+    #[case(json!({"type": ["integer", "null"]}), true)]
+    #[case(json!({"enum": ["a", "b"]}), false)]
+    #[case(json!({"enum": ["a", null]}), true)]
+    #[case(json!({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}), true)]
+    #[case(json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}), false)]
+    #[case(json!({"$ref": "#/$defs/limit"}), false)]
+    #[case(json!({"$ref": "#/$defs/none"}), true)]
+    #[case(json!({"$ref": "#/$defs/endless"}), true)]
+    #[case(json!({}), true)]
+    #[case(json!(true), true)]
+    fn null_of_an_optional_property_is_left_out(#[case] limit: Value, #[case] is_kept: bool) {
+        let schema = json!({"type": "object", "properties": {"query": {"type": "string"}, "limit": limit},
+            "required": ["query"], "$defs": {"limit": {"type": "integer"}, "endless": {"$ref": "#/$defs/endless"}}});
+        let mut value = json!({"query": "x", "limit": null, "other": null});
+        assert_eq!(leave_out_nulls(&mut value, &schema), !is_kept);
+        assert_eq!(value.get("limit").is_some(), is_kept, "{value}");
+        assert_eq!((&value["query"], value.get("other")), (&json!("x"), Some(&Value::Null)));
+    }
+
+    #[test]
+    fn null_of_a_required_property_stays() {
+        let schema = json!({"properties": {"a": {"type": "string"}, "b": {"items": {"properties": {"c": {"type": "string"}}}}},
+            "required": ["a"]});
+        let mut value = json!({"a": null, "b": [{"c": null}, {"c": "d"}]});
+        assert!(leave_out_nulls(&mut value, &schema));
+        assert_eq!(value, json!({"a": null, "b": [{}, {"c": "d"}]}));
+    }
 
     #[rstest]
     #[case("", json!({}))]

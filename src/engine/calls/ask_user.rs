@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::domain::conversation::message::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::run::input::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
+use crate::domain::run::question::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
 use crate::domain::tool::form;
 use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 
-/// The most choices; the rest is left out, and the user may write.
+/// The most choices. Further ones are dropped, because the user may also write an answer.
 const MAX_CHOICES: usize = 20;
 
 const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];
@@ -24,7 +24,7 @@ pub fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     tools.into_iter().any(|tool| tool.server.is_none() && tool.tool == ASK_USER && Some(tool.name.as_str()) == name)
 }
 
-/// Asks. The call is `started` until it is answered.
+/// Asks the user. The call stays `started` until the answer.
 pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let Some(call) = find(decision, id).cloned() else { return };
     let Some(text) = call.arguments.get("question").and_then(Value::as_str).filter(|text| !text.trim().is_empty()) else {
@@ -47,7 +47,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     decision.ask(decision.question(id, InputKind::Question, question, decision.profile().ask_expires_ms));
 }
 
-/// Gives the call the user's answer as its outcome.
+/// Stores the user's answer as the call's outcome.
 pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let content = answer.content.as_ref().map(Value::to_string);
     let words = [content.as_deref().or(Some(answer.choice.as_str())), answer.text.as_deref()];

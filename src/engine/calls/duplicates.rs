@@ -1,7 +1,7 @@
 //! Duplicate calls: calls with the same name and arguments as an earlier one are answered with its result.
 //!
-//! A message that joins may ask for the same again, so results from before it answer nothing. Calls that may have taken effect are
-//! different: a user who does not know of one has not asked for it twice. They can do so in another run.
+//! A message that joins may repeat a request, so results from before it answer no call. Calls that may have taken effect are an exception:
+//! a user who does not know of such a call did not ask for it twice, and can repeat it in another run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,51 +20,51 @@ fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
-/// The run's tools. Untrusted servers say of some that they only read. Believing that may only have a call repeated, such as a file
-/// read again after a write.
+/// The run's tools. Servers that are not trusted declare some of them as read-only. A false declaration can only cause a repeated call,
+/// such as a file that is read again after a write.
 #[derive(Clone, Copy)]
-struct Readers<'c>(&'c [Arc<ToolDefinition>]);
+struct ReadOnlyTools<'c>(&'c [Arc<ToolDefinition>]);
 
-impl Readers<'_> {
-    fn hold(self, call: &ToolCall) -> bool {
+impl ReadOnlyTools<'_> {
+    fn contain(self, call: &ToolCall) -> bool {
         self.0.iter().any(|tool| tool.safety.says_it_reads && tool.name == call.name)
     }
 
     /// Returns whether repeating an answered call has no further effect.
     fn repeats_nothing(self, call: &ToolCall) -> bool {
-        repeats_nothing(call) || self.hold(call)
+        repeats_nothing(call) || self.contain(call)
     }
 
-    /// Returns whether `other` may have changed the result of `answered`. An untrusted claim to read is believed only between two
-    /// such calls: otherwise they would be repeated in turns for ever.
+    /// Returns whether `other` may have changed the result of `answered`. Two tools that are only declared as read-only do not change each
+    /// other's results, or their calls would be repeated in turns without end.
     fn may_have_changed(self, answered: &ToolCall, other: &ToolCall) -> bool {
-        other.replay != ReplayClass::Read && (answered.replay == ReplayClass::Read || !self.hold(other))
+        other.replay != ReplayClass::Read && (answered.replay == ReplayClass::Read || !self.contain(other))
     }
 }
 
 /// The calls of a run that reached their tools, in order, without duplicates.
-struct Made<'c> {
-    readers: Readers<'c>,
+struct EarlierCalls<'c> {
+    readers: ReadOnlyTools<'c>,
     /// The last call of each identity.
     last: HashMap<Key<'c>, &'c ToolCall>,
     /// Calls that may have changed something.
     changes: Vec<&'c ToolCall>,
 }
 
-impl<'c> Made<'c> {
+impl<'c> EarlierCalls<'c> {
     fn add(&mut self, call: &'c ToolCall) {
         if self.answers(call).is_some() {
             return;
         }
         self.last.insert(key(call), call);
-        // A denied call was not made.
+        // A denied call changed nothing.
         if call.replay != ReplayClass::Read && call.state != ToolCallState::Denied {
             self.changes.push(call);
         }
     }
 
-    /// Returns the earlier call that answers this one. A call that is harmless to repeat is made again if another one may have
-    /// changed its result; the order of calls of one answer is unknown.
+    /// Returns the earlier call that answers this one. A call that is safe to repeat is made again if another call may have changed its
+    /// result. The order of the calls of one answer is unknown.
     fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
         let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
         let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
@@ -74,14 +74,14 @@ impl<'c> Made<'c> {
     }
 }
 
-/// Returns the earlier call of the run that answers this one. `beside` are calls of the same answer that the record does not have
-/// yet; `tools` are the run's.
+/// Returns the earlier call of the run that answers this one. `beside` contains calls of the same answer that are not in the record yet;
+/// `tools` are the run's.
 pub fn answered_before<'c>(
     (profile, tools, record): (&AgentProfile, &'c [Arc<ToolDefinition>], &'c RunRecord),
-    beside: impl Iterator<Item = &'c ToolCall>,
+    planned: impl Iterator<Item = &'c ToolCall>,
     call: &ToolCall,
 ) -> Option<&'c ToolCall> {
-    let readers = Readers(tools);
+    let readers = ReadOnlyTools(tools);
     let quotes_all = profile.duplicate_calls > 0;
     let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
     let calls = record.calls.iter().map(Arc::as_ref).filter(before);
@@ -89,32 +89,32 @@ pub fn answered_before<'c>(
     let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => {
-            let mut made = Made { readers, last: HashMap::new(), changes: Vec::new() };
-            calls.filter(is_of_now).filter(|call| was_let_through(call)).chain(beside).for_each(|call| made.add(call));
+            let mut made = EarlierCalls { readers, last: HashMap::new(), changes: Vec::new() };
+            calls.filter(is_of_now).filter(|call| reached_tool_or_denial(call)).chain(planned).for_each(|call| made.add(call));
             made.answers(call)
         }
         Strategy::Loop => None,
-        // Each step of a plan is intended: it shall see what changed since an earlier one.
+        // Each step of a plan is intended, and must see the changes since an earlier step.
         Strategy::PlanExecute if progress::has_made(record, &call.id) => {
-            same.find(|earlier| has_told(earlier) && !has_changed_since(record, readers, earlier, call))
+            same.find(|earlier| has_outcome(earlier) && !has_changed_since(record, readers, earlier, call))
         }
         // The loop that takes over from a plan must not repeat its effects, but may read again.
         Strategy::PlanExecute => same.find(|earlier| {
             let is_stale = readers.repeats_nothing(earlier) && has_changed_since(record, readers, earlier, call);
             let is_answer = is_of_now(earlier) || earlier.state == ToolCallState::Unknown;
             match progress::has_made(record, &earlier.id) {
-                true => is_answer && has_told(earlier) && !is_stale,
+                true => is_answer && has_outcome(earlier) && !is_stale,
                 false => quotes_all && is_of_now(earlier) && earlier.state == ToolCallState::Done,
             }
         }),
     }
 }
 
-/// Returns the key of the run's last identical call, if it failed or its outcome is unknown: it may have taken effect, and has no
-/// further effect under the same key. A call that was answered is made anew.
+/// Returns the key of the run's last identical call, if it failed or its outcome is unknown. It may have taken effect, and has no further
+/// effect under the same key. An answered call gets a new key.
 pub fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
     let has_key = matches!(replay, ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. });
-    let was_made = |call: &&ToolCall| was_let_through(call) && call.state != ToolCallState::Denied;
+    let was_made = |call: &&ToolCall| reached_tool_or_denial(call) && call.state != ToolCallState::Denied;
     let mut calls = record.calls.iter().rev().map(Arc::as_ref).filter(was_made);
     let last = calls.find(|call| key(call) == (name, arguments_hash)).filter(|_| has_key)?;
     matches!(last.state, ToolCallState::Failed | ToolCallState::Unknown).then(|| last.key().clone())
@@ -126,28 +126,28 @@ pub fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
 
 /// Returns whether repeating a call has no further effect.
 fn repeats_nothing(call: &ToolCall) -> bool {
-    // A repeated call with a key would have another one.
+    // A repeated call of the class `keyed` would get another key.
     matches!(call.replay, ReplayClass::Read | ReplayClass::Idempotent)
 }
 
-/// Returns whether the outcome speaks against a repetition: there is an answer, or the call may have taken effect.
-fn has_told(call: &ToolCall) -> bool {
+/// Returns whether a call must not be repeated: it was answered, or may have taken effect.
+fn has_outcome(call: &ToolCall) -> bool {
     call.state == ToolCallState::Done || (call.state == ToolCallState::Unknown && !repeats_nothing(call))
 }
 
-/// Returns whether a different call between these two may have changed something.
-fn has_changed_since(record: &RunRecord, readers: Readers<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
+/// Returns whether a different call between these two may have changed the result.
+fn has_changed_since(record: &RunRecord, readers: ReadOnlyTools<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
     let mut others =
-        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
+        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| reached_tool_or_denial(other) && !is_same(other, call));
     others.any(|other| readers.may_have_changed(earlier, other))
 }
 
 /// Returns whether a call reached its tool, or was denied by a human.
-pub fn was_let_through(call: &ToolCall) -> bool {
+pub fn reached_tool_or_denial(call: &ToolCall) -> bool {
     match call.state {
         ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
-        // Unreadable arguments were refused.
+        // Calls with unreadable arguments were refused.
         ToolCallState::Failed => call.is_readable(),
         ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
     }

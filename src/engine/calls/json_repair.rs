@@ -1,24 +1,25 @@
-//! Repairs text of models that is nearly a JSON object, where it can mean only one thing. Text that ends before its brackets are
-//! closed may have been cut, even if its provider reports an end, and is not repaired.
+//! Repairs text of models that is nearly a JSON object, if it has only one possible meaning. Text that ends before its brackets are closed
+//! may have been cut, even if its provider reports the end, and is not repaired.
 
 use serde_json::{Map, Number, Value};
 
 use crate::domain::tool::MAX_NESTING;
+use crate::support::json::decode_escape;
 use crate::support::number::MAX_NUMBER_CHARS;
 use crate::support::text::storable;
 
 #[derive(Debug, PartialEq)]
-pub struct Mended {
+pub struct RepairedJson {
     pub value: Value,
     pub fixes: Vec<&'static str>,
 }
 
 /// Repairs a text; `None` if it cannot be repaired.
-pub fn mend(raw: &str) -> Option<Mended> {
+pub fn repair(raw: &str) -> Option<RepairedJson> {
     mend_within(raw, 0)
 }
 
-fn mend_within(raw: &str, strings: u32) -> Option<Mended> {
+fn mend_within(raw: &str, strings: u32) -> Option<RepairedJson> {
     let text = raw.trim_start_matches('\u{feff}').trim();
     let bare = unfenced(text);
     let mut reader = Reader { text: bare, at: 0, open: Vec::new(), fixes: Vec::new() };
@@ -27,19 +28,21 @@ fn mend_within(raw: &str, strings: u32) -> Option<Mended> {
     }
     if bare.starts_with('"') && strings == 0 {
         let inner: String = serde_json::from_str(bare).ok()?;
-        let Mended { value, mut fixes } = mend_within(&inner, 1)?;
+        let RepairedJson { value, mut fixes } = mend_within(&inner, 1)?;
         fixes.insert(0, "encoded_twice");
-        return Some(Mended { value, fixes });
+        return Some(RepairedJson { value, fixes });
     }
     if !bare.starts_with('{') {
         return None;
     }
     let value = reader.value()?;
     reader.end()?;
-    Some(Mended { value, fixes: reader.fixes })
+    Some(RepairedJson { value, fixes: reader.fixes })
 }
 
-fn unfenced(text: &str) -> &str {
+/// Removes a code fence around the whole text.
+pub fn unfenced(text: &str) -> &str {
+    let text = text.trim();
     let Some(inner) = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```")) else { return text };
     let inner = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
     inner.trim()
@@ -82,7 +85,7 @@ impl Reader<'_> {
         self.peek()
     }
 
-    /// Accepts nothing but surplus brackets.
+    /// Accepts surplus closing brackets, and no other text.
     fn end(&mut self) -> Option<()> {
         while let Some(next) = self.next() {
             if !matches!(next, '}' | ']') {
@@ -158,7 +161,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// Closes the open bracket after a complete value. It may be missing where an outer bracket is closed.
+    /// Closes the open bracket after a complete value. The closing bracket may be missing if an outer bracket follows.
     fn close(&mut self, next: Option<char>, bracket: char) -> Option<()> {
         let around = &self.open[..self.open.len().saturating_sub(1)];
         let is_missing = match next {
@@ -171,7 +174,7 @@ impl Reader<'_> {
             self.fix("closing_bracket");
             return Some(());
         }
-        // Fails for another bracket than the open one.
+        // Fails if the next bracket does not match the open one.
         (next == Some(bracket)).then(|| self.take())?.map(drop)
     }
 
@@ -249,52 +252,21 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads the escape whose backslash was just taken.
     fn escape(&mut self, text: &mut String) -> Option<()> {
+        if let Some((c, length)) = self.text.get(self.at - 1..).and_then(decode_escape) {
+            text.push(c);
+            self.at += length - 1;
+            return Some(());
+        }
         match self.take()? {
-            'n' => text.push('\n'),
-            't' => text.push('\t'),
-            'r' => text.push('\r'),
-            'b' => text.push('\u{8}'),
-            'f' => text.push('\u{c}'),
-            c @ ('"' | '\\' | '/') => text.push(c),
-            'u' => text.push(self.code_point()?),
-            '\'' => {
-                self.fix("escape");
-                text.push('\'');
-            }
-            // As in a path or a regular expression: the backslash was meant literally.
-            other => {
-                self.fix("escape");
-                text.push('\\');
-                text.push(other);
-            }
+            'u' => return None,
+            '\'' => text.push('\''),
+            // A backslash in a path or a regular expression is literal.
+            other => text.extend(['\\', other]),
         }
+        self.fix("escape");
         Some(())
-    }
-
-    /// Replaces half a surrogate pair, which names no character.
-    fn code_point(&mut self) -> Option<char> {
-        let high = self.unit()?;
-        if !(0xd800..0xdc00).contains(&high) {
-            return Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
-        }
-        let before = self.at;
-        if self.rest().starts_with("\\u") {
-            self.at += 2;
-            let low = self.unit()?;
-            if (0xdc00..0xe000).contains(&low) {
-                return char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00));
-            }
-            self.at = before;
-        }
-        Some(char::REPLACEMENT_CHARACTER)
-    }
-
-    fn unit(&mut self) -> Option<u32> {
-        let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        let unit = u32::from_str_radix(digits, 16).ok()?;
-        self.at += 4;
-        Some(unit)
     }
 }
 
@@ -325,7 +297,7 @@ mod tests {
     #[case("{\"a\": \"x\\u0000\",}", json!({"a": "x\u{fffd}"}), &["trailing_comma"])]
     #[case("\u{feff}{\"a\": -1.5e3}", json!({"a": -1500.0}), &[])]
     fn mends(#[case] raw: &str, #[case] value: Value, #[case] fixes: &[&str]) {
-        match mend(raw) {
+        match repair(raw) {
             Some(mended) => {
                 assert!(crate::support::json::is_same(&mended.value, &value), "{}", mended.value);
                 assert_eq!(mended.fixes.as_slice(), fixes);
@@ -357,16 +329,16 @@ mod tests {
     #[case::nothing("")]
     #[case::a_call("f(x)")]
     #[case::no_literal("{\"a\": undefined}")]
-    fn what_is_cut_or_unclear_is_left_alone(#[case] raw: &str) {
-        assert_eq!(mend(raw), None);
+    fn cut_or_unclear_json_is_not_repaired(#[case] raw: &str) {
+        assert_eq!(repair(raw), None);
     }
 
     #[test]
     fn depth_is_bounded() {
         let nested = |levels: usize| format!("{}1,{}", "{\"a\":".repeat(levels), "}".repeat(levels));
-        assert!(mend(&nested(MAX_NESTING)).is_some());
-        assert_eq!(mend(&nested(MAX_NESTING + 1)), None);
-        assert_eq!(mend(&"{\"a\":[".repeat(100_000)), None);
+        assert!(repair(&nested(MAX_NESTING)).is_some());
+        assert_eq!(repair(&nested(MAX_NESTING + 1)), None);
+        assert_eq!(repair(&"{\"a\":[".repeat(100_000)), None);
     }
 
     fn objects() -> impl Strategy<Value = Value> {
@@ -387,8 +359,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_json_means_the_same(value in objects()) {
-            let mended = mend(&value.to_string());
+        fn valid_json_is_unchanged_by_repair(value in objects()) {
+            let mended = repair(&value.to_string());
             prop_assert_eq!(mended.map(|mended| mended.value), Some(value));
         }
 
@@ -396,12 +368,12 @@ mod tests {
         fn a_cut_text_is_never_mended(value in objects(), cut in 1_usize..400) {
             let text = value.to_string();
             let at = text.floor_char_boundary(text.len().saturating_sub(cut));
-            prop_assert_eq!(mend(&text[..at]), None);
+            prop_assert_eq!(repair(&text[..at]), None);
         }
 
         #[test]
         fn no_text_breaks_it(text in ".{0,60}|[{}\\[\\]\"':, a1\\\\`]{0,40}") {
-            let _ = mend(&text);
+            let _ = repair(&text);
         }
     }
 }

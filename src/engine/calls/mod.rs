@@ -1,8 +1,10 @@
-//! Tool calls: reading them, permission for them, questions about them, and their outcomes.
+//! Tool calls: how they are read, allowed, asked about, and given their one outcome. Must not know when a call starts.
 
 pub mod approval;
 pub mod arguments;
 pub mod ask_user;
+pub mod call_as_text;
+pub mod client_call;
 pub mod duplicates;
 pub mod json_repair;
 pub mod outcome;

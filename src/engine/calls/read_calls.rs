@@ -1,11 +1,11 @@
-//! Decides which calls of an answer are executed, and gives the others their outcome. Must not know when a call starts.
+//! Decides which calls of an answer are executed, and stores the outcome of the others. Must not know when a call starts.
 
 use std::sync::Arc;
 
 use crate::domain::conversation::message::{Message, ToolContent};
 use crate::domain::model::ModelTurn;
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::calls::tool_names::{self, Meant};
+use crate::engine::calls::tool_names::{self, NameMatch};
 use crate::engine::calls::{arguments, duplicates, json_repair};
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::offer::usable::callable;
@@ -17,11 +17,11 @@ use crate::support::json;
 /// Characters of an earlier result that are quoted for a duplicate call.
 const QUOTED_CHARS: usize = 500;
 
-/// Whether the answer with the calls is whole.
+/// Whether an answer with calls is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
     Whole,
-    /// It reached the output limit. Which call was cut is unknown, and one that parses may still lack its end.
+    /// The output limit cut the answer in an unknown call; a call that parses may still lack its end.
     Cut,
 }
 
@@ -31,7 +31,7 @@ pub struct PlannedCall {
     pub outcome: Option<ToolOutcome>,
 }
 
-/// Returns the calls of an answer as rows of the step that follows it.
+/// Returns the calls of an answer as rows of the next step.
 pub fn planned(
     decision: &DecisionBuilder<'_>,
     message: &Message,
@@ -40,29 +40,36 @@ pub fn planned(
     completeness: Completeness,
 ) -> Vec<PlannedCall> {
     let mut raw = turn.arguments.iter();
-    // A tool that was narrowed down, not taken away, may be called by a model that knows it.
+    // A model may call a tool that it knows, even if it is not on offer now, but not a tool that was dropped.
     let callable = callable(decision.before.tools.as_deref().unwrap_or_default(), decision.before);
     let calls = message.tool_calls().zip(0_u32..);
     let mut planned: Vec<PlannedCall> = Vec::new();
     for (part, position) in calls {
-        // The turn has the model's own text; without it, the part's arguments are used.
-        let (parsed, fixes) = match raw.next() {
+        // The raw turn has the model's own text; without it, the part's arguments are used.
+        let (mut parsed, mut fixes) = match raw.next() {
             Some(text) => read_arguments(decision, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
         };
         let known = tool_names::named(&part.name, decision.before.tools.as_deref().unwrap_or_default());
         let meant = match known {
-            // A tool that was taken away is not mistaken for another one.
+            // The name of a dropped tool is not repaired into the name of another one.
             Some(known) => match callable.iter().find(|tool| tool.name == known.name) {
-                Some(tool) => Meant::Tool(tool, (tool.name != part.name).then_some("spelling")),
-                None => Meant::None(Vec::new()),
+                Some(tool) => NameMatch::Tool(tool, (tool.name != part.name).then_some("spelling")),
+                None => NameMatch::None(Vec::new()),
             },
-            None => tool_names::meant(&part.name, &callable, &decision.profile().repair),
+            None => tool_names::match_name(&part.name, &callable, &decision.profile().repair),
         };
         let (definition, matched_by) = match &meant {
-            Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
-            Meant::None(_) => (None, None),
+            NameMatch::Tool(tool, matched_by) => (Some(*tool), *matched_by),
+            NameMatch::None(_) => (None, None),
         };
+        // With arguments that are cut, nothing is called.
+        if decision.profile().repair.arguments
+            && let Some(tool) = definition
+            && arguments::leave_out_nulls(&mut parsed.value, &tool.parameters)
+        {
+            fixes.push(arguments::NULL);
+        }
         let repair = Repair {
             name: matched_by.map(|_| part.name.clone()),
             matched_by: matched_by.map(str::to_owned),
@@ -78,7 +85,7 @@ pub fn planned(
             step,
             position,
             provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-            // Two calls of one answer have two keys.
+            // Two identical calls in one answer get different keys.
             key: duplicates::key_to_keep(decision.before, &name, &arguments_hash, &replay)
                 .filter(|key| planned.iter().all(|other| other.call.key() != key)),
             name,
@@ -98,28 +105,28 @@ pub fn planned(
     planned
 }
 
-/// Parses arguments, and repairs them if the agent allows it and they cannot be cut. Returns the repairs.
+/// Parses arguments, and repairs them if the agent allows it and they cannot have been cut. Returns the repairs.
 fn read_arguments(
     decision: &DecisionBuilder<'_>,
     text: &str,
     completeness: Completeness,
 ) -> (arguments::Arguments, Vec<&'static str>) {
     let parsed = arguments::parse(text);
-    let may_be_mended = decision.profile().repair.arguments && completeness == Completeness::Whole;
-    match json_repair::mend(text).filter(|_| may_be_mended && parsed.fault.is_some()) {
-        Some(mended) => (arguments::Arguments { value: mended.value, fault: None }, mended.fixes),
+    let may_be_repaired = decision.profile().repair.arguments && completeness == Completeness::Whole;
+    match json_repair::repair(text).filter(|_| may_be_repaired && parsed.fault.is_some()) {
+        Some(repaired) => (arguments::Arguments { value: repaired.value, fault: None }, repaired.fixes),
         None => (parsed, Vec::new()),
     }
 }
 
-/// Returns the outcome of a call that is refused. Rules of the loop give `Cancelled`, which is no failure of a tool; faults of the
-/// call give `Failed`.
+/// Returns the outcome of a refused call. A call that breaks a rule of the loop is `Cancelled`, which counts as no failure of its tool; a
+/// faulty call is `Failed`.
 fn refused(
     decision: &DecisionBuilder<'_>,
     call: &ToolCall,
     before: &[PlannedCall],
     callable: &[&Arc<ToolDefinition>],
-    meant: &Meant<'_>,
+    meant: &NameMatch<'_>,
     fault: Option<&str>,
     completeness: Completeness,
 ) -> Option<ToolOutcome> {
@@ -131,7 +138,7 @@ fn refused(
     if callable.is_empty() {
         return by_rule(prompts::NO_TOOLS.to_owned());
     }
-    if let Meant::None(near) = meant {
+    if let NameMatch::None(near) = meant {
         if decision.before.counters.dropped_tools.contains(&call.name) {
             return by_rule(prompts::dropped_tool(&call.name));
         }
@@ -148,17 +155,17 @@ fn refused(
     if let Some(reason) = fault {
         return Some(ToolOutcome::failed(prompts::bad_arguments(reason), 0));
     }
-    let beside = || before.iter().filter(|planned| planned.outcome.is_none()).map(|planned| &planned.call);
-    if profile.duplicate_calls > 0 && beside().any(|other| duplicates::is_same(other, call)) {
-        return by_rule(prompts::TWIN_CALL.to_owned());
+    let planned_without_outcome = || before.iter().filter(|planned| planned.outcome.is_none()).map(|planned| &planned.call);
+    if profile.duplicate_calls > 0 && planned_without_outcome().any(|other| duplicates::is_same(other, call)) {
+        return by_rule(prompts::DUPLICATE_IN_ANSWER.to_owned());
     }
-    let earlier = duplicates::answered_before((profile, decision.tools(), &decision.progress), beside(), call)?;
+    let earlier = duplicates::answered_before((profile, decision.tools(), &decision.progress), planned_without_outcome(), call)?;
     if earlier.state == ToolCallState::Unknown {
         return by_rule(prompts::UNKNOWN_BEFORE.to_owned());
     }
     let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
-    // Where older results are compressed, the first answer may be gone, and only the quotation shows it.
+    // Where older results are compressed, the request may lack the first answer, and only this quotation shows it.
     let most = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
-    let text = prompts::duplicate_call(&tool_results::gist(content, most));
+    let text = prompts::duplicate_call(&tool_results::cut_text(content, most));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
 }

@@ -1,30 +1,30 @@
-//! Calls whose servers need input before they continue (MCP input required): the server has let go of the call, and is called again
-//! with the answers.
+//! Calls whose servers need input before they continue (MCP input required): the server has ended the call, and is called again with the
+//! answers.
 //!
-//! The run waits meanwhile like any other that asks a human. The answers are stored with the call before it is made with them:
-//! after a crash the call is judged by its class like any other, and the user is not asked twice.
+//! The run waits like any other that asks a human. The answers are stored with the call before the server gets them. After a crash the call
+//! is judged by its replay class, and the user is not asked twice.
 
 use std::collections::BTreeMap;
 
 use crate::domain::ids::{CallId, InputId};
+use crate::domain::run::call_handle::{Handle, InputRequired, Round};
 use crate::domain::run::change::Change;
-use crate::domain::run::handle::{Handle, Pause, Round};
-use crate::domain::run::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::ToolCallState;
 use crate::engine::machine::{DecisionBuilder, Next};
 
-/// Asks everything at once that the server needs; without a question, the server is called again.
-pub fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> Next {
-    if !keep(decision, id, pause) {
+/// Asks all questions of the server at once; without a question, calls the server again.
+pub fn ask_all(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: InputRequired) -> Next {
+    if !store_pause(decision, id, pause) {
         return Next::Wait;
     }
-    go_on(decision, id);
+    continue_if_answered(decision, id);
     Next::Advance
 }
 
-/// Stores the pause and asks its questions; returns false without such a call. In a run that is handed back, the next claim
-/// continues.
-pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
+/// Stores the server's request and asks its questions; returns false without such a call. If the run is handed back, the next claim
+/// continues the call.
+pub fn store_pause(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: InputRequired) -> bool {
     let Some(call) = decision.progress.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
     };
@@ -32,7 +32,7 @@ pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bo
         return false;
     }
     let earlier = call.handle.as_ref().and_then(Handle::round).map_or(0, |round| round.questions);
-    let Pause { state, given, asks, number } = pause;
+    let InputRequired { state, given, asks, number } = pause;
     let questions = earlier.saturating_add(u32::try_from(asks.len()).unwrap_or(u32::MAX));
     let mut asked = BTreeMap::new();
     for (key, (text, elicitation)) in asks {
@@ -46,8 +46,8 @@ pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bo
     true
 }
 
-/// Continues a call if all questions of its server are answered; returns whether it is such a call.
-pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+/// Continues a call whose questions are all answered; returns whether it is such a call.
+pub fn continue_if_answered(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
         return false;
@@ -58,7 +58,7 @@ pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
         return true;
     }
     for question in &questions {
-        // This also applies a question that has its answer.
+        // Also marks an answered question as applied.
         decision.close_question(question, InputState::Expired);
     }
     // An unanswered question cancels the call.

@@ -14,12 +14,12 @@ pub fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
     let limit = decision.profile().tool_result_chars;
     let part = |call: &ToolCall| {
         let mut part = tool_results::part(decision.part_id(), call, limit);
-        // A duplicate has done nothing that could be undone.
+        // A duplicate has no effect that could be undone.
         let is_quoted =
             || answered_before((decision.profile(), decision.tools(), &decision.progress), std::iter::empty(), call).is_some();
         part.undoable = call.state == ToolCallState::Done && has_undo(decision, &call.name) && !is_quoted();
         if let Some(repair) = &call.repair {
-            part.content.insert(0, ToolContent::text(prompts::mended(repair, &call.name)));
+            part.content.insert(0, ToolContent::text(prompts::repair_note(repair, &call.name)));
         }
         if approval::is_edited(decision, call) {
             part.content.insert(0, ToolContent::text(prompts::edited_arguments(&call.arguments)));

@@ -1,4 +1,4 @@
-//! Name repair: which tool a model means by a name.
+//! Name repair: finds the tool that a model means by a name.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use crate::domain::agent::{NameRepair, RepairPolicy};
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::text::prefix_chars;
 
-/// Separates server and tool.
+/// Separates the server from the tool in a name.
 const DIVIDER: &str = "__";
 
-/// The prefix that some models write.
+/// A prefix that some models add.
 const NAMESPACE: &str = "functions.";
 
 /// The least similarity of a repaired name.
@@ -20,100 +20,103 @@ const SUGGESTED: f64 = 0.3;
 
 const SUGGESTIONS: usize = 3;
 
-/// Characters of a name that are compared. No tool has a longer one.
+/// The most characters of a name that are compared. No tool has a longer name.
 const COMPARED: usize = 64;
 
-/// Synonyms. A word stands for its neighbour only where the neighbour is on offer and the word itself is not.
-const WORDS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
+/// Synonyms. A verb is replaced by its neighbour only if a tool with the neighbour is on offer, and none with the verb.
+const SYNONYMS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
 
 #[derive(Debug, PartialEq)]
-pub enum Meant<'d> {
-    /// A tool. Why it is this one, unless it has that very name.
+pub enum NameMatch<'d> {
+    /// A tool, with the reason of the repair if its name differs.
     Tool(&'d ToolDefinition, Option<&'static str>),
-    /// None; with the most similar names, nearest first.
+    /// No tool; the most similar names, nearest first.
     None(Vec<&'d str>),
 }
 
-/// Finds the tool of exactly that name, or with a dot in place of the divider.
+/// Returns the tool with exactly this name, or with a dot instead of the divider.
 pub fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let has = |name: &str| tools.iter().find(|tool| tool.name == name);
     has(name).or_else(|| has(&name.replacen('.', DIVIDER, 1)))
 }
 
-/// Finds the tool on offer that a model means by `name`.
-pub fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
+/// Returns the tool on offer that a model means by `name`.
+pub fn match_name<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> NameMatch<'d> {
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
-        return Meant::Tool(tool, None);
+        return NameMatch::Tool(tool, None);
     }
     let written = prefix_chars(name.strip_prefix(NAMESPACE).unwrap_or(name), COMPARED);
     let found = match policy.names {
         NameRepair::Off => None,
-        NameRepair::Unique => the_only_one(name, written, offered, policy),
+        NameRepair::Unique => only_match(name, written, offered, policy),
         NameRepair::Similar => {
-            the_only_one(name, written, offered, policy).or_else(|| Some((the_most_similar(written, offered)?, "similarity")))
+            only_match(name, written, offered, policy).or_else(|| Some((most_similar(written, offered)?, "similarity")))
         }
     };
     match found {
-        Some((tool, why)) => Meant::Tool(tool, Some(why)),
-        None => Meant::None(suggestions(written, offered)),
+        Some((tool, why)) => NameMatch::Tool(tool, Some(why)),
+        None => NameMatch::None(suggestions(written, offered)),
     }
 }
 
-fn the_only_one<'d>(
+fn only_match<'d>(
     name: &str,
     written: &str,
     offered: &[&'d Arc<ToolDefinition>],
     policy: &RepairPolicy,
 ) -> Option<(&'d ToolDefinition, &'static str)> {
-    let letters = letters(written);
+    let letters = normalize(written);
     if letters.is_empty() {
         return None;
     }
-    if let Some(tool) = only(offered, |tool| self::letters(&tool.name) == letters) {
+    if let Some(tool) = sole_match(offered, |tool| self::normalize(&tool.name) == letters) {
         return Some((tool, "spelling"));
     }
-    let is_half = |tool: &ToolDefinition, wanted: &str| self::letters(half(tool)) == wanted || self::letters(&tool.tool) == wanted;
-    if let Some(tool) = only(offered, |tool| is_half(tool, &letters)) {
+    let is_half =
+        |tool: &ToolDefinition, wanted: &str| self::normalize(tool_half(tool)) == wanted || self::normalize(&tool.tool) == wanted;
+    if let Some(tool) = sole_match(offered, |tool| is_half(tool, &letters)) {
         return Some((tool, "prefix"));
     }
     let alias = policy.aliases.get(name).or_else(|| policy.aliases.get(written)).map(String::as_str);
     let by_alias = |alias: &str| {
         let named = offered.iter().copied().find(|tool| tool.name == alias);
-        named.or_else(|| only(offered, |tool| is_half(tool, &self::letters(alias))))
+        named.or_else(|| sole_match(offered, |tool| is_half(tool, &self::normalize(alias))))
     };
     if let Some(tool) = alias.and_then(by_alias) {
         return Some((tool, "alias"));
     }
-    let (place, wanted) = place_and_half(written, offered);
+    let (server_half, wanted) = split_server(written, offered);
     let by_word = |(word, other): (&str, &str)| {
         let words: Vec<&str> = wanted.split(|c: char| !c.is_alphanumeric()).collect();
-        let renamed = words.iter().any(|said| said.eq_ignore_ascii_case(word));
-        let renamed =
-            renamed.then(|| words.iter().map(|said| if said.eq_ignore_ascii_case(word) { other } else { said }).collect());
+        let renamed = words.iter().any(|written_word| written_word.eq_ignore_ascii_case(word));
+        let renamed = renamed.then(|| {
+            words.iter().map(|written_word| if written_word.eq_ignore_ascii_case(word) { other } else { written_word }).collect()
+        });
         let renamed: Option<String> = renamed;
-        let wanted = self::letters(&renamed?);
-        only(offered, |tool| place.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted))
+        let wanted = self::normalize(&renamed?);
+        sole_match(offered, |tool| server_half.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted))
     };
-    WORDS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
+    SYNONYMS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
 }
 
-/// Finds the most similar tool of the server that the name belongs to, or of the only server. A tool with another verb is only
-/// suggested, unless it only reads: `write_file` is similar to `read_file`.
-fn the_most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
-    let (place, wanted) = place_and_half(written, offered);
-    let place = match place {
+/// Returns the most similar tool of the server in the name, or of the only server. A tool with another verb is only suggested, unless it
+/// only reads: `write_file` is similar to `read_file`.
+fn most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
+    let (server_half, wanted) = split_server(written, offered);
+    let server_half = match server_half {
         Some(server) => server,
         None => {
             let first = offered.first()?.server.as_deref();
             offered.iter().all(|tool| tool.server.as_deref() == first).then_some(first)?
         }
     };
-    let beside = offered.iter().filter(|tool| tool.server.as_deref() == place);
-    let mut ranked: Vec<(f64, &'d Arc<ToolDefinition>)> = beside.map(|tool| (likeness(wanted, half(tool)), *tool)).collect();
+    let of_server = offered.iter().filter(|tool| tool.server.as_deref() == server_half);
+    let mut ranked: Vec<(f64, &'d Arc<ToolDefinition>)> =
+        of_server.map(|tool| (similarity(wanted, tool_half(tool)), *tool)).collect();
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
     let (best, tool) = *ranked.first()?;
     let is_tied = ranked.get(1).is_some_and(|(second, _)| *second >= best);
-    let is_harmless = tool.replay == ReplayClass::Read || verb(half(tool)) == verb(wanted);
+    let is_harmless = tool.replay == ReplayClass::Read || verb(tool_half(tool)) == verb(wanted);
     (best >= SIMILAR && !is_tied && !tool.safety.destructive && is_harmless).then_some(tool)
 }
 
@@ -130,37 +133,36 @@ fn verb(name: &str) -> String {
 }
 
 fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'d str> {
-    let alike = |tool: &ToolDefinition| likeness(written, &tool.name).max(likeness(written, half(tool)));
+    let alike = |tool: &ToolDefinition| similarity(written, &tool.name).max(similarity(written, tool_half(tool)));
     let mut ranked: Vec<(f64, &'d str)> = offered.iter().map(|tool| (alike(tool), tool.name.as_str())).collect();
     ranked.retain(|(alike, _)| *alike > SUGGESTED);
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Splits a name into its server, if it names one, and the rest: at the divider, or after the longest name of a server that it
-/// begins with.
-fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
-    let places = offered.iter().filter_map(|tool| {
+/// Splits a name into its server, if it has one, and the rest: at the divider, or after the longest server name that it begins with.
+fn split_server<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
+    let servers = offered.iter().filter_map(|tool| {
         let (server, _) = tool.name.split_once(DIVIDER)?;
         Some((server, Some(tool.server.as_deref()?)))
     });
     if let Some((before, rest)) = written.split_once(DIVIDER) {
-        let mut named = places.filter(|(server, _)| server.eq_ignore_ascii_case(before));
-        return named.next().map_or((None, written), |(_, place)| (Some(place), rest));
+        let mut named = servers.filter(|(server, _)| server.eq_ignore_ascii_case(before));
+        return named.next().map_or((None, written), |(_, server_half)| (Some(server_half), rest));
     }
-    let named = places.filter_map(|(server, place)| {
+    let named = servers.filter_map(|(server, server_half)| {
         let (before, rest) = written.split_at_checked(server.len())?;
         let is_named = before.eq_ignore_ascii_case(server) && rest.starts_with(|c: char| !c.is_alphanumeric());
-        is_named.then_some((server.len(), place, rest))
+        is_named.then_some((server.len(), server_half, rest))
     });
     match named.max_by_key(|(length, _, _)| *length) {
-        Some((_, place, rest)) => (Some(place), rest.trim_start_matches(|c: char| !c.is_alphanumeric())),
+        Some((_, server_half, rest)) => (Some(server_half), rest.trim_start_matches(|c: char| !c.is_alphanumeric())),
         None => (None, written),
     }
 }
 
-/// Returns the tool's half of a name.
-fn half(tool: &ToolDefinition) -> &str {
+/// Returns the part of a name after the server.
+fn tool_half(tool: &ToolDefinition) -> &str {
     match tool.server {
         Some(_) => tool.name.split_once(DIVIDER).map_or(tool.name.as_str(), |(_, half)| half),
         None => &tool.name,
@@ -168,15 +170,15 @@ fn half(tool: &ToolDefinition) -> &str {
 }
 
 /// Normalizes a name: `files__read_file`, `files.readFile` and `Files/read-file` are equal.
-pub fn letters(name: &str) -> String {
+pub fn normalize(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-fn likeness(one: &str, other: &str) -> f64 {
-    strsim::normalized_levenshtein(&letters(one), &letters(other))
+fn similarity(one: &str, other: &str) -> f64 {
+    strsim::normalized_levenshtein(&normalize(one), &normalize(other))
 }
 
-fn only<'d>(offered: &[&'d Arc<ToolDefinition>], is_it: impl Fn(&ToolDefinition) -> bool) -> Option<&'d Arc<ToolDefinition>> {
+fn sole_match<'d>(offered: &[&'d Arc<ToolDefinition>], is_it: impl Fn(&ToolDefinition) -> bool) -> Option<&'d Arc<ToolDefinition>> {
     let mut found = offered.iter().filter(|tool| is_it(tool));
     let first = found.next()?;
     found.next().is_none().then_some(*first)
@@ -217,9 +219,9 @@ mod tests {
         let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
         let aliases = [("look_up".to_owned(), "mail__search".to_owned()), ("gone".to_owned(), "mail__gone".to_owned())];
         let policy = RepairPolicy { names, aliases: aliases.into(), arguments: false };
-        match meant(name, &offered, &policy) {
-            Meant::Tool(tool, why) => (Some((tool.name.clone(), why)), Vec::new()),
-            Meant::None(near) => (None, near.into_iter().map(str::to_owned).collect()),
+        match match_name(name, &offered, &policy) {
+            NameMatch::Tool(tool, why) => (Some((tool.name.clone(), why)), Vec::new()),
+            NameMatch::None(near) => (None, near.into_iter().map(str::to_owned).collect()),
         }
     }
 
@@ -264,12 +266,12 @@ mod tests {
     #[case::other_script("ファイル")]
     #[case::another_deed("mail__bend_mail")]
     #[case::a_server_that_there_is_not("mail_archive__serch")]
-    fn what_is_not_clear_is_not_guessed(#[case] wrote: &str) {
+    fn ambiguous_tool_name_is_not_guessed(#[case] wrote: &str) {
         assert_eq!(ask(wrote, NameRepair::Similar).0, None);
     }
 
     #[test]
-    fn the_most_similar_one_of_a_server_is_taken_only_if_the_agent_says_so() {
+    fn name_repair_by_similarity_needs_the_agent_setting() {
         let similar = Some(("mail__send_mail".to_owned(), Some("similarity")));
         assert_eq!(ask("mail__send_mial", NameRepair::Similar).0, similar);
         let (found, near) = ask("mail__send_mial", NameRepair::Unique);
@@ -290,7 +292,7 @@ mod tests {
         let tools = [tool("files__delete_file"), tool("files__trash_file")].map(Arc::new);
         let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
         let policy = RepairPolicy { names: NameRepair::Unique, ..RepairPolicy::default() };
-        assert_eq!(meant("files__delete_file", &offered, &policy), Meant::Tool(&tools[0], None));
-        assert_eq!(meant("deleteFile", &offered, &policy), Meant::Tool(&tools[0], Some("prefix")));
+        assert_eq!(match_name("files__delete_file", &offered, &policy), NameMatch::Tool(&tools[0], None));
+        assert_eq!(match_name("deleteFile", &offered, &policy), NameMatch::Tool(&tools[0], Some("prefix")));
     }
 }

@@ -1,51 +1,54 @@
-//! Calls that were started and whose outcome is unknown: judged by their class, their server, or a human.
+//! Started calls whose outcome is unknown: their replay class, their server, or a human decides.
 
 use std::sync::Arc;
 
 use crate::domain::agent::OnUnknown;
 use crate::domain::conversation::message::ToolContent;
 use crate::domain::ids::CallId;
+use crate::domain::run::call_handle::Handle;
 use crate::domain::run::change::Change;
-use crate::domain::run::handle::Handle;
-use crate::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, record_outcome};
-use crate::engine::calls::{ask_user, server_questions};
+use crate::engine::calls::{ask_user, client_call, server_questions};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;
 
 /// The choices of a human.
-const HAPPENED: (&str, &str) = ("happened", "It took effect: go on");
-const DID_NOT_HAPPEN: (&str, &str) = ("did_not_happen", "It did not: run it again");
-const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
+const HAPPENED: (&str, &str) = ("happened", "It took effect: continue");
+const DID_NOT_HAPPEN: (&str, &str) = ("did_not_happen", "It had no effect: run it again");
+const SKIP: (&str, &str) = ("skip", "Unknown: tell the model, and continue");
 
-/// Judges a call that was started by an earlier claim.
-pub fn judge(decision: &mut DecisionBuilder<'_>, id: &CallId) {
-    if server_questions::go_on(decision, id) {
+/// Decides about a call that an earlier claim started.
+pub fn resolve(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    if server_questions::continue_if_answered(decision, id) {
         return;
     }
-    // Questions of its server are closed: the connection that waited for the answers is gone.
+    // Closes the server's questions, because the connection that waited for the answers has ended.
     close_questions_of_server(decision, id);
     if let Some(question) = decision.progress.question_about(id).cloned() {
-        let is_question = question.kind == InputKind::Question;
         if let Some(answer) = question.answer {
-            // Closed before it is acted on: after a crash the outcome is unknown again, and this answer is outdated.
+            // Closed before it takes effect: after a crash the outcome is unknown again, and this answer no longer applies.
             decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
-            match is_question {
-                true => ask_user::answered(decision, id, &answer),
-                false => act_on(decision, id, &answer),
+            match question.kind {
+                InputKind::Question => ask_user::answered(decision, id, &answer),
+                InputKind::ClientTool => client_call::answered(decision, id, &answer),
+                InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => act_on(decision, id, &answer),
             }
         } else if question.expires_in_ms == Some(0) {
             decision.close_question(&question, InputState::Expired);
-            match is_question {
-                true => ask_user::unanswered(decision, id),
-                false => unknown(decision, id, prompts::NOBODY_ANSWERED.to_owned()),
+            match question.kind {
+                InputKind::Question => ask_user::unanswered(decision, id),
+                InputKind::ClientTool => client_call::unanswered(decision, id),
+                InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => {
+                    unknown(decision, id, prompts::UNANSWERED.to_owned());
+                }
             }
         }
         return;
     }
     let Some(call) = started(decision, id) else { return };
-    // A task under way is followed, because another call would be a second one.
+    // Follows a task under way, because another call would start a second task.
     if call.handle.as_ref().and_then(Handle::task).is_some() {
         return decision.follow_call(id);
     }
@@ -54,11 +57,11 @@ pub fn judge(decision: &mut DecisionBuilder<'_>, id: &CallId) {
             decision.run_call(id);
         }
         ReplayClass::Reconcile { .. } => decision.reconcile_call(id),
-        ReplayClass::Unsafe => nobody_knows(decision, id, prompts::UNKNOWN_AFTER_CRASH.to_owned()),
+        ReplayClass::Unsafe => report_unknown_outcome(decision, id, prompts::UNKNOWN_AFTER_CRASH.to_owned()),
     }
 }
 
-/// Closes the questions of a call's server, which does not wait for answers any more.
+/// Closes the questions of a call whose server no longer waits for answers.
 pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let of_servers: Vec<InputRequest> = decision.progress.questions_of_servers(id).cloned().collect();
     for question in of_servers {
@@ -66,14 +69,14 @@ pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId
     }
 }
 
-/// Returns whether a call that has not begun repeats one of an earlier run that may have taken effect, and about which its server
-/// can be asked. Its approval includes that, since the server may say that the call is to be made.
+/// Returns whether an unstarted call repeats a call of an earlier run that may have taken effect. Its server must support that question.
+/// The approval of the call includes this question, because its answer may cause the call.
 pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
     decision.progress.call(id).is_some_and(of_earlier_run)
 }
 
-/// Acts on the server's answer about a call.
+/// Applies the server's answer about a call.
 pub fn reconciled(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Reconciled) -> Next {
     let is_asked = |call: Arc<ToolCall>| matches!(call.replay, ReplayClass::Reconcile { .. });
     if !started(decision, id).is_some_and(is_asked) || decision.progress.question_about(id).is_some() {
@@ -84,17 +87,17 @@ pub fn reconciled(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Recon
             record_outcome(decision, id, outcome);
         }
         Reconciled::DidNotHappen => decision.run_call(id),
-        Reconciled::Unclear(reason) => nobody_knows(decision, id, prompts::unknown_after_asking(&reason)),
+        Reconciled::Unclear(reason) => report_unknown_outcome(decision, id, prompts::unknown_after_asking(&reason)),
     }
     Next::Advance
 }
 
-/// Returns whether a human is asked about an outcome first.
+/// Returns whether a human decides about an outcome first.
 pub fn is_asked_about(decision: &DecisionBuilder<'_>, outcome: &ToolOutcome) -> bool {
     decision.profile().on_unknown == OnUnknown::Ask && outcome.state == ToolCallState::Unknown
 }
 
-/// Asks about a call whose outcome this worker saw, and cannot judge.
+/// Asks a human about a call whose outcome stayed unknown to this worker.
 pub fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
     if started(decision, id).is_none() || decision.progress.question_about(id).is_some() {
         return Next::Wait;
@@ -103,7 +106,7 @@ pub fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
     Next::Advance
 }
 
-fn nobody_knows(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
+fn report_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
     match decision.profile().on_unknown {
         OnUnknown::Rerun => decision.run_call(id),
         OnUnknown::Ask => ask(decision, id),
@@ -111,7 +114,7 @@ fn nobody_knows(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
     }
 }
 
-/// The duration is unknown: the audit measures it by the database's clock.
+/// Stores an unknown outcome without a duration, which the audit measures by the database's clock.
 fn unknown(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
     let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
     finish_call(decision, id, outcome);
@@ -132,16 +135,16 @@ fn ask(decision: &mut DecisionBuilder<'_>, id: &CallId) {
 fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let words = answer.text.as_deref();
     if answer.choice == HAPPENED.0 {
-        let content = vec![ToolContent::text(prompts::with_words(prompts::HAPPENED, words))];
+        let content = vec![ToolContent::text(prompts::with_words(prompts::CONFIRMED_BY_HUMAN, words))];
         finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {
-        // The task came to nothing: the tool is called again, and the task is not asked for any more.
+        // The task failed without effect: the tool is called again, and the task is not polled any more.
         if started(decision, id).is_some_and(|call| call.handle.is_some()) {
             decision.change(Change::ToolHandle(id.clone(), None));
         }
         decision.run_call(id);
     } else {
-        unknown(decision, id, prompts::with_words(prompts::NOBODY_KNOWS, words));
+        unknown(decision, id, prompts::with_words(prompts::LEFT_UNCLEAR, words));
     }
 }
 

@@ -1,24 +1,25 @@
-//! A decision while it is being made: a working copy on which changes take effect as they are added, so that the rules of one
-//! decision see each other's results. Must not know the rules.
+//! A decision under construction: a working copy that applies each change at once, so that later rules of the decision see it. Must not
+//! know the rules.
 
 use std::sync::Arc;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent::prompt::ProvidedContext;
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::fold::MAX_JOINED_BYTES;
+use crate::domain::conversation::delta_compaction::MAX_JOINED_BYTES;
 use crate::domain::conversation::message::{Message, Part, Role, TextPart};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::run::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
-use crate::domain::run::input::{InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::{InputKind, InputRequest, InputState, Question};
 use crate::domain::run::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
-use crate::domain::tool::tool_filter::ToolsOffered;
-use crate::engine::machine::decision::{Command, Decision, Surroundings};
+use crate::domain::tool::client_tool::ClientCall;
+use crate::domain::tool::tool_filter::OfferedTools;
+use crate::engine::machine::decision::{Command, Decision, DecisionEnvironment};
 use crate::engine::machine::state::{RunFacts, RunState, apply, working_copy};
 use crate::engine::request::source::Source;
 use crate::support::text;
@@ -27,23 +28,22 @@ pub struct DecisionBuilder<'a> {
     pub(in crate::engine) facts: &'a RunFacts,
     /// The rows before the decision.
     pub before: &'a RunRecord,
-    /// The rows so far, without earlier messages and tool definitions.
+    /// The rows with the changes so far, without earlier messages and tool definitions.
     pub progress: RunRecord,
-    around: &'a Surroundings<'a>,
+    around: &'a DecisionEnvironment<'a>,
     decision: Decision,
 }
 
 impl<'a> DecisionBuilder<'a> {
-    pub fn new(state: &'a RunState, around: &'a Surroundings<'a>) -> Self {
+    pub fn new(state: &'a RunState, around: &'a DecisionEnvironment<'a>) -> Self {
         let (facts, before) = (&state.facts, &state.record);
         Self { facts, before, progress: working_copy(before), around, decision: Decision::default() }
     }
 
-    /// Puts counters, usage and the settlement of a reserved call before all other changes, because nothing may follow the run's
-    /// end.
-    pub fn done(mut self, settlement: Option<Change>) -> Decision {
+    /// Puts counters, usage and the charge for a reserved call before all other changes, because no change may follow the run's end.
+    pub fn done(mut self, charge: Option<Change>) -> Decision {
         let is_charged = self.is_charged();
-        self.decision.changes.splice(0..0, settlement);
+        self.decision.changes.splice(0..0, charge);
         if is_charged {
             self.decision.changes.insert(0, Change::Usage(self.progress.usage));
         }
@@ -54,7 +54,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Returns whether the decision ends the run or gives up its lease.
-    pub fn lets_go(&self) -> bool {
+    pub fn gives_up_lease(&self) -> bool {
         self.decision.changes.iter().any(|change| matches!(change, Change::Finish { .. } | Change::Release { .. }))
     }
 
@@ -155,7 +155,7 @@ impl<'a> DecisionBuilder<'a> {
 
     // Steps.
 
-    pub fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<ToolsOffered>) {
+    pub fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<OfferedTools>) {
         self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
         self.change(Change::StepStarted { step, kind });
     }
@@ -169,7 +169,7 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
     }
 
-    /// Voids everything shown since the step began, which the rows never had.
+    /// Voids everything shown since the step began, none of which is in the rows.
     pub fn reset(&mut self, step: u32, reason: &str) {
         self.event(EventBody::StepReset { step, reason: reason.to_owned() });
     }
@@ -182,7 +182,7 @@ impl<'a> DecisionBuilder<'a> {
         self.progress.open_step().filter(|row| row.kind == StepKind::Tools).map(|row| row.step)
     }
 
-    /// Returns the number of the next step of a kind. A model step that ended without a result is repeated under its number.
+    /// Returns the number of the next step of a kind. A model step that ended without a result is repeated with its number.
     pub fn next_step(&self, kind: StepKind) -> u32 {
         match self.progress.steps.last() {
             None => 1,
@@ -202,12 +202,12 @@ impl<'a> DecisionBuilder<'a> {
         Part::Text(TextPart { id: self.part_id(), text: text.to_owned() })
     }
 
-    /// Adds a hint to the model, which clients hide.
+    /// Adds a hint to the model, which clients do not show.
     pub fn hint(&mut self, text: &str) {
         self.add_hidden(self.message(Role::User, vec![self.text_part(text)]));
     }
 
-    /// Keeps an answer that does not end the work as an internal message, and voids what was shown of it.
+    /// Stores an answer that does not end the turn as an internal message, and voids its shown parts.
     pub fn set_aside(&mut self, step: u32, message: Message) {
         self.reset(step, "continuation");
         self.add_hidden(message);
@@ -225,8 +225,8 @@ impl<'a> DecisionBuilder<'a> {
         self.hint(hint);
     }
 
-    /// Adds an assistant message that no model wrote, shown like one.
-    pub fn say(&mut self, text: &str, finish_reason: FinishReason) {
+    /// Adds an assistant message that no model wrote. Clients show it like an answer.
+    pub fn add_assistant_text(&mut self, text: &str, finish_reason: FinishReason) {
         let part = self.text_part(text);
         let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part]) };
         self.show(&message);
@@ -238,15 +238,17 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::AddMessage(message));
     }
 
-    /// Shows the words of an assistant message at once, up to its end.
+    /// Adds the events that show an assistant message as a whole.
     pub fn show(&mut self, message: &Message) {
         let message_id = &message.id;
         self.event(EventBody::MessageStarted { message_id: message_id.clone(), role: message.role });
         for (part, index) in message.parts.iter().zip(0_u32..) {
             let (kind, text) = match part {
-                Part::Text(part) => ("text", &part.text),
-                Part::Reasoning(part) => ("reasoning", &part.text),
-                Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => continue,
+                Part::Text(part) => ("text", Some(&part.text)),
+                Part::Reasoning(part) => ("reasoning", Some(&part.text)),
+                Part::Image(_) => ("image", None),
+                Part::Source(_) => ("source", None),
+                Part::ToolCall(_) | Part::ToolResult(_) | Part::File(_) => continue,
             };
             let part_id = part.id();
             self.event(EventBody::PartStarted {
@@ -257,7 +259,7 @@ impl<'a> DecisionBuilder<'a> {
                 call_id: None,
                 name: None,
             });
-            for delta in text::pieces(text, MAX_JOINED_BYTES) {
+            for delta in text.into_iter().flat_map(|text| text::pieces(text, MAX_JOINED_BYTES)) {
                 self.event(EventBody::PartDelta { part_id: part_id.clone(), delta: delta.to_owned() });
             }
             self.event(EventBody::PartCompleted { message_id: message_id.clone(), part: part.clone() });
@@ -266,7 +268,7 @@ impl<'a> DecisionBuilder<'a> {
 
     // Calls.
 
-    /// Hands a call to its tool, for the first time or again.
+    /// Sends a call to its tool, for the first time or again.
     pub fn run_call(&mut self, id: &CallId) {
         self.start_call(id);
         self.follow_call(id);
@@ -300,8 +302,8 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Takes over a call that an earlier run may have made: it counts as started, and its server is asked. Its `tool.started` is in
-    /// the log of that run; another one follows if it is handed to its tool.
+    /// Takes over a call that an earlier run may have made: marks it as started, and asks its server. The log of that run has its
+    /// `tool.started`; another one follows if the call is sent to its tool.
     pub fn take_over_call(&mut self, id: &CallId) {
         self.change(Change::ToolStarted(id.clone()));
         self.reconcile_call(id);
@@ -309,7 +311,7 @@ impl<'a> DecisionBuilder<'a> {
 
     // Questions.
 
-    /// Returns a question about a call, which expires after so many milliseconds; 0 for never.
+    /// Returns a question about a call, which expires after `expires_ms` milliseconds; 0 for never.
     pub fn question(&self, call: &CallId, kind: InputKind, question: Question, expires_ms: u64) -> InputRequest {
         let id = InputId::generate(self.around.ids);
         InputRequest::about(call, id, self.before.fence.ids(), kind, question, expires_ms)
@@ -317,25 +319,35 @@ impl<'a> DecisionBuilder<'a> {
 
     pub fn ask(&mut self, request: InputRequest) {
         let InputRequest { id, call_id, kind, question, .. } = request.clone();
-        self.event(match ApprovalRequest::of(&question) {
-            Some(request) => EventBody::ApprovalRequested { id, call_id, request: Box::new(request) },
-            None => EventBody::InputRequested { id, kind, call_id, question },
+        self.event(match (ApprovalRequest::of(&question), self.client_call(&request)) {
+            (Some(request), _) => EventBody::ApprovalRequested { id, call_id, request: Box::new(request) },
+            (None, Some(call)) => EventBody::ToolRequested { call },
+            (None, None) => EventBody::InputRequested { id, kind, call_id, question },
         });
         self.change(Change::AskInput(request));
     }
 
-    /// Closes a question. An answer that was given is kept and has been told already, though nothing follows from it.
+    /// Returns the call that a request to the client is about.
+    fn client_call(&self, request: &InputRequest) -> Option<ClientCall> {
+        let call_id = request.call_id.clone().filter(|_| request.kind == InputKind::ClientTool)?;
+        let name = request.question.tool.clone().unwrap_or_default();
+        let arguments = request.question.arguments.clone().unwrap_or_default();
+        let expires_at = request.expires_in_ms.map(|left| self.around.now.after(left).to_rfc3339());
+        Some(ClientCall { call_id, name, arguments, expires_at })
+    }
+
+    /// Closes a question. A stored answer is kept: clients have seen it, although it has no effect.
     pub fn close_question(&mut self, request: &InputRequest, state: InputState) {
         if request.answer.is_some() {
             self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });
             return;
         }
         let InputRequest { id, call_id, kind, .. } = request.clone();
-        self.event(match kind {
+        match kind {
             InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation => {
-                EventBody::InputResolved { id: id.clone(), state, answer: None, by: None }
+                self.event(EventBody::InputResolved { id: id.clone(), state, answer: None, by: None });
             }
-            InputKind::Approval => EventBody::ApprovalResolved {
+            InputKind::Approval => self.event(EventBody::ApprovalResolved {
                 id: id.clone(),
                 call_id,
                 status: ApprovalState::of(state, None),
@@ -343,8 +355,10 @@ impl<'a> DecisionBuilder<'a> {
                 edited_arguments: None,
                 reason: None,
                 by: None,
-            },
-        });
+            }),
+            // The outcome of the call follows.
+            InputKind::ClientTool => {}
+        }
         self.change(Change::InputClosed { id, state });
     }
 

@@ -1,6 +1,6 @@
 //! The transition function: dispatches inputs and continuations to rules.
 //!
-//! Must not hold a rule itself: rules return what comes next, and call no other rule.
+//! Contains no rule: rules return the continuation, and call no other rule.
 
 use std::ops::ControlFlow;
 
@@ -10,25 +10,25 @@ use crate::domain::ids::CallId;
 use crate::domain::model::ModelTurn;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::FinishReason;
+use crate::domain::run::call_handle::InputRequired;
 use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::handle::Pause;
 use crate::domain::tool::ToolOutcome;
 use crate::engine::calls::{server_questions, unknown_outcome};
 use crate::engine::machine::builder::DecisionBuilder;
-use crate::engine::machine::decision::{Decision, Input, PartialAnswer, Surroundings};
+use crate::engine::machine::decision::{Decision, DecisionEnvironment, Input, PartialAnswer};
 use crate::engine::machine::durability;
-use crate::engine::machine::next::{End, Next};
+use crate::engine::machine::next::{Next, RunEnd};
 use crate::engine::machine::state::RunState;
-use crate::engine::offer::choose;
-use crate::engine::offer::usable::Missing;
+use crate::engine::offer::store_selection;
+use crate::engine::offer::usable::Prerequisite;
 use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, schedule, tool_step};
 use crate::engine::strategy;
 
-/// Returns the decision about `input`, of which `state` learns.
+/// Returns the decision about `input`, and adds the input's facts to `state`.
 ///
-/// Depends on its arguments alone, and never panics: an input that makes no sense in a state gives an empty decision.
-pub fn decide(state: &mut RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
+/// Depends on its arguments alone and never panics. An input that is impossible in a state gives an empty decision.
+pub fn decide(state: &mut RunState, input: Input, surroundings: &DecisionEnvironment<'_>) -> Decision {
     state.learn(&input);
     if state.is_over() {
         return Decision::default();
@@ -58,8 +58,8 @@ pub fn decide(state: &mut RunState, input: Input, surroundings: &Surroundings<'_
             }
         };
     }
-    let settlement = budget::settlement(&decision);
-    let mut decision = decision.done(settlement);
+    let charge = budget::charge(&decision);
+    let mut decision = decision.done(charge);
     if may_be_lost {
         decision.durability = durability::of(&decision);
     }
@@ -70,12 +70,12 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
     match input {
         Input::Claimed { tools, contexts, finished } => {
             budget::charge_lost(decision);
-            claim::take_up(decision, finished);
+            claim::apply_unsaved_outcomes(decision, finished);
             claim::claimed(decision, tools, contexts)
         }
         Input::ToolsRanked(ranked) => match strategy::of(decision.profile()).ranked(decision, &ranked) {
             Some(next) => next,
-            None => choose::ranked(decision, ranked),
+            None => store_selection::store_ranked_tools(decision, ranked),
         },
         Input::Reserved(..) => budget::answered(decision),
         Input::ModelFinished { message, turn, closing } => answered(decision, message, turn, closing),
@@ -85,13 +85,13 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
             unknown_outcome::ended_unknown(decision, &id)
         }
         Input::ToolFinished(id, outcome) => tool_step::finished(decision, &id, outcome),
-        Input::ToolPauses(id, pause) => server_questions::pauses(decision, &id, pause),
+        Input::ToolPauses(id, pause) => server_questions::ask_all(decision, &id, pause),
         Input::Reconciled(id, answer) => unknown_outcome::reconciled(decision, &id, answer),
-        // Nothing follows until the next model call, or until an answer comes that was made without the message.
+        // A joined message takes effect at the next model call, or when an answer arrives that does not know it.
         Input::Joined(_) | Input::Draining => Next::Wait,
         Input::CancelRequested { by, partial, stopped } => {
             stop(decision, partial, Some(FinishReason::Cancelled), stopped);
-            Next::End(End::Cancelled(by))
+            Next::End(RunEnd::Cancelled(by))
         }
         Input::Drain { stopped, paused } => drained(decision, stopped, paused),
         Input::TimedOut { partial, stopped } => {
@@ -100,26 +100,26 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         }
         Input::GivenUp { why, stopped } => {
             budget::charge_lost(decision);
-            claim::take_up(decision, stopped);
+            claim::apply_unsaved_outcomes(decision, stopped);
             Next::fail(ProblemCode::Internal, why)
         }
     }
 }
 
-/// Dispatches an answer by who asked the model: the strategy, the choice of tools or the loop.
+/// Dispatches an answer to its reader: the strategy, the choice of tools or the loop.
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
     let before = decision.progress.usage;
     let Some(answer) = model_step::accept(decision, message, turn, closing) else { return Next::Wait };
     match strategy::of(decision.profile()).answered(decision, answer) {
         ControlFlow::Break(next) => next,
-        ControlFlow::Continue(answer) if decision.source_before().missing() == Missing::Categories => {
-            choose::categories_named(decision, &answer)
+        ControlFlow::Continue(answer) if decision.source_before().missing() == Prerequisite::Categories => {
+            store_selection::store_categories(decision, &answer)
         }
         ControlFlow::Continue(answer) => model_step::answered(decision, answer, before),
     }
 }
 
-/// Keeps what was shown of a stopped answer, and the outcomes of stopped calls.
+/// Stores the shown part of a stopped answer, and the outcomes of stopped calls.
 fn stop(
     decision: &mut DecisionBuilder<'_>,
     partial: Option<PartialAnswer>,
@@ -132,12 +132,12 @@ fn stop(
     claim::record_outcomes(decision, stopped);
 }
 
-/// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and are
-/// judged by their class there. Calls that wait for input keep their questions.
-fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, Pause)>) -> Next {
+/// Hands the run back. An open model step is void and begins again at the next claim. Calls under way stay `started`; the next claim judges
+/// them by their replay class. Calls that wait for input keep their questions.
+fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, InputRequired)>) -> Next {
     claim::record_outcomes(decision, stopped);
     for (id, pause) in paused {
-        server_questions::keep(decision, &id, pause);
+        server_questions::store_pause(decision, &id, pause);
     }
     if let Some(step) = decision.open_model_step() {
         decision.reset(step, ReleaseCause::Drain.as_str());

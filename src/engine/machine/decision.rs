@@ -1,4 +1,4 @@
-//! The values that go into and come out of one decision.
+//! The input and the result of one decision.
 
 use std::sync::Arc;
 
@@ -7,42 +7,42 @@ use crate::domain::conversation::message::Message;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelRequest, ModelTurn, Usage};
-use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
+use crate::domain::run::call_handle::InputRequired;
 use crate::domain::run::change::Change;
-use crate::domain::run::handle::Pause;
 use crate::domain::tool::tool_filter::RankedTools;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
 /// The environment of a decision.
-pub struct Surroundings<'a> {
+pub struct DecisionEnvironment<'a> {
     /// The time for timestamps.
     pub now: UnixMillis,
     pub ids: &'a dyn IdSource,
     /// Milliseconds since the run's first start, by the database's clock at loading plus monotonic time since.
     pub elapsed_ms: u64,
-    /// Usage of model calls without a result, which is charged all the same.
+    /// Usage of model calls without a result, which is charged too.
     pub spent: Usage,
 }
 
 /// An input of the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The run was claimed and loaded. The machine finds out from the state what is left to do.
+    /// The run was claimed and loaded. The machine derives the remaining work from the state.
     Claimed {
         /// Used only if the run has no frozen tools yet.
         tools: Vec<Arc<ToolDefinition>>,
         /// Used only if the run has not stored them yet.
         contexts: Option<Vec<ProvidedContext>>,
-        /// Outcomes that could not be stored, of calls that the rows may still call `started`.
+        /// Outcomes that could not be stored, of calls that the rows may still show as `started`.
         finished: Vec<(CallId, ToolOutcome)>,
     },
     /// The reply to [`Command::RankTools`].
     ToolsRanked(RankedTools),
     /// The reply to [`Command::Reserve`].
-    Reserved(Reserve, Reserved),
-    /// The model answered. The parts have been shown under the ids of the message.
+    Reserved(ReservationRequest, ReservationOutcome),
+    /// The model answered. Clients have seen the parts under the ids of this message.
     ModelFinished {
         /// Not stored yet.
         message: Message,
@@ -50,36 +50,36 @@ pub enum Input {
         /// `part.completed` of parts that are still open.
         closing: Vec<EventBody>,
     },
-    /// The model call failed, and all that was shown of it is void.
+    /// The model call failed, and all its shown parts are void.
     ModelFailed(ModelError),
-    /// The time limit ended an answer that made progress. If no other model takes over, its words are kept.
+    /// The time limit ended an answer in progress. Its text is kept, unless another model takes over.
     ModelCut { error: ModelError, partial: Option<PartialAnswer> },
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
     /// The server of a started call needs input before it continues.
-    ToolPauses(CallId, Pause),
-    /// The server's answer about a started call whose worker died.
+    ToolPauses(CallId, InputRequired),
+    /// The server's answer about a started call whose worker crashed.
     Reconciled(CallId, Reconciled),
-    /// A user message joined the run, and is stored already.
+    /// A user message joined the run. It is already stored.
     Joined(Message),
-    /// The run shall end.
+    /// The run must end.
     CancelRequested {
         /// `user`, `interrupt` or `shutdown`.
         by: String,
-        /// The shown part of an unfinished answer. Its words are kept, its calls are not.
+        /// The shown part of an unfinished answer. Its text is kept, its calls are not.
         partial: Option<PartialAnswer>,
-        /// Outcomes of calls that were under way, which the driver has stopped.
+        /// Outcomes of calls under way, which the driver has stopped.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
-    /// No step and no call begins any more: a decision that would begin one hands the run back. Results of calls under way are
-    /// kept.
+    /// The worker drains: no step and no call begins any more, and a decision that would begin one hands the run back. Results of calls
+    /// under way are stored.
     Draining,
-    /// The process shuts down, and the run is between steps, or its step was abandoned.
+    /// The process shuts down, and the run is between steps, or its step was aborted.
     Drain {
-        /// Outcomes of calls that ended meanwhile. Calls without one stay `started`.
+        /// Outcomes of calls that have ended. Calls without one stay `started`.
         stopped: Vec<(CallId, ToolOutcome)>,
         /// Calls whose servers need input before they continue.
-        paused: Vec<(CallId, Pause)>,
+        paused: Vec<(CallId, InputRequired)>,
     },
     /// The run's own time limit was reached.
     TimedOut {
@@ -88,7 +88,7 @@ pub enum Input {
         /// As in [`Input::CancelRequested`].
         stopped: Vec<(CallId, ToolOutcome)>,
     },
-    /// The worker cannot carry the run on, and no other one could.
+    /// Neither this worker nor another one can continue the run.
     GivenUp {
         why: String,
         /// Outcomes that could not be stored before.
@@ -97,7 +97,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// Returns the outcomes that it brings.
+    /// Returns the tool outcomes in the input.
     pub fn into_outcomes(self) -> Vec<(CallId, ToolOutcome)> {
         match self {
             Self::ToolFinished(id, outcome) => vec![(id, outcome)],
@@ -133,34 +133,33 @@ pub struct PartialAnswer {
 pub struct Decision {
     pub events: Vec<EventBody>,
     pub changes: Vec<Change>,
-    /// Executed according to `durability`.
+    /// The driver executes them according to `durability`.
     pub commands: Vec<Command>,
     pub durability: Durability,
 }
 
-/// When a decision is committed. Model calls start at once in any case, since they change nothing outside: a decision that cannot
-/// be stored ends them.
+/// When a decision is committed. Model calls start at once in any case, since they change nothing outside; a failed commit aborts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Before its commands start.
     #[default]
     Before,
-    /// With the next commit: the decision can be made again.
+    /// With the next group commit, because the decision can be made again.
     Behind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Make the model call of the current step with this request, which was measured.
+    /// Makes the model call of the current step with this request, the one that was measured.
     CallModel(Box<ModelRequest>),
-    /// Rank the usable tools by [`tool_query`](crate::engine::tool_query). Repeated after a crash.
+    /// Ranks the usable tools by [`tool_query`](crate::engine::tool_query). Repeated after a crash.
     RankTools,
-    /// Reserve the next model call. Repeated after a crash; what a dead worker was granted is void with its fence.
-    Reserve(Reserve),
-    /// Execute a call, whose row says `started`.
+    /// Reserves budget for the next model call. Repeated after a crash: the fence voids the grant of a crashed worker.
+    Reserve(ReservationRequest),
+    /// Executes a call, whose row is `started`.
     RunTool(Arc<ToolCall>),
-    /// Ask the server of a `reconcile` call whether it took effect. Its row says `started`. Repeated after a crash.
+    /// Asks the server of a `reconcile` call whether it took effect. Its row is `started`. Repeated after a crash.
     Reconcile(Arc<ToolCall>),
-    /// Drop the run, which ended or was released.
+    /// Drops the run, which ended or was released.
     Stop,
 }

@@ -1,4 +1,4 @@
-//! The durability of decisions. A call that leaves the process, or has an effect, starts when its row is stored.
+//! The durability of decisions. A call that leaves the process, or has an effect, starts after its row is stored.
 
 use crate::domain::model::Usage;
 use crate::domain::run::change::Change;
@@ -6,8 +6,8 @@ use crate::domain::tool::ReplayClass;
 use crate::engine::machine::decision::{Command, Decision, Durability, Input};
 use crate::engine::machine::state::RunState;
 
-/// Returns whether an input may be lost without harm: a model can be asked again, and so can a tool that only reads. Usage in
-/// `spent` is known to this worker alone, and no other attempt would charge it.
+/// Returns whether losing an input is harmless, because a model or a read tool can be asked again. An input with `spent` usage is not: only
+/// this worker knows it, and no other attempt would charge it.
 pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
     let may_come_again = match input {
         Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,
@@ -18,14 +18,14 @@ pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
 }
 
 pub fn of(decision: &Decision) -> Durability {
-    // The cost of a call is stored before another one is reserved.
-    let settles = decision.changes.iter().any(|change| matches!(change, Change::Settle { .. }));
+    // The cost of a call is stored before another reservation.
+    let charges = decision.changes.iter().any(|change| matches!(change, Change::ChargeBudget { .. }));
     let stays_here = |command: &Command| match command {
         Command::CallModel(_) | Command::RankTools => true,
         Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
         Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => false,
     };
-    match !settles && !decision.commands.is_empty() && decision.commands.iter().all(stays_here) {
+    match !charges && !decision.commands.is_empty() && decision.commands.iter().all(stays_here) {
         true => Durability::Behind,
         false => Durability::Before,
     }

@@ -1,5 +1,5 @@
-//! The machine: the state of a run, the decision that is being made, and the loop that dispatches the rules. Must not know stores,
-//! models or tools; the rules are in `steps`.
+//! The machine: the state of a run, the decision under construction, and the loop that dispatches the rules. Must not know stores, models
+//! or tools; `steps` contains the rules.
 
 pub mod builder;
 pub mod decide;
@@ -10,5 +10,5 @@ pub mod state;
 
 pub use builder::DecisionBuilder;
 pub use decision::{Command, PartialAnswer};
-pub use next::{End, ModelCall, Next};
+pub use next::{ModelCall, Next, RunEnd};
 pub use state::{RunFacts, RunState};

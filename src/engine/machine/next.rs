@@ -1,18 +1,18 @@
-//! Continuations in a decision: with `Next` one rule hands on to another, without knowing which. `decide` dispatches.
+//! Continuations in a decision. A rule returns a `Next` instead of calling the next rule; `decide` dispatches it.
 
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::FinishReason;
 use crate::domain::run::change::ReleaseCause;
 use crate::engine::calls::read_calls::PlannedCall;
-use crate::engine::request::build::Prepared;
-use crate::engine::request::window::room::Room;
+use crate::engine::request::build::PreparedRequest;
+use crate::engine::request::window::remaining::TokenBudget;
 
 /// The continuation of a decision.
 #[must_use]
 pub enum Next {
     /// The decision is complete.
     Wait,
-    /// The next model call, unless a limit says that the run ends.
+    /// The next model call, unless a limit ends the run.
     ModelStep,
     /// A context window for the next model call.
     Window,
@@ -29,19 +29,19 @@ pub enum Next {
     /// The end of the turn with the stored answer, unless a message has joined.
     EndTurn(FinishReason),
     /// The end of the run.
-    End(End),
-    /// The run without a lease, to be claimed again after so many milliseconds.
+    End(RunEnd),
+    /// A release of the lease, to be claimed again after this many milliseconds.
     Release(Option<u64>, ReleaseCause),
 }
 
 pub struct ModelCall {
-    /// As it was measured.
-    pub prepared: Prepared,
-    /// Absent without a budget.
-    pub room: Option<Room>,
+    /// The request that was measured.
+    pub prepared: PreparedRequest,
+    /// `None` without a budget.
+    pub room: Option<TokenBudget>,
 }
 
-pub enum End {
+pub enum RunEnd {
     /// With a stored answer.
     Completed(FinishReason),
     /// With the profile's `final_text`, because no model answered.
@@ -54,15 +54,15 @@ pub enum End {
 
 impl Next {
     pub fn complete(reason: FinishReason) -> Self {
-        Self::End(End::Completed(reason))
+        Self::End(RunEnd::Completed(reason))
     }
 
     pub fn fail(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self::End(End::Failed(code.body(detail)))
+        Self::End(RunEnd::Failed(code.body(detail)))
     }
 
-    /// Fails the run with an error that would recur, although others with its code may not.
+    /// Fails the run with an error that would recur, although its code may be retryable in other cases.
     pub fn fail_for_good(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self::End(End::Failed(ProblemBody { retryable: false, ..code.body(detail) }))
+        Self::End(RunEnd::Failed(ProblemBody { retryable: false, ..code.body(detail) }))
     }
 }

@@ -1,11 +1,11 @@
-//! A run as the loop sees it: `RunFacts` is what its worker knows beside its rows, `RunState` its rows and the facts before a
-//! decision. Changes are applied in memory as the store applies them to rows.
+//! A run as the loop sees it: `RunFacts` has the worker's facts beside the rows, `RunState` the rows and the facts before a decision.
+//! Changes are applied in memory as the store applies them to rows.
 
 use std::sync::Arc;
 
 use crate::domain::agent::prompt::ServerNote;
 use crate::domain::ids::CallId;
-use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
 use crate::domain::run::change::{Change, StepRow, StepStatus};
 use crate::domain::run::context::Capacity;
 use crate::domain::run::record::RunRecord;
@@ -17,17 +17,17 @@ use crate::engine::offer::usable;
 /// Facts about a run beside its rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFacts {
-    /// Nothing new may begin.
+    /// No step and no call may begin.
     pub draining: bool,
     pub grants: Vec<ToolGrant>,
-    /// Names of changed tools that are held back from the run.
+    /// Names of changed tools that wait for a tool review.
     pub held: Vec<String>,
     /// By model.
     pub capacities: Vec<(String, Capacity)>,
     pub servers: Vec<ServerNote>,
     /// The reservation that was requested for the next model call, and the reply.
-    pub reserved: Option<(Reserve, Reserved)>,
-    /// Calls under way in this worker, although the run was loaded meanwhile.
+    pub reserved: Option<(ReservationRequest, ReservationOutcome)>,
+    /// Calls under way in this worker, although the run was reloaded meanwhile.
     pub under_way: Vec<CallId>,
 }
 
@@ -37,8 +37,8 @@ impl RunFacts {
     }
 }
 
-/// Copies all rows but those that are large and never change in a decision: messages, tool definitions and contexts. The copy gets
-/// what the decision adds of them.
+/// Copies all rows except the large ones that a decision never changes: messages, tool definitions and contexts. The copy gets only the
+/// messages, tools and contexts that the decision adds.
 pub fn working_copy(record: &RunRecord) -> RunRecord {
     RunRecord {
         fence: record.fence.clone(),
@@ -74,14 +74,14 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
             record.status = *status;
             record.reason = *reason;
         }
-        // Only the store has the start time; the run's age comes with `Surroundings`.
+        // Only the store has the start time; `DecisionEnvironment` has the run's age.
         Change::Started => {}
         Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
         Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
         Change::Counters(counters) => record.counters = counters.clone(),
         Change::Summarize(summary) => record.summary = Some(summary.clone()),
         Change::Usage(usage) => record.usage = *usage,
-        Change::Settle { day: _, amount: _ } => record.lost = None,
+        Change::ChargeBudget { day: _, amount: _ } => record.lost = None,
         Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
             Some(row) => row.status = StepStatus::Started,
             None => {
@@ -99,7 +99,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 row.status = *status;
             }
         }
-        // Reserves exactly, because there may be thousands of states, each as long as its run.
+        // Reserves exactly, because memory may hold thousands of states with long histories.
         Change::AddMessage(message) => {
             record.history.reserve_exact(1);
             record.history.push(message.clone());
@@ -118,7 +118,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
         }
-        // For the audit only.
+        // Only the audit uses it.
         Change::ToolGranted { id: _, grant: _ } => {}
         Change::ToolStarted(id) => {
             if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
@@ -142,7 +142,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
             record.status = *status;
             record.reason = None;
         }
-        // `RunState` keeps that.
+        // `RunState` stores the release.
         Change::Release { after_ms: _, cause: _ } => {}
     }
 }
@@ -154,10 +154,10 @@ fn call_mut<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId, may_change: impl Fn
 /// The state of a run, rebuilt from its rows. Changed only by inputs and decisions, so that it can be replayed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
-    /// As loaded, kept up to date.
+    /// The loaded rows with all changes since.
     pub record: RunRecord,
     pub(in crate::engine) facts: RunFacts,
-    /// The lease was given up: the run belongs to its next claim.
+    /// Whether the lease was given up: the run belongs to its next claim.
     released: bool,
 }
 
@@ -166,11 +166,11 @@ impl RunState {
         Self { record, facts: RunFacts::default(), released: false }
     }
 
-    /// Applies changes as the store does. If the store then fails, the state is void: load it again.
+    /// Applies changes as the store does. If the store then fails, the state is invalid and must be reloaded.
     pub fn apply(&mut self, changes: &[Change]) {
         for change in changes {
             apply(&mut self.record, change);
-            if matches!(change, Change::Settle { .. }) {
+            if matches!(change, Change::ChargeBudget { .. }) {
                 self.facts.reserved = None;
             }
             self.released |= matches!(change, Change::Release { .. });
@@ -178,11 +178,11 @@ impl RunState {
     }
 
     /// Sets the facts, before the first decision.
-    pub fn know(&mut self, facts: RunFacts) {
+    pub fn set_facts(&mut self, facts: RunFacts) {
         self.facts = facts;
     }
 
-    /// Takes in what an input says beside the rows. A known message changes nothing.
+    /// Adds the facts of an input that are not in the rows. A message that is already known changes nothing.
     pub fn learn(&mut self, input: &Input) {
         match input {
             Input::Joined(message) if self.record.history.iter().all(|known| known.id != message.id) => {
@@ -196,16 +196,16 @@ impl RunState {
     }
 
     /// Returns whether a model has vision, if that is known.
-    pub fn sees(&self, model: &str) -> Option<bool> {
+    pub fn has_vision(&self, model: &str) -> Option<bool> {
         self.facts.capacity_of(model).vision
     }
 
-    /// Returns the context window that the agent sets.
-    pub fn said_window(&self) -> Option<u64> {
-        self.record.profile.context.said_window(self.facts.capacity_of(self.record.model()).window)
+    /// Returns the context window that the agent configures.
+    pub fn agent_window(&self) -> Option<u64> {
+        self.record.profile.context.token_limit(self.facts.capacity_of(self.record.model()).window)
     }
 
-    /// Returns whether the run has ended or was given up.
+    /// Returns whether the run has ended or was released.
     pub fn is_over(&self) -> bool {
         self.released || self.record.status.is_terminal()
     }

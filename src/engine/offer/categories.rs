@@ -1,4 +1,4 @@
-//! The call in which a model names the categories of tools that it needs. A category is a server.
+//! The model call that names the categories of tools for the next call. A category is a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,44 +8,44 @@ use serde_json::{Value, json};
 use crate::domain::conversation::message::Message;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
-use crate::engine::calls::tool_names::letters;
+use crate::engine::calls::tool_names::normalize;
 use crate::engine::prompts;
 use crate::support::text;
 
 const SELECTOR: &str = "select_categories";
 
-/// The category of this process's own tools.
-const OWN: &str = "general";
+/// The category of built-in tools.
+const BUILTIN: &str = "general";
 
-/// Tools of a category that are named where its purpose is not configured.
-const NAMED: usize = 8;
+/// The number of tools that are listed for a category without a configured purpose.
+const LISTED_TOOLS: usize = 8;
 
-/// Characters of a category's line.
+/// The longest description of a category, in characters.
 const MAX_LINE: usize = 200;
 
-/// Returns the category of a tool: the first half of its name.
-pub(super) fn place(tool: &ToolDefinition) -> &str {
+/// Returns the category of a tool: the part of its name before the divider.
+pub(super) fn category(tool: &ToolDefinition) -> &str {
     match &tool.server {
-        Some(server) => tool.name.split_once("__").map_or(server.as_str(), |(place, _)| place),
-        None => OWN,
+        Some(server) => tool.name.split_once("__").map_or(server.as_str(), |(server_half, _)| server_half),
+        None => BUILTIN,
     }
 }
 
 pub(super) fn categories<'t>(usable: &[&'t Arc<ToolDefinition>]) -> BTreeMap<&'t str, Vec<&'t Arc<ToolDefinition>>> {
     let mut all: BTreeMap<&str, Vec<&Arc<ToolDefinition>>> = BTreeMap::new();
     for tool in usable {
-        all.entry(place(tool)).or_default().push(tool);
+        all.entry(category(tool)).or_default().push(tool);
     }
     all
 }
 
-/// Describes each category in a line.
-pub fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
+/// Returns one line of description for each category.
+pub fn describe_categories(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
     let mut lines = String::new();
     for (name, tools) in categories(usable) {
         let line = match filter.servers.get(name).map(|hint| hint.about.trim()).filter(|about| !about.is_empty()) {
             Some(about) => about.to_owned(),
-            None => tools.iter().take(NAMED).map(|tool| own_name(tool)).collect::<Vec<_>>().join(", "),
+            None => tools.iter().take(LISTED_TOOLS).map(|tool| name_at_server(tool)).collect::<Vec<_>>().join(", "),
         };
         lines.push_str(&format!("\n- {name} ({}): {}", tools.len(), text::prefix_chars(&line, MAX_LINE)));
     }
@@ -55,7 +55,7 @@ pub fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
 /// Returns the tool with which a model names categories.
 pub fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
     let categories = categories(usable);
-    let description = format!("{}{}", prompts::SELECTOR, areas(filter, usable));
+    let description = format!("{}{}", prompts::SELECTOR, describe_categories(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();
     let items = json!({ "type": "string", "enum": names });
     let parameters = json!({
@@ -66,32 +66,32 @@ pub fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDef
     ToolDefinition::new(SELECTOR, description, parameters, ReplayClass::Read)
 }
 
-fn own_name(tool: &ToolDefinition) -> &str {
+fn name_at_server(tool: &ToolDefinition) -> &str {
     tool.name.split_once("__").map_or(tool.name.as_str(), |(_, own)| own)
 }
 
-/// Returns the categories that an answer names; `None` if it names no existing one. A call of a tool names its category.
-pub(super) fn named_by(message: &Message, usable: &[&Arc<ToolDefinition>]) -> Option<Vec<String>> {
-    let mut said = Vec::new();
+/// Returns the categories in an answer; `None` if it names no existing one. A call of a tool names the tool's category.
+pub(super) fn categories_in_answer(message: &Message, usable: &[&Arc<ToolDefinition>]) -> Option<Vec<String>> {
+    let mut texts = Vec::new();
     for call in message.tool_calls() {
-        said.push(usable.iter().find(|tool| tool.name == call.name).map_or(call.name.as_str(), |tool| place(tool)));
-        spoken(&call.arguments, &mut said);
+        texts.push(usable.iter().find(|tool| tool.name == call.name).map_or(call.name.as_str(), |tool| category(tool)));
+        collect_texts(&call.arguments, &mut texts);
     }
-    let said: Vec<String> = said.into_iter().map(letters).collect();
+    let texts: Vec<String> = texts.into_iter().map(normalize).collect();
     let mut names: Vec<String> = categories(usable).into_keys().map(str::to_owned).collect();
-    names.retain(|name| said.contains(&letters(name)));
+    names.retain(|name| texts.contains(&normalize(name)));
     (!names.is_empty()).then_some(names)
 }
 
-/// Collects all texts in the arguments, and names in lists in one text.
-fn spoken<'v>(value: &'v Value, said: &mut Vec<&'v str>) {
+/// Collects all texts in the arguments. Models write names in lists, or all names in one text.
+fn collect_texts<'v>(value: &'v Value, texts: &mut Vec<&'v str>) {
     match value {
         Value::String(text) => {
-            said.push(text);
-            said.extend(text.split([',', ';', '\n']));
+            texts.push(text);
+            texts.extend(text.split([',', ';', '\n']));
         }
-        Value::Array(items) => items.iter().for_each(|item| spoken(item, said)),
-        Value::Object(map) => map.values().for_each(|item| spoken(item, said)),
+        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
+        Value::Object(map) => map.values().for_each(|item| collect_texts(item, texts)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

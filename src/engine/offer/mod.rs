@@ -1,10 +1,10 @@
-//! Which tools a model call is offered, of all that its run may use.
+//! Selects the tools of a model call among all that its run may use. Must not know how tools are executed.
 //!
-//! The selection is stored in the run's counters, so that the next claim offers the same; it is made anew when a message joins. A
-//! tool that is not on offer may be called all the same, and is offered from then on.
+//! The run's counters store the selection, so that the next claim offers the same tools; it is made anew when a message joins. A model may
+//! also call a tool that is not on offer, which is on offer from then on.
 
 pub mod categories;
-pub mod choose;
-pub mod pick;
 pub mod query;
+pub mod select_ranked;
+pub mod store_selection;
 pub mod usable;

@@ -3,21 +3,21 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::categories::{categories, place};
+use super::categories::{categories, category};
 use crate::domain::agent::ToolsPolicy;
 use crate::domain::conversation::message::Message;
 use crate::domain::model::ToolChoice;
 use crate::domain::run::record::RunRecord;
-use crate::domain::tool::tool_filter::{ChosenBy, ChosenTools, ToolFilterMode};
+use crate::domain::tool::tool_filter::{SelectionMethod, ToolFilterMode};
 use crate::domain::tool::{ASK_USER, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 
 /// A missing prerequisite of the next model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
+pub enum Prerequisite {
     Nothing,
     Ranking,
-    /// The model's categories, for which the next call asks.
+    /// The model's categories: the next call must ask for them.
     Categories,
 }
 
@@ -34,7 +34,7 @@ pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&
     if withheld { Vec::new() } else { permitted(tools, record) }
 }
 
-/// Returns the tools that the model may call now. Tools that are on offer only in the first round may be called later, too.
+/// Returns the tools that the model may call now. Tools that are on offer only in the first round stay callable.
 pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     match record.profile.tools_policy {
         ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted(tools, record),
@@ -44,36 +44,37 @@ pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec
     }
 }
 
-/// Returns the tools that the run may use at all, without dropped and quarantined ones.
+/// Returns all tools of the run except dropped ones.
 fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
-    tools
-        .iter()
-        .filter(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)))
-        .filter(|tool| !counters.dropped_tools.contains(&tool.name))
-        .filter(|tool| !counters.quarantined_tools.contains(&tool.name))
-        .collect()
+    tools.iter().filter(|tool| profile.may_use(tool)).filter(|tool| !counters.dropped_tools.contains(&tool.name)).collect()
 }
 
-/// Returns the selection for the current model.
-pub fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
+/// Returns whether a model does not take so many tools.
+pub fn is_over(usable: &[&Arc<ToolDefinition>], limit: Option<u32>) -> bool {
+    limit.is_some_and(|limit| usize::try_from(limit).is_ok_and(|limit| usable.len() > limit))
+}
+
+/// Returns whether the profile's filter selects the tools of the current model.
+pub fn filters_tools(record: &RunRecord) -> bool {
     let filter = &record.profile.tool_filter;
-    let is_on = filter.mode != ToolFilterMode::Off && !filter.skips(record.model());
-    record.counters.chosen_tools.as_ref().filter(|_| is_on)
+    filter.mode != ToolFilterMode::Off && !filter.skips(record.model())
 }
 
-/// Returns the usable tools that a model call is offered. Some providers refuse calls of undeclared tools in the history, so tools
-/// called in the shown history are always among them.
+/// Returns the usable tools on offer in a model call. They include the tools called in the shown history, because some providers refuse
+/// calls of undeclared tools.
 pub fn offered<'t, 'm>(
     usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
     history: impl Iterator<Item = &'m Message>,
+    limit: Option<u32>,
 ) -> Vec<&'t Arc<ToolDefinition>> {
-    let Some(chosen) = chosen(record) else { return usable };
+    let is_on = filters_tools(record) || is_over(&usable, limit);
+    let Some(chosen) = record.counters.chosen_tools.as_ref().filter(|_| is_on) else { return usable };
     let own: HashSet<&str> = chosen.names.iter().map(String::as_str).collect();
     let is_chosen = |tool: &ToolDefinition| match chosen.by {
-        ChosenBy::Semantic | ChosenBy::Lexical => own.contains(tool.name.as_str()),
-        ChosenBy::Categories => own.contains(place(tool)),
+        SelectionMethod::Semantic | SelectionMethod::Lexical => own.contains(tool.name.as_str()),
+        SelectionMethod::Categories => own.contains(category(tool)),
     };
     let mut names: HashSet<&str> = HashSet::new();
     names.extend(record.calls.iter().map(|call| call.name.as_str()));
@@ -81,28 +82,33 @@ pub fn offered<'t, 'm>(
     if let Some(ToolChoice::Tool(name)) = &record.profile.options.tool_choice {
         names.insert(name);
     }
-    let asks_user = |tool: &ToolDefinition| tool.server.is_none() && tool.tool == ASK_USER;
-    usable.into_iter().filter(|tool| is_chosen(tool) || asks_user(tool) || names.contains(tool.name.as_str())).collect()
+    let is_always = |tool: &ToolDefinition| tool.by_client || tool.server.is_none() && tool.tool == ASK_USER;
+    usable.into_iter().filter(|tool| is_chosen(tool) || is_always(tool) || names.contains(tool.name.as_str())).collect()
 }
 
-pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
+pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord, limit: Option<u32>) -> Prerequisite {
     // The models of a plan have their own tools.
     if progress::phase(record).is_some() {
-        return Missing::Nothing;
+        return Prerequisite::Nothing;
     }
     let filter = &record.profile.tool_filter;
     let may_call = record.profile.options.tool_choice != Some(ToolChoice::None);
-    if record.counters.chosen_tools.is_some() || filter.skips(record.model()) || !may_call {
-        return Missing::Nothing;
+    if record.counters.chosen_tools.is_some() || !may_call {
+        return Prerequisite::Nothing;
+    }
+    let is_over = is_over(usable, limit);
+    if filter.skips(record.model()) && !is_over {
+        return Prerequisite::Nothing;
     }
     match filter.mode {
-        ToolFilterMode::Off => Missing::Nothing,
-        ToolFilterMode::Semantic if usable.len() > filter.k => Missing::Ranking,
-        ToolFilterMode::Categories if usable.len() > filter.above => {
-            // Without categories to choose among, or if none was named, the ranking decides.
+        ToolFilterMode::Off | ToolFilterMode::Semantic if is_over => Prerequisite::Ranking,
+        ToolFilterMode::Off => Prerequisite::Nothing,
+        ToolFilterMode::Semantic if usable.len() > filter.k => Prerequisite::Ranking,
+        ToolFilterMode::Categories if usable.len() > filter.above || is_over => {
+            // The ranking decides if there is only one category, or the model named none.
             let may_choose = !record.counters.named_no_category && categories(usable).len() > 1;
-            if may_choose { Missing::Categories } else { Missing::Ranking }
+            if may_choose { Prerequisite::Categories } else { Prerequisite::Ranking }
         }
-        ToolFilterMode::Semantic | ToolFilterMode::Categories => Missing::Nothing,
+        ToolFilterMode::Semantic | ToolFilterMode::Categories => Prerequisite::Nothing,
     }
 }

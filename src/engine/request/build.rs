@@ -1,5 +1,5 @@
-//! Builds the request of a model call: once, so that what is measured is what is sent. Must not know what follows from a request
-//! that is too large.
+//! Builds the request of a model call once, so that the measured request is the one that is sent. Must not know the consequences of a
+//! request that is too large.
 
 use std::sync::Arc;
 
@@ -10,49 +10,51 @@ use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
 use crate::domain::run::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::machine::RunState;
-use crate::engine::offer::usable::Missing;
+use crate::engine::offer::usable::Prerequisite;
 use crate::engine::request::source::Source;
 use crate::engine::request::system_prompt;
 use crate::engine::request::transcript::sendable;
 use crate::engine::request::window::estimate::{self, Measure};
-use crate::engine::request::window::room::{self, Room};
-use crate::engine::strategy::json_answers::project;
+use crate::engine::request::window::remaining::{self, TokenBudget};
+use crate::engine::strategy::json_answers::{Reasons, project};
 use crate::engine::strategy::plan;
 
-/// A request before tools are put into words.
-pub struct Prepared {
+/// A request before its tools are described as text.
+pub struct PreparedRequest {
     pub frame: ModelRequest,
-    /// The frame as its model reads it, if tools are put into words.
+    /// The system prompt as sent, if tools are described as text.
     projected: Option<ModelRequest>,
+    reasons: Reasons,
     pub messages: Vec<Message>,
 }
 
-impl Prepared {
-    /// Builds a request of the loop, from which nothing is cut.
+impl PreparedRequest {
+    /// Builds a complete request of the loop.
     pub fn uncut(source: &Source<'_>) -> Self {
         let frame = frame(source);
         let mut messages = sendable(source);
-        room::compress(source, &mut messages);
+        let reasons = if system_prompt::asks_reasons(source) { Reasons::Asked } else { Reasons::NotAsked };
         let projected = match source.record.profile.output {
             OutputMode::Tools => None,
             OutputMode::Structured => {
                 let mut projected = frame.clone();
-                project(&mut projected);
+                project(&mut projected, reasons);
                 Some(projected)
             }
         };
-        Self { frame, projected, messages }
+        remaining::compress(source, projected.as_ref().unwrap_or(&frame), &mut messages);
+        Self { frame, projected, reasons, messages }
     }
 
     pub fn cut(&mut self, source: &Source<'_>) {
-        room::cut(source, self.projected.as_ref().unwrap_or(&self.frame), &mut self.messages);
+        remaining::cut(source, self.projected.as_ref().unwrap_or(&self.frame), &mut self.messages);
     }
 
     pub fn cost(&self, measure: Measure) -> u64 {
         estimate::request(measure, self.projected.as_ref().unwrap_or(&self.frame), &self.messages)
     }
 
-    /// Returns the cost in tokens, also if the budget counts characters.
+    /// Returns the cost in tokens, even if the budget counts characters.
     pub fn tokens(&self, source: &Source<'_>) -> u64 {
         self.cost(match Measure::of(source) {
             Measure::Chars => Measure::Estimate,
@@ -60,28 +62,28 @@ impl Prepared {
         })
     }
 
-    /// Returns the use of the budget, if there is one.
-    pub fn room(&self, source: &Source<'_>) -> Option<Room> {
+    /// Returns how much of the budget the request uses, if there is one.
+    pub fn token_budget(&self, source: &Source<'_>) -> Option<TokenBudget> {
         let has_budget = source.record.profile.context.budget(source.capacity().window).is_some();
-        has_budget.then(|| Room::of(source, |measure| self.cost(measure)))
+        has_budget.then(|| TokenBudget::of(source, |measure| self.cost(measure)))
     }
 
     pub fn into_request(self) -> ModelRequest {
         let mut request = ModelRequest { messages: self.messages, ..self.frame };
         if self.projected.is_some() {
-            project(&mut request);
+            project(&mut request, self.reasons);
         }
         request
     }
 }
 
-/// Builds the request of the next model step, or of the one under way, cut to its budget.
-pub fn prepared(source: &Source<'_>) -> Prepared {
+/// Builds the request of the next model step, or of the open one, cut to its budget.
+pub fn prepared(source: &Source<'_>) -> PreparedRequest {
     if let Some(mut request) = plan::request::request(source) {
         let messages = std::mem::take(&mut request.messages);
-        return Prepared { frame: request, projected: None, messages };
+        return PreparedRequest { frame: request, projected: None, reasons: Reasons::NotAsked, messages };
     }
-    let mut prepared = Prepared::uncut(source);
+    let mut prepared = PreparedRequest::uncut(source);
     prepared.cut(source);
     prepared
 }
@@ -90,16 +92,16 @@ pub fn model_request(state: &RunState) -> ModelRequest {
     prepared(&Source::of(state)).into_request()
 }
 
-/// Returns whether tokens are counted for the run's budget, which takes long for the first time.
+/// Returns whether the run's budget counts tokens, which is slow the first time.
 pub fn counts_tokens(state: &RunState) -> bool {
     let source = Source::of(state);
     Measure::of(&source).tokenizer().is_some() && source.record.profile.context.budget(source.capacity().window).is_some()
 }
 
-/// Counts the tokens of all that the model may read, so that later counts find them in the cache.
+/// Counts the tokens of everything that the model may read, to fill the cache for later counts.
 pub fn count_ahead(state: &RunState) {
     let source = Source::of(state);
-    Prepared::uncut(&source).cost(Measure::of(&source));
+    PreparedRequest::uncut(&source).cost(Measure::of(&source));
 }
 
 fn frame(source: &Source<'_>) -> ModelRequest {
@@ -107,12 +109,12 @@ fn frame(source: &Source<'_>) -> ModelRequest {
     let tools = source.offered();
     let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
     let tools: Vec<Arc<ToolDefinition>> = match source.missing() {
-        // Options that force or form the user's answer are for the next call.
-        Missing::Categories => {
+        // Options that force a call, or the shape of the user's answer, are for the next call.
+        Prerequisite::Categories => {
             (options.tool_choice, options.output_schema) = (None, None);
             vec![Arc::new(source.selector())]
         }
-        Missing::Nothing | Missing::Ranking => tools.into_iter().cloned().collect(),
+        Prerequisite::Nothing | Prerequisite::Ranking => tools.into_iter().cloned().collect(),
     };
     record.profile.sampling.fill(&mut options, !tools.is_empty());
     ModelRequest {
@@ -121,7 +123,7 @@ fn frame(source: &Source<'_>) -> ModelRequest {
         system: system(source),
         tools,
         options,
-        window: source.said_window(),
+        window: source.agent_window(),
         ..ModelRequest::default()
     }
 }
@@ -147,8 +149,8 @@ fn choice_among(record: &RunRecord, tools: &[&Arc<ToolDefinition>]) -> Option<To
     choice.filter(|_| may_be).cloned()
 }
 
-/// A choice that forces a call holds for the first answer only, or the run could never end. Providers refuse a choice without
-/// tools, or of a tool that is not on offer.
+/// A choice that forces a call holds for the first answer only, or the run would never end. Providers refuse a forced choice without tools,
+/// or of a tool that is not on offer.
 fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&Arc<ToolDefinition>]) -> bool {
     match choice {
         None => false,

@@ -1,8 +1,8 @@
-//! Halves a request that was too large for its model: a view of the history, never a change of it.
+//! Halves a request that was too large for its model. The result is a view of the history; stored messages do not change.
 //!
-//! The oldest turns go first, whole, so that every call keeps its result. A run that is still too large loses older pictures and
-//! reasoning, then the middle of its longest texts and the end of its longest files. The newest reasoning goes if it does not fit,
-//! then the user's newest words are cut, and the newest pictures go last.
+//! Complete turns are dropped first, oldest first, so that every call keeps its result. A run that is still too large loses older images
+//! and reasoning. Then the middle of its longest texts and the end of its longest files are cut. The newest reasoning is dropped if it does
+//! not fit, then the user's newest text is cut; the newest images are dropped last.
 
 use serde_json::Value;
 
@@ -11,67 +11,67 @@ use crate::engine::request::size;
 use crate::engine::request::size::Length;
 use crate::support::text::prefix_chars;
 
-/// No text is cut below this, in characters.
+/// The shortest length that a text is cut to, in characters.
 pub const LEAST_CHARS: usize = 500;
 
-const NO_PICTURE: &str = "[a picture is left out here]";
+const NO_IMAGE: &str = "[a picture is left out here]";
 
-/// The most bytes of a notice where something is cut.
+/// The longest notice that replaces cut text, in bytes.
 const NOTICE: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct Eviction {
     pub messages: u32,
-    /// Texts, pictures and arguments that are cut, and messages that lost their reasoning.
+    /// Texts, images and arguments that are cut, and messages that lost their reasoning.
     pub texts: u32,
 }
 
-/// Halves a history that begins with the user and whose calls are followed by their results.
-pub fn halve(messages: &mut Vec<Message>) -> LeftOut {
+/// Halves a history that begins with a user message and whose calls are followed by their results.
+pub fn halve(messages: &mut Vec<Message>) -> Eviction {
     let budget = size::messages(messages) / 2;
     let dropped = first_to_keep(messages, budget);
     messages.drain(..dropped);
-    // Each picture frees at most its estimate, so that no more are dropped than necessary.
-    let too_many = |messages: &[Message], budget| size::messages(messages).saturating_sub(budget).div_ceil(size::PICTURE);
-    let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_pictures);
+    // Each image frees at most its estimate, so that no more are dropped than necessary.
+    let too_many = |messages: &[Message], budget| size::messages(messages).saturating_sub(budget).div_ceil(size::IMAGE);
+    let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_images);
     let mut texts = u32::try_from(pictures).unwrap_or(u32::MAX);
     let question = messages.iter().rposition(is_beginning);
-    texts = texts.saturating_add(drop_older_thoughts(messages, budget as u64, |message| size::message(message) as u64));
-    texts = texts.saturating_add(drop_thoughts_without_room(messages, |messages| size::messages(messages) <= budget));
+    texts = texts.saturating_add(drop_older_reasoning(messages, budget as u64, |message| size::message(message) as u64));
+    texts = texts.saturating_add(drop_reasoning_without_room(messages, |messages| size::messages(messages) <= budget));
     for spared in [question, None] {
         if size::messages(messages) > budget {
             texts = texts.saturating_add(cut_longest(messages, budget, spared));
         }
     }
-    // Notices of cuts are no reason to drop a picture.
+    // The size of notices drops no image.
     let notices = (texts as usize).saturating_mul(NOTICE);
-    let pictures = drop_while(messages, |messages| too_many(messages, budget.saturating_add(notices)), drop_pictures);
+    let pictures = drop_while(messages, |messages| too_many(messages, budget.saturating_add(notices)), drop_images);
     texts = texts.saturating_add(u32::try_from(pictures).unwrap_or(u32::MAX));
-    LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
+    Eviction { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
 
-/// A hint of the loop is no beginning: it follows the question that it belongs to.
+/// Returns whether a turn begins with a message. A hint of the loop begins none: it belongs to the question before it.
 pub fn is_beginning(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
 /// Returns the first message of the oldest turn from which on everything fits, or of the last turn.
 fn first_to_keep(messages: &[Message], budget: usize) -> usize {
-    let mut kept = 0;
+    let mut cost = 0;
     let mut first = messages.len();
     for (at, message) in messages.iter().enumerate().rev() {
-        kept += size::message(message);
-        if is_beginning(message) && (kept <= budget || first == messages.len()) {
+        cost += size::message(message);
+        if is_beginning(message) && (cost <= budget || first == messages.len()) {
             first = at;
         }
-        if kept > budget && first < messages.len() {
+        if cost > budget && first < messages.len() {
             break;
         }
     }
     if first == messages.len() { 0 } else { first }
 }
 
-/// Drops as many pictures as `over` returns, repeatedly until it returns none or no pictures are left. Returns their number.
+/// Drops as many images as `over` returns, until it returns none or no images are left. Returns the number of dropped images.
 pub fn drop_while(
     messages: &mut [Message],
     over: impl Fn(&[Message]) -> usize,
@@ -88,14 +88,14 @@ pub fn drop_while(
     }
 }
 
-/// Like [`drop_pictures`], but only before the newest message with a picture: such pictures go before texts are cut.
-pub fn drop_older_pictures(messages: &mut [Message], count: usize) -> usize {
-    let newest = messages.iter().rposition(|message| message.parts.iter().any(shows_picture)).unwrap_or(0);
-    drop_pictures(&mut messages[..newest], count)
+/// Does the same as [`drop_images`], but only before the newest message with an image: older images are dropped before texts are cut.
+pub fn drop_older_images(messages: &mut [Message], count: usize) -> usize {
+    let newest = messages.iter().rposition(|message| message.parts.iter().any(shows_image)).unwrap_or(0);
+    drop_images(&mut messages[..newest], count)
 }
 
-/// Drops the oldest `count` pictures and documents; of a document its text stays, if it has any. Returns their number.
-pub fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
+/// Drops the oldest `count` images and documents; the text of a document stays. Returns the number of dropped ones.
+pub fn drop_images(messages: &mut [Message], count: usize) -> usize {
     let mut left = count;
     for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
         if left == 0 {
@@ -112,39 +112,39 @@ pub fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
             Part::ToolResult(result) => {
                 let pictures = result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image(_)));
                 for picture in pictures.take(left) {
-                    *picture = ToolContent::text(NO_PICTURE);
+                    *picture = ToolContent::text(NO_IMAGE);
                     left -= 1;
                 }
             }
-            Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+            Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => {}
         }
     }
     count - left
 }
 
-/// Replaces a picture or file by a note.
+/// Replaces an image or file by a note with its name.
 fn name_only(part: &mut Part) {
     let (what, file) = match part {
         Part::Image(file) => ("picture", file),
         Part::File(file) => ("file", file),
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => return,
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => return,
     };
     let text = format!("[{what} {}, {}: left out here, there is no room for it]", file.shown_name(), file.media_type);
     *part = Part::Text(TextPart { id: file.id.clone(), text });
 }
 
-fn shows_picture(part: &Part) -> bool {
+fn shows_image(part: &Part) -> bool {
     match part {
         Part::Image(file) | Part::File(file) => size::is_shown(file),
         Part::ToolResult(result) => result.content.iter().any(|content| matches!(content, ToolContent::Image(_))),
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => false,
     }
 }
 
-/// Drops reasoning while the messages cost more than `budget`: first of past turns, then, oldest first, of the current turn, whose
-/// calls keep their signatures, since Gemini accepts no call of a turn without them. An answer whose calls are the newest stays as
-/// it is: its provider wants its reasoning back with the results. Returns the number of changed messages.
-pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
+/// Drops reasoning while the messages cost more than `budget`: first of past turns, then, oldest first, of the current turn. Calls of the
+/// current turn keep their signatures, since Gemini refuses calls without them. An answer whose calls are the newest is unchanged: its
+/// provider requires its reasoning beside the results. Returns the number of changed messages.
+pub fn drop_older_reasoning(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
     let mut all = messages.iter().map(&cost).fold(0_u64, u64::saturating_add);
     if all <= budget {
         return 0;
@@ -155,7 +155,7 @@ pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(
     for (at, message) in messages.iter_mut().enumerate().take(question.max(newest)) {
         let is_over = at < question;
         let goes_on = at == newest && message.parts.iter().any(|part| matches!(part, Part::ToolCall(_)));
-        let has_some = if is_over { has_thoughts(message) } else { thinks(message) };
+        let has_some = if is_over { has_reasoning(message) } else { has_reasoning_part(message) };
         if (is_over || all > budget) && has_some && !goes_on {
             let before = cost(message);
             message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
@@ -169,9 +169,9 @@ pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(
     count
 }
 
-/// Drops all reasoning, if not even the beginnings of the texts fit beside it. Returns the number of changed messages.
-pub fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
-    if fits(messages) || !messages.iter().any(has_thoughts) {
+/// Drops all reasoning if not even the beginnings of the texts fit beside it. Returns the number of changed messages.
+pub fn drop_reasoning_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
+    if fits(messages) || !messages.iter().any(has_reasoning) {
         return 0;
     }
     let mut least = messages.to_vec();
@@ -180,27 +180,27 @@ pub fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Mess
         return 0;
     }
     let mut count = 0_u32;
-    for message in messages.iter_mut().filter(|message| has_thoughts(message)) {
-        drop_thoughts(message);
+    for message in messages.iter_mut().filter(|message| has_reasoning(message)) {
+        drop_reasoning(message);
         count = count.saturating_add(1);
     }
     count
 }
 
-/// Returns whether a message has reasoning, or signatures of its calls.
-pub fn has_thoughts(message: &Message) -> bool {
+/// Returns whether a message contains reasoning, or signatures of its calls.
+pub fn has_reasoning(message: &Message) -> bool {
     message.parts.iter().any(|part| match part {
         Part::Reasoning(_) => true,
         Part::ToolCall(call) => call.raw.is_some(),
-        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => false,
+        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => false,
     })
 }
 
-fn thinks(message: &Message) -> bool {
+fn has_reasoning_part(message: &Message) -> bool {
     message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
 }
 
-fn drop_thoughts(message: &mut Message) {
+fn drop_reasoning(message: &mut Message) {
     message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
     drop_signatures(message);
 }
@@ -215,7 +215,7 @@ fn drop_signatures(message: &mut Message) {
 
 pub enum Cuttable<'m> {
     Words(&'m mut String),
-    /// A file, whose text is cut when it is put into the request.
+    /// A file, whose text is cut when the request is built.
     File(&'m mut FilePart),
 }
 
@@ -227,7 +227,7 @@ impl Cuttable<'_> {
         }
     }
 
-    /// Leaves so many characters, unless the notice would make the text longer. Returns whether anything was cut.
+    /// Cuts a text to `limit` characters, unless the notice would make it longer. Returns whether it was cut.
     fn cut(self, limit: usize) -> bool {
         let Length { bytes, chars } = self.length();
         if chars <= limit {
@@ -256,7 +256,7 @@ fn share(bytes: usize, limit: usize, chars: usize) -> usize {
     usize::try_from(share).unwrap_or(bytes)
 }
 
-/// Cuts the longest texts to one length, the largest with which everything fits. Returns their number.
+/// Cuts the longest texts to the largest common length with which everything fits. Returns the number of cut texts.
 fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
     let mut lengths = Vec::new();
     each_text(messages, spared, &mut |text| lengths.push(text.length()));
@@ -279,14 +279,14 @@ pub fn longest(messages: &[Message], spared: Option<usize>) -> usize {
     longest
 }
 
-/// Cuts all texts that are longer than so many characters. Returns their number.
+/// Cuts all texts longer than `limit` characters. Returns their number.
 pub fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
     let mut count = 0_u32;
     each_text(messages, spared, &mut |text| count = count.saturating_add(u32::from(text.cut(limit))));
     count
 }
 
-/// Visits words, files, results, and texts in the arguments of calls, which are all answered.
+/// Visits texts, files, results, and texts in the arguments of calls. All calls are answered.
 fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(Cuttable<'_>)) {
     let others = messages.iter_mut().enumerate().filter(|(at, _)| Some(*at) != spared);
     for part in others.flat_map(|(_, message)| &mut message.parts) {
@@ -301,12 +301,12 @@ fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl F
             }
             Part::ToolCall(call) => each_string(&mut call.arguments, visit),
             Part::File(file) => visit(Cuttable::File(file)),
-            Part::Reasoning(_) | Part::Image(_) => {}
+            Part::Reasoning(_) | Part::Image(_) | Part::Source(_) => {}
         }
     }
 }
 
-/// The nesting of accepted input is bounded, and so is the stack.
+/// Recursion is bounded, because the nesting of accepted input is.
 fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     match value {
         Value::String(text) => visit(Cuttable::Words(text)),
@@ -316,7 +316,7 @@ fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     }
 }
 
-/// Keeps the beginning and the end, where most texts say what they want.
+/// Keeps the beginning and the end, which usually contain the purpose of a text.
 fn without_middle(text: &str, chars: usize, limit: usize) -> String {
     let end = limit / 3;
     let beginning = prefix_chars(text, limit - end);

@@ -1,4 +1,4 @@
-//! The request of a model call: its source, its transcript, its system prompt, and its context window.
+//! The request of a model call: its source, transcript, system prompt and context window. Must not know what a decision does with it.
 
 pub mod build;
 pub mod compaction;

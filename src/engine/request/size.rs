@@ -1,4 +1,4 @@
-//! Rough sizes of requests, in bytes of text.
+//! Estimates sizes of requests, in bytes of text.
 
 use std::ops::Add;
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
 use crate::domain::model::ModelRequest;
 
-/// The size of a picture, independent of its data: providers count its tiles. A shown document costs at least as much; its pages are not
-/// counted.
-pub const PICTURE: usize = 6_000;
+/// The size of an image, independent of its data: providers count its tiles. A document sent as a file costs at least as much; its pages
+/// are not counted.
+pub const IMAGE: usize = 6_000;
 
-/// Assumed bytes of a character that was not counted: the most of any script in use, since an underestimated text would not be cut.
+/// The assumed bytes per character of uncounted text: the maximum of common scripts, because an underestimated text would not be cut.
 const BYTES_OF_CHAR: usize = 3;
 
 const PDF: &str = "application/pdf";
 
-/// The length of a text for budgets in bytes and in characters.
+/// The length of a text in bytes and in characters, for either kind of budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Length {
     pub bytes: usize,
@@ -57,27 +57,27 @@ pub fn message(message: &Message) -> usize {
 fn part(part: &Part) -> usize {
     match part {
         Part::Text(text) => text.text.len(),
-        Part::Reasoning(reasoning) => words_beside(reasoning).len() + kept(reasoning.raw.as_ref()).bytes,
-        Part::ToolCall(call) => json(&call.arguments).bytes + kept(call.raw.as_ref()).bytes,
+        Part::Reasoning(reasoning) => text_beside(reasoning).len() + provider_data(reasoning.raw.as_ref()).bytes,
+        Part::ToolCall(call) => json(&call.arguments).bytes + provider_data(call.raw.as_ref()).bytes,
         Part::ToolResult(result) => result.content.iter().map(content).sum(),
         Part::Image(file) | Part::File(file) => self::file(file).bytes,
+        Part::Source(_) => 0,
     }
 }
 
-/// Returns the length of provider data: signatures and encrypted reasoning. A history holds it for its own model only. The dialect
-/// may omit some of it after its turn.
-pub fn kept(raw: Option<&Value>) -> Length {
+/// Returns the length of provider data: signatures and encrypted reasoning. A history contains it only for the model that wrote it. The
+/// dialect may omit some of it after its turn.
+pub fn provider_data(raw: Option<&Value>) -> Length {
     raw.map(json).unwrap_or_default()
 }
 
-/// Returns the reasoning text that the provider data does not contain: some providers get back the data alone, others text and
-/// signature.
-pub fn words_beside(reasoning: &ReasoningPart) -> &str {
+/// Returns the reasoning text that is not part of the provider data: some providers require the data alone, others text and signature.
+pub fn text_beside(reasoning: &ReasoningPart) -> &str {
     let mut rest = reasoning.text.as_str();
-    // Each piece is searched where the one before has ended, so that a long text with many pieces is read once.
-    let mut find = |said: &str| {
-        let said = said.trim();
-        if let Some(after) = rest.trim_start().strip_prefix(said).filter(|_| !said.is_empty()) {
+    // Each search starts after the previous piece, so that a long text with many pieces is read once.
+    let mut find = |part: &str| {
+        let part = part.trim();
+        if let Some(after) = rest.trim_start().strip_prefix(part).filter(|_| !part.is_empty()) {
             rest = after;
         }
     };
@@ -87,7 +87,7 @@ pub fn words_beside(reasoning: &ReasoningPart) -> &str {
     rest
 }
 
-/// The nesting of parsed answers is bounded, and so is the stack.
+/// Recursion is bounded, because the nesting of parsed answers is.
 fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => visit(text),
@@ -97,21 +97,21 @@ fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     }
 }
 
-/// Returns the size of a picture or file: its text with a description, and at least a picture's where it may be shown.
+/// Returns the size of an image or file: its text with a description, and at least that of an image if it may be sent as one.
 pub fn file(file: &FilePart) -> Length {
     let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
-    let least = if is_shown(file) { PICTURE } else { 0 };
+    let least = if is_shown(file) { IMAGE } else { 0 };
     let length = |text: usize| text.saturating_add(around).max(least);
     Length { bytes: length(text.bytes), chars: length(text.chars) }
 }
 
-/// Returns whether a model may be shown the file, instead of its text or a note.
+/// Returns whether a model may get the file itself, instead of its text or a note.
 pub fn is_shown(file: &FilePart) -> bool {
     let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
     file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
 }
 
-/// Returns the length of a file's text, as far as it is sent; `None` if none is known.
+/// Returns the length of a file's text, as far as it is sent; `None` if it is unknown.
 pub fn text_of(file: &FilePart) -> Option<Length> {
     let whole = match &file.file_id {
         Some(_) => uploaded_text(file)?,
@@ -127,7 +127,7 @@ fn uploaded_text(file: &FilePart) -> Option<Length> {
     Some(Length { bytes: file.text_bytes.map_or(chars.saturating_mul(BYTES_OF_CHAR), size), chars })
 }
 
-/// Returns the text of a data URL, which is sent decoded. Older versions stored text files so.
+/// Returns the text of a data URL, which is sent decoded. Older versions stored text files this way.
 fn inline_text(file: &FilePart) -> Option<Length> {
     let (kind, data) = file.url.as_deref()?.strip_prefix("data:")?.split_once(";base64,")?;
     let is_text = |kind: &str| kind.starts_with("text/") || kind.starts_with("application/json");
@@ -141,12 +141,12 @@ fn inline_text(file: &FilePart) -> Option<Length> {
 fn content(content: &ToolContent) -> usize {
     match content {
         ToolContent::Text { text } => text.len(),
-        ToolContent::Image(_) => PICTURE,
+        ToolContent::Image(_) => IMAGE,
         ToolContent::File(file) => file.note("file").len(),
     }
 }
 
-/// Returns the length of the JSON, or a little more, without writing it.
+/// Returns the length of the JSON without serializing it, at most a little too high.
 pub fn json(value: &Value) -> Length {
     match value {
         Value::Null | Value::Bool(_) => Length::of_ascii(5),
@@ -154,7 +154,7 @@ pub fn json(value: &Value) -> Length {
         Value::String(text) => quoted(text),
         Value::Array(items) => items.iter().fold(Length::of_ascii(2), |sum, item| sum + json(item) + Length::of_ascii(1)),
         Value::Object(fields) => fields.iter().fold(Length::of_ascii(2), |sum, (name, value)| {
-            // A colon and a comma.
+            // Adds a colon and a comma.
             sum + quoted(name) + json(value) + Length::of_ascii(2)
         }),
     }
@@ -222,7 +222,7 @@ mod tests {
     #[case::nothing("  Let me", serde_json::json!({ "data": "" }), "  Let me")]
     fn words_that_stand_in_what_is_signed_are_counted_there(#[case] text: &str, #[case] raw: Value, #[case] beside: &str) {
         let thought = thought(text, raw.clone());
-        assert_eq!(words_beside(&thought), beside);
+        assert_eq!(text_beside(&thought), beside);
         assert_eq!(part(&Part::Reasoning(thought)), beside.len() + json(&raw).bytes);
     }
 
@@ -231,14 +231,14 @@ mod tests {
         let pieces: Vec<Value> =
             (0..20_000).map(|at| serde_json::json!({ "type": "reasoning.text", "text": format!("{at}, ") })).collect();
         let text: String = (0..20_000).map(|at| format!("{at}, ")).collect();
-        assert_eq!(words_beside(&thought(&text, serde_json::json!({ "reasoning_details": pieces }))).trim(), "");
+        assert_eq!(text_beside(&thought(&text, serde_json::json!({ "reasoning_details": pieces }))).trim(), "");
     }
 
     #[test]
     fn json_is_as_long_as_it_is_written() {
         let value = serde_json::json!({ "at": [-122.419_415_5, 7], "text": "a \"line\"\nof \u{e9}" });
         let Length { bytes, chars } = json(&value);
-        // Two commas that are not there.
+        // Two commas are counted too many.
         assert_eq!((bytes, chars), (value.to_string().len() + 2, value.to_string().chars().count() + 2));
     }
 }

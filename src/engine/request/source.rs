@@ -1,4 +1,4 @@
-//! The source of a request: a run as it is, or as it will be when the decision under way is stored.
+//! The source of a request: a run as it is, or as it will be after the decision.
 
 use std::sync::Arc;
 
@@ -8,31 +8,34 @@ use crate::domain::ids::RunId;
 use crate::domain::run::context::Capacity;
 use crate::domain::run::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::tool_filter::{ToolFilterMode, ToolsOffered};
+use crate::domain::tool::tool_filter::{OfferedTools, ToolFilterMode};
 use crate::engine::machine::{RunFacts, RunState};
-use crate::engine::offer::usable::{self, Missing};
+use crate::engine::offer::usable::{self, Prerequisite};
 use crate::engine::offer::{categories, query};
 use crate::engine::strategy::plan::progress;
 
+/// The most names of tools that an event lists.
+const MAX_LEFT_OUT: usize = 200;
+
 pub struct Source<'a> {
-    /// Without the history and the tools.
+    /// The rows without the history and the tools.
     pub record: &'a RunRecord,
     pub(in crate::engine) facts: &'a RunFacts,
-    /// All tools that the run may ever be offered.
+    /// All tools that the run may ever offer.
     pub tools: &'a [Arc<ToolDefinition>],
     pub contexts: &'a [ProvidedContext],
     pub stored: &'a [Message],
     pub added: &'a [Message],
-    /// The number of stored messages that the summary covered at the load.
+    /// The number of stored messages that the summary covered when the run was loaded.
     pub loaded: usize,
 }
 
-pub struct Shown<'a> {
-    /// The user's open questions among the covered messages.
+pub struct UncoveredHistory<'a> {
+    /// The user's unanswered messages among the covered ones.
     pub asked: Vec<&'a Message>,
     /// All messages that no summary covers, oldest first.
     pub rest: Vec<&'a Message>,
-    /// The run that was asked.
+    /// The run whose user message is answered.
     pub turn: Option<&'a RunId>,
 }
 
@@ -57,9 +60,9 @@ impl<'a> Source<'a> {
         self.facts.capacity_of(self.record.model())
     }
 
-    /// Returns the window that the agent sets, as far as the model has it.
-    pub fn said_window(&self) -> Option<u64> {
-        self.record.profile.context.said_window(self.capacity().window)
+    /// Returns the context window that the agent configures, limited by the model's.
+    pub fn agent_window(&self) -> Option<u64> {
+        self.record.profile.context.token_limit(self.capacity().window)
     }
 
     fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + Clone + use<'a> {
@@ -73,30 +76,29 @@ impl<'a> Source<'a> {
         after.map_or(self.loaded, |after| self.stored.len() + self.added.len() - after)
     }
 
-    pub fn shown(&self) -> Shown<'a> {
+    pub fn uncovered_history(&self) -> UncoveredHistory<'a> {
         let covered = self.covered();
         let is_user = |message: &&Message| message.role == Role::User && !message.internal;
-        let turn = query::turn(self.history());
+        let turn = query::newest_user_run(self.history());
         let asked = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
-        Shown { asked, rest: self.history().skip(covered).collect(), turn }
+        UncoveredHistory { asked, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// Returns the user's words in the turn, newest first.
-    pub fn said_by_user(&self) -> String {
-        query::said_by_user(self.history())
+    /// Returns the user's text in the turn, newest first.
+    pub fn text_of_user_messages(&self) -> String {
+        query::text_of_user_messages(self.history())
     }
 
     pub fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::usable(self.tools, self.record)
     }
 
-    /// Returns the tools that the model is told of. Covered messages have no influence: the next claim does not load them, and must
-    /// make the same request.
+    /// Returns the tools on offer. Covered messages have no influence: the next claim does not load them, and must build the same request.
     pub fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
-        usable::offered(self.usable(), self.record, self.history().skip(self.covered()))
+        usable::offered(self.usable(), self.record, self.history().skip(self.covered()), self.capacity().max_tools)
     }
 
-    /// Returns the tools that the model step is told of, whichever model of a plan makes it.
+    /// Returns the tools on offer in the model step, for each model of a plan.
     pub fn offered_in_step(&self) -> Vec<&'a Arc<ToolDefinition>> {
         match progress::phase(self.record) {
             Some(phase) => progress::offered(self.usable(), self.record, phase),
@@ -104,21 +106,26 @@ impl<'a> Source<'a> {
         }
     }
 
-    pub fn missing(&self) -> Missing {
-        usable::missing(&self.usable(), self.record)
+    pub fn missing(&self) -> Prerequisite {
+        usable::missing(&self.usable(), self.record, self.capacity().max_tools)
     }
 
-    /// Returns how many tools a model step is offered, where they are narrowed down.
-    pub fn announced(&self) -> Option<ToolsOffered> {
-        if self.record.profile.tool_filter.mode == ToolFilterMode::Off {
+    /// Returns the number of tools on offer in a model step, if a filter selects them.
+    pub fn announced(&self) -> Option<OfferedTools> {
+        let usable = self.usable();
+        let is_over = usable::is_over(&usable, self.capacity().max_tools);
+        if self.record.profile.tool_filter.mode == ToolFilterMode::Off && !is_over {
             return None;
         }
-        let of = self.usable().len();
-        if self.missing() == Missing::Categories {
-            return Some(ToolsOffered { offered: 0, of, by: "choosing".to_owned() });
+        let of = usable.len();
+        if self.missing() == Prerequisite::Categories {
+            return Some(OfferedTools { offered: 0, of, by: "choosing".to_owned(), left_out: Vec::new() });
         }
-        let by = usable::chosen(self.record)?.by.as_str().to_owned();
-        Some(ToolsOffered { offered: self.offered().len(), of, by })
+        let chosen = self.record.counters.chosen_tools.as_ref().filter(|_| is_over || usable::filters_tools(self.record))?;
+        let offered = self.offered();
+        let is_left_out = |tool: &&&Arc<ToolDefinition>| is_over && offered.iter().all(|offered| offered.name != tool.name);
+        let left_out = usable.iter().filter(is_left_out).take(MAX_LEFT_OUT).map(|tool| tool.name.clone()).collect();
+        Some(OfferedTools { offered: offered.len(), of, by: chosen.by.as_str().to_owned(), left_out })
     }
 
     /// Returns the tool with which a model names categories.

@@ -1,7 +1,7 @@
-//! The messages of a request, in a form that every provider accepts.
+//! The messages of a request, in an order and shape that every provider accepts.
 //!
-//! The request is a copy; stored messages stay. Even if calls were cancelled, cut off or lost, each tool call has exactly one result
-//! directly after its message, in call order.
+//! The transcript is a copy; stored messages do not change. Even if calls were cancelled, cut off or lost, each tool call has exactly one
+//! result directly after its message, in call order.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -14,9 +14,9 @@ use crate::domain::conversation::message::{
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::run::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState};
-use crate::engine::offer::usable::Missing;
+use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
-use crate::engine::request::compaction::{self, LeftOut};
+use crate::engine::request::compaction::{self, Eviction};
 use crate::engine::request::source::Source;
 use crate::engine::request::tool_results;
 use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
@@ -24,18 +24,18 @@ use crate::engine::strategy::plan::progress;
 
 pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     let record = source.record;
-    let shown = source.shown();
-    let words_only = source.missing() == Missing::Categories || progress::phase(record).is_some();
+    let shown = source.uncovered_history();
+    let words_only = source.missing() == Prerequisite::Categories || progress::phase(record).is_some();
     let mut builder = Builder::new(record, &shown.rest, words_only);
     for message in shown.asked.into_iter().chain(shown.rest) {
-        // Hints are for their own run.
+        // Hints are sent only in their own run.
         if message.internal && message.run_id != record.fence.run_id {
             continue;
         }
         match message.role {
             Role::User => builder.user(message),
             Role::Assistant => builder.assistant(message),
-            // Results follow their calls; results without a call are dropped.
+            // Results are added after their calls; results without a call are dropped.
             Role::Tool => {}
         }
     }
@@ -46,18 +46,18 @@ pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     messages
 }
 
-/// Returns whether the request of the current model step holds signed content, or the provider's ids.
+/// Returns whether the request of the current model step contains signed content, or ids of the provider.
 pub fn holds_signed(source: &Source<'_>) -> bool {
     let messages = sendable(source);
     messages.iter().flat_map(|message| &message.parts).any(|part| match part {
         Part::Reasoning(_) => true,
         Part::ToolCall(call) => call.raw.is_some() || call.provider_call_id.is_some(),
-        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => false,
+        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => false,
     })
 }
 
-/// Returns what a halved request would leave out.
-pub fn left_out_by_halving(source: &Source<'_>) -> LeftOut {
+/// Returns what halving the request would drop.
+pub fn left_out_by_halving(source: &Source<'_>) -> Eviction {
     compaction::halve(&mut sendable(source))
 }
 
@@ -65,12 +65,14 @@ struct Builder<'a> {
     results: HashMap<&'a CallId, &'a ToolResultPart>,
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
-    /// Calls, their results and reasoning are omitted.
+    /// Whether calls, their results and reasoning are omitted.
     words_only: bool,
-    /// The model that reads the request, unless its provider refused signed content.
+    /// The model that gets the request. `None` if its provider refused signed content.
     reader: Option<&'a str>,
     called: HashSet<&'a CallId>,
     echoed: HashSet<&'a str>,
+    /// Pictures of answers. Providers take pictures from users only, so the next user message shows them.
+    pictures: Vec<Part>,
     messages: Vec<Message>,
 }
 
@@ -91,13 +93,15 @@ impl<'a> Builder<'a> {
             reader: (!record.counters.unsigned).then(|| record.model()),
             called: HashSet::new(),
             echoed: HashSet::new(),
+            pictures: Vec::new(),
             messages: Vec::new(),
         }
     }
 
     fn user(&mut self, message: &Message) {
-        let parts: Vec<Part> = message.parts.iter().filter(|part| is_user_content(part)).cloned().collect();
-        if !parts.is_empty() {
+        let own: Vec<Part> = message.parts.iter().filter(|part| is_user_content(part)).cloned().collect();
+        if !own.is_empty() {
+            let parts = std::mem::take(&mut self.pictures).into_iter().chain(own).collect();
             Message { parts, ..message.head() }.append_to(&mut self.messages);
         }
     }
@@ -105,12 +109,12 @@ impl<'a> Builder<'a> {
     fn assistant(&mut self, message: &'a Message) {
         let mut parts = Vec::with_capacity(message.parts.len());
         let mut answers = Vec::new();
-        // Signed content and provider ids are refused by other models.
+        // Other models refuse signed content and provider ids.
         let is_own = message.model.is_some() && message.model.as_deref() == self.reader;
         for part in &message.parts {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
-                // A model that is asked for categories is told of no other tool.
+                // A model that names categories has no other tool.
                 Part::ToolCall(_) | Part::Reasoning(_) if self.words_only => {}
                 Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
                     parts.push(part.clone());
@@ -120,11 +124,16 @@ impl<'a> Builder<'a> {
                     parts.push(Part::ToolCall(self.call(call, is_own)));
                     answers.push(Part::ToolResult(self.result(call)));
                 }
+                Part::Image(picture) => {
+                    let text = format!("[picture {}, {}, which the user was shown]", picture.shown_name(), picture.media_type);
+                    parts.push(Part::Text(TextPart { id: picture.id.clone(), text }));
+                    self.pictures.push(part.clone());
+                }
                 Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
-                Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+                Part::ToolResult(_) | Part::File(_) | Part::Source(_) => {}
             }
         }
-        // Reasoning alone cannot be sent.
+        // Providers refuse a message with reasoning alone.
         if !parts.iter().any(|part| matches!(part, Part::Text(_) | Part::ToolCall(_))) {
             return;
         }
@@ -135,8 +144,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Returns a call with a name and arguments that providers accept. The provider's id is echoed only once: our own id is the
-    /// identity.
+    /// Returns a call with a name and arguments that providers accept. The provider's id is sent only once; our own id is the identity.
     fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
         let is_object = call.arguments.is_object();
         let arguments = if is_object { call.arguments.clone() } else { json!({ "_raw": call.arguments.to_string() }) };
@@ -171,14 +179,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A request begins with the user and ends with something to answer.
+    /// Makes the request begin with a user message and end with one that needs an answer.
     fn finish(mut self, record: &RunRecord) -> Vec<Message> {
         if self.messages.first().is_none_or(|message| message.role != Role::User) {
-            let opening = if self.messages.is_empty() { prompts::GO_ON } else { prompts::NO_BEGINNING };
+            let opening = if self.messages.is_empty() { prompts::CONTINUE } else { prompts::HISTORY_CUT };
             self.messages.insert(0, user_text(record, self.messages.first(), opening));
         }
         if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
-            let closing = user_text(record, self.messages.last(), prompts::GO_ON);
+            let closing = user_text(record, self.messages.last(), prompts::CONTINUE);
             self.messages.push(closing);
         }
         self.messages
@@ -189,7 +197,7 @@ fn is_user_content(part: &Part) -> bool {
     match part {
         Part::Text(text) => !text.text.trim().is_empty(),
         Part::Image(_) | Part::File(_) => true,
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => false,
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => false,
     }
 }
 
@@ -203,7 +211,7 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(if mended.is_empty() { "unknown".to_owned() } else { mended })
 }
 
-/// Returns a message of a request. Its ids are a neighbour's: no provider sees them.
+/// Returns a user message. Its ids are those of a neighbour: no provider sees them.
 pub fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
     let fence = &record.fence;
     let uuid = fence.run_id.as_str().trim_start_matches(RunId::PREFIX);

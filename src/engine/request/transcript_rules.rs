@@ -1,4 +1,4 @@
-//! Rules for requests that all providers share.
+//! Rules for transcripts that all providers share.
 
 use std::collections::HashSet;
 
@@ -12,22 +12,22 @@ pub fn is_sendable_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// A rule that a history breaks, so that a provider would refuse it. `at` counts messages from 0.
+/// The first rule that a history breaks, for which a provider would refuse it. `at` counts messages from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
-    #[error("the history holds no message")]
+    #[error("the history contains no message")]
     Nothing,
-    /// The first message is not the user's, one side speaks twice, results stand without calls, or the last is an answer.
-    #[error("message {at} speaks out of turn")]
+    /// The first message is not the user's, two messages in a row have one role, results have no calls, or the last message is an answer.
+    #[error("the role of message {at} is out of order")]
     OutOfTurn { at: usize },
     #[error("message {at} is empty")]
     Empty { at: usize },
-    /// A part does not fit the role, arguments are no object, or the name is none of a tool.
-    #[error("message {at} holds a part that does not belong there")]
+    /// A part does not fit the role, arguments are no object, or a tool name is invalid.
+    #[error("message {at} contains a part that is not allowed there")]
     Misplaced { at: usize },
     #[error("the calls of message {at} are not answered in order")]
     Unanswered { at: usize },
-    #[error("call {call_id} stands in the history twice")]
+    #[error("call {call_id} occurs in the history twice")]
     RepeatedCall { call_id: CallId },
 }
 

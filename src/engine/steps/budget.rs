@@ -1,29 +1,29 @@
-//! Budgets: whether the next model call may begin, and what follows if it may not.
+//! Decides whether a budget allows the next model call, and how the run continues if not.
 //!
-//! The rows of a run say what it has spent. Shared budgets are known only to the store, which is asked before each call; the write
-//! that charges the call settles the reservation.
+//! The rows of a run contain its own usage. Only the store knows shared budgets, so each call asks it for a reservation; the write that
+//! charges the call ends the reservation.
 
 use crate::domain::model::Usage;
 use crate::domain::model::cost::Cost;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::WaitReason;
-use crate::domain::run::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
+use crate::domain::run::budget::{Amount, BudgetScope, OnDaySpent, ReservationOutcome, ReservationRequest};
 use crate::domain::run::change::Change;
 use crate::domain::run::context::Capacity;
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
 use crate::engine::steps::limits::wait;
 
-/// The interval of requests for a reservation while calls under way hold the budget.
+/// The interval of repeated reservation requests while calls under way hold the budget.
 const ASK_AGAIN_MS: u64 = 5_000;
 
-/// Decides whether the next model call may begin. If not, returns what follows: a request for a reservation, a wait, or the end.
+/// Decides whether the next model call may begin. If not, returns the continuation: a reservation request, a wait, or the end.
 pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
     let budget = decision.profile().budget;
     let source = decision.source();
     if budget.counts_money() && source.capacity().prices.is_none() {
         let detail = format!(
-            "the agent has a budget in money, and nobody knows what {} costs; say so in the entry of its provider, or have a budget in tokens",
+            "the agent has a budget in money, but the model {} has no known prices; set them in the entry of its provider, or use a budget in tokens",
             decision.progress.model()
         );
         return Some(Next::fail(ProblemCode::UnpricedModel, detail));
@@ -33,20 +33,20 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
     }
     let output = decision.profile().options.max_output_tokens;
     let wanted = Amount::at_most(call.prepared.tokens(&source), output, source.capacity().prices.as_ref());
-    // An earlier grant is settled by what the decision charges.
+    // The decision's charge has ended an earlier reservation.
     let answer = decision.facts.reserved.filter(|(asked, _)| !decision.is_charged() && asked.amount.covers(wanted));
     match answer.map(|(_, answer)| answer) {
         None => {
-            let reserve = Reserve { amount: wanted, conversation: budget.conversation, day: budget.day };
+            let reserve = ReservationRequest { amount: wanted, conversation: budget.conversation, day: budget.day };
             decision.command(Command::Reserve(reserve));
             Some(Next::Wait)
         }
-        Some(Reserved::Granted { .. }) => None,
-        Some(Reserved::Busy) => {
-            let detail = "calls that are under way may spend what is left of the day's budget";
+        Some(ReservationOutcome::Granted { .. }) => None,
+        Some(ReservationOutcome::Busy) => {
+            let detail = "calls under way have reserved the rest of the day's budget";
             Some(wait(decision, ASK_AGAIN_MS, WaitReason::Budget, Some(detail.to_owned())))
         }
-        Some(Reserved::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, wanted, resets_in_ms)),
+        Some(ReservationOutcome::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, wanted, resets_in_ms)),
     }
 }
 
@@ -58,8 +58,8 @@ pub fn answered(decision: &DecisionBuilder<'_>) -> Next {
     }
 }
 
-/// Charges the call that an earlier worker left behind: its end was not seen, and its provider bills it all the same. It is charged
-/// at its reservation. Without one, only its request is known, and the answer is estimated only if the run has a limit to keep.
+/// Charges the model call of an earlier worker whose end is unknown, because its provider bills it. The charge is its reservation. Without
+/// one, it is its request, and an estimated answer only if the run has a limit to enforce.
 pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     let lost = decision.before.lost.map(|lost| lost.amount);
     let was_made = lost.is_some() || !decision.profile().budget.is_shared() && decision.open_model_step().is_some();
@@ -88,26 +88,25 @@ pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     });
 }
 
-/// Returns the settlement of a reserved call. A decision that ends the run, or gives up its lease, makes no call: the reservation
-/// is settled at zero then.
-pub fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
-    if !decision.is_charged() && !decision.lets_go() {
+/// Returns the charge for a reserved call. A decision that ends the run, or gives up its lease, makes no call and charges zero.
+pub fn charge(decision: &DecisionBuilder<'_>) -> Option<Change> {
+    if !decision.is_charged() && !decision.gives_up_lease() {
         return None;
     }
     let (before, usage) = (decision.before, decision.progress.usage);
     let day = match (before.lost, decision.facts.reserved) {
         (Some(lost), _) => lost.day,
-        (None, Some((_, Reserved::Granted { day }))) => day,
-        (None, Some((_, Reserved::Busy | Reserved::Spent { .. })) | None) => return None,
+        (None, Some((_, ReservationOutcome::Granted { day }))) => day,
+        (None, Some((_, ReservationOutcome::Busy | ReservationOutcome::Spent { .. })) | None) => return None,
     };
-    Some(Change::Settle { day, amount: Amount::of(&usage).minus(Amount::of(&before.usage)) })
+    Some(Change::ChargeBudget { day, amount: Amount::of(&usage).minus(Amount::of(&before.usage)) })
 }
 
-fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetOf, spent: Amount, wanted: Amount, resets_in_ms: Option<u64>) -> Next {
+fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetScope, spent: Amount, wanted: Amount, resets_in_ms: Option<u64>) -> Next {
     let budget = decision.profile().budget;
     let (whose, allowance) = match of {
-        BudgetOf::Conversation => ("conversation", budget.conversation),
-        BudgetOf::Day => ("day", budget.day),
+        BudgetScope::Conversation => ("conversation", budget.conversation),
+        BudgetScope::Day => ("day", budget.day),
     };
     let limits = [
         allowance

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::OnInterrupt;
 use crate::domain::agent::prompt::{ProvidedContext, ServerNote};
+use crate::domain::agent::{AgentProfile, OnInterrupt};
 use crate::domain::conversation::message::{Message, MessageStatus, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
@@ -12,9 +12,9 @@ use crate::domain::run::FinishReason;
 use crate::domain::run::change::Change;
 use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
-use crate::engine::calls::outcome::{record_outcome, was_made};
+use crate::engine::calls::outcome::{mark_started, record_outcome};
 use crate::engine::calls::unknown_outcome;
-use crate::engine::machine::{DecisionBuilder, End, Next};
+use crate::engine::machine::{DecisionBuilder, Next, RunEnd};
 use crate::engine::prompts;
 use crate::engine::steps::limits;
 use crate::engine::strategy::stop_analysis;
@@ -28,20 +28,23 @@ pub fn claimed(
 ) -> Next {
     let record = decision.before;
     let profile = decision.profile();
-    // A run that continues from a call of another one begins with that one's tools.
+    // A run that continues from a call of another run begins with that run's tools.
     let is_first_start = record.tools.is_none() || record.cause == ClaimCause::First;
     if let Some(by) = &record.cancel_requested_by {
         end_lost_step(decision);
-        return Next::End(End::Cancelled(by.clone()));
+        return Next::End(RunEnd::Cancelled(by.clone()));
     }
     if record.is_poison() {
         end_lost_step(decision);
-        let detail = format!("the run's worker died {} times; the run was given up", record.crashes);
+        let detail = format!("the run's workers crashed {} times; the run is not claimed again", record.crashes);
         return Next::fail(ProblemCode::Poison, detail);
     }
     if record.cause == ClaimCause::Crash && profile.on_interrupt == OnInterrupt::Fail && !is_first_start {
         end_lost_step(decision);
-        return Next::fail(ProblemCode::Interrupted, "the run's worker died and the agent does not resume; resume the run by hand");
+        return Next::fail(
+            ProblemCode::Interrupted,
+            "the run's worker crashed and the agent's `on_interrupt` is `fail`; resume the run by hand",
+        );
     }
     if let Some(contexts) = contexts {
         decision.change(Change::KeepContexts(contexts));
@@ -58,10 +61,10 @@ pub fn claimed(
             decision.event(EventBody::ToolQuarantined { name: name.clone(), reason: prompts::CHANGED_TOOL.to_owned() });
         }
         if record.tools.is_none() {
-            decision.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
+            decision.change(Change::FreezeTools(frozen(tools, profile)));
             stop_analysis::correct_claim(decision);
         }
-        return go_on(decision);
+        return continue_from_rows(decision);
     }
     decision.change(Change::Started);
     decision.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
@@ -70,10 +73,10 @@ pub fn claimed(
         return limits::fail_for_time(decision);
     }
     void_lost_step(decision);
-    go_on(decision)
+    continue_from_rows(decision)
 }
 
-/// Returns the servers whose tools the run is about to get incompletely. A run that continues another one keeps that one's tools.
+/// Returns the servers whose tools the run gets incompletely. A run that continues another one keeps that run's tools.
 fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
     if decision.before.tools.is_some() {
         return Vec::new();
@@ -84,29 +87,32 @@ fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
     notes.map(|note| note.name.clone()).collect()
 }
 
-/// Returns the tools that the agent may use, each name once. A schema that is nested too deeply to be stored is replaced by any
+/// Returns the tools that the agent may use, each name once. A schema that is nested too deeply to be stored becomes a schema for any
 /// object: the tool's server still validates arguments.
-fn frozen(tools: Vec<Arc<ToolDefinition>>, wanted: Option<&[String]>) -> Vec<Arc<ToolDefinition>> {
-    let mut kept: Vec<Arc<ToolDefinition>> = Vec::with_capacity(tools.len());
+fn frozen(tools: Vec<Arc<ToolDefinition>>, profile: &AgentProfile) -> Vec<Arc<ToolDefinition>> {
+    let mut usable: Vec<Arc<ToolDefinition>> = Vec::with_capacity(tools.len());
     for mut tool in tools {
         if is_deeper_than(&tool.parameters, MAX_NESTING) {
             Arc::make_mut(&mut tool).parameters = Arc::new(serde_json::json!({ "type": "object" }));
         }
-        let is_wanted = wanted.is_none_or(|names| names.contains(&tool.name));
-        if is_wanted && kept.iter().all(|known| known.name != tool.name) {
-            kept.push(tool);
+        // A client tool is accepted before the server's tools are listed, so its name wins.
+        let is_taken = usable.iter().any(|known| known.name == tool.name)
+            || profile.client_tools.iter().any(|client| client.name == tool.name);
+        if profile.may_use(&tool) && !is_taken {
+            usable.push(tool);
         }
     }
-    kept
+    usable.extend(profile.client_tools.iter().map(|tool| Arc::new(tool.definition())));
+    usable
 }
 
 /// Continues a run from its rows.
-fn go_on(decision: &DecisionBuilder<'_>) -> Next {
+fn continue_from_rows(decision: &DecisionBuilder<'_>) -> Next {
     if decision.open_tool_step().is_some() {
         return Next::ResumeCalls;
     }
-    // An answer is committed with its consequences, so an answer without an end is rare; but asking the model again would give the
-    // user two.
+    // An answer is committed with its consequences, so an answer without an end is rare; but another model call would show the user two
+    // answers.
     match decision.newest_message().filter(|_| decision.open_model_step().is_none()).filter(|message| is_answer(message)) {
         Some(answer) => Next::EndTurn(answer.finish_reason.unwrap_or(FinishReason::Stop)),
         None => Next::ModelStep,
@@ -117,10 +123,10 @@ fn is_answer(message: &Message) -> bool {
     message.role == Role::Assistant
         && message.status == MessageStatus::Complete
         && message.tool_calls().next().is_none()
-        && !message.text().trim().is_empty()
+        && message.shows_something()
 }
 
-/// Voids what a dead attempt has shown of a model step, which stays open and begins again.
+/// Voids the parts that a crashed attempt has shown in a model step. The step stays open and begins again.
 fn void_lost_step(decision: &mut DecisionBuilder<'_>) -> Option<u32> {
     let step = decision.open_model_step()?;
     let reason = match decision.before.cause {
@@ -139,12 +145,12 @@ fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Takes in outcomes that this worker could not store. If the database lost confirmed commits, a call may have been made that has
-/// not begun by the rows: its start is stored again, and the call is not repeated.
-pub fn take_up(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
+/// Stores outcomes that this worker could not store before. If the database lost confirmed commits, a made call may have no stored start:
+/// its start is stored again, and the call is not repeated.
+pub fn apply_unsaved_outcomes(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if decision.progress.call(&id).is_some_and(|call| call.has_not_begun()) {
-            was_made(decision, &id);
+            mark_started(decision, &id);
         }
         if !unknown_outcome::is_asked_about(decision, &outcome) {
             record_outcome(decision, &id, outcome);

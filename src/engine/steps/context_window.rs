@@ -1,7 +1,7 @@
-//! The context window of the next model call: which messages are left out when the request would be too large.
+//! The context window of the next model call: which messages are evicted if the request would be too large.
 //!
-//! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim makes the same request.
-//! A call and its result are left out together. Must not know how a request is built.
+//! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim builds the same request. A call
+//! and its result are evicted together. Must not know how a request is built.
 
 use crate::domain::conversation::message::{Message, Role};
 use crate::domain::conversation::summary::{self, Spans};
@@ -11,22 +11,22 @@ use crate::domain::run::change::Change;
 use crate::domain::run::context::{ContextPolicy, ContextStrategy};
 use crate::engine::machine::{DecisionBuilder, ModelCall, Next};
 use crate::engine::prompts;
-use crate::engine::request::build::{self, Prepared};
-use crate::engine::request::source::{Shown, Source};
+use crate::engine::request::build::{self, PreparedRequest};
+use crate::engine::request::source::{Source, UncoveredHistory};
 use crate::engine::request::window::estimate;
-use crate::engine::request::window::room::{Room, gate};
+use crate::engine::request::window::remaining::{TokenBudget, minimum_remaining};
 
-/// Makes room for the next model call. Without enough room, the call is a forced answer; if not even that fits, the run fails.
+/// Fits the next model call into its window. Without enough room it is a forced answer; if not even that fits, the run fails.
 pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     let policy = &decision.profile().context;
     let source = decision.source();
     if policy.budget(source.capacity().window).is_none() {
         return call(build::prepared(&source), None);
     }
-    let (mut request, room) = leave_out(decision, policy);
-    tell(decision);
+    let (mut request, room) = evict(decision, policy);
+    store_summary(decision);
     let source = decision.source();
-    let lacks = |room: &Room| room.lacks(gate(&source)).is_some();
+    let lacks = |room: &TokenBudget| room.shortage(minimum_remaining(&source)).is_some();
     if !lacks(&room) {
         return call(request, Some(room));
     }
@@ -54,24 +54,24 @@ pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     call(request, Some(room))
 }
 
-fn call(prepared: Prepared, room: Option<Room>) -> Next {
+fn call(prepared: PreparedRequest, room: Option<TokenBudget>) -> Next {
     Next::CallModel(Box::new(ModelCall { prepared, room }))
 }
 
-fn measured(request: &Prepared, source: &Source<'_>) -> Room {
-    Room::of(source, |measure| request.cost(measure))
+fn measured(request: &PreparedRequest, source: &Source<'_>) -> TokenBudget {
+    TokenBudget::of(source, |measure| request.cost(measure))
 }
 
-/// Builds the request before anything is cut.
-fn uncut(decision: &DecisionBuilder<'_>) -> (Prepared, Room) {
+/// Builds the request before any cut.
+fn uncut(decision: &DecisionBuilder<'_>) -> (PreparedRequest, TokenBudget) {
     let source = decision.source();
-    let request = Prepared::uncut(&source);
+    let request = PreparedRequest::uncut(&source);
     let room = measured(&request, &source);
     (request, room)
 }
 
-/// Stores the new summary, and tells what it covers.
-fn tell(decision: &mut DecisionBuilder<'_>) {
+/// Stores the new summary, and emits which messages it covers.
+fn store_summary(decision: &mut DecisionBuilder<'_>) {
     let before = decision.before.summary.as_ref();
     let Some(summary) = decision.progress.summary.clone().filter(|summary| Some(summary) != before) else { return };
     let messages = summary.messages.saturating_sub(before.map_or(0, |before| before.messages));
@@ -84,18 +84,18 @@ fn tell(decision: &mut DecisionBuilder<'_>) {
     decision.change(Change::Summarize(summary));
 }
 
-/// Leaves older messages out, if too little room remains: all but the newest few, or as many of the oldest as necessary. Returns
-/// the resulting room.
-fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepared, Room) {
+/// Evicts older messages if too little room remains: all but the newest few, or as few of the oldest as necessary. Returns the remaining
+/// room.
+fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (PreparedRequest, TokenBudget) {
     let (mut request, mut room) = uncut(decision);
-    if room.lacks(policy.evict_below).is_none() {
+    if room.shortage(policy.evict_below).is_none() {
         return (request, room);
     }
     let wanted = match policy.strategy {
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
             let own = decision.progress.fence.run_id.clone();
-            if leave_out_first(decision, policy, |shown, _| summary::newest(&shown.rest, keep, Some(&own))) {
+            if evict_first(decision, policy, |shown, _| summary::newest(&shown.rest, keep, Some(&own))) {
                 (request, room) = uncut(decision);
             }
             policy.start_gate
@@ -103,9 +103,9 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
         ContextStrategy::DropOldest => policy.evict_below.max(policy.start_gate),
         ContextStrategy::None => return (request, room),
     };
-    // Each iteration leaves out at least one message, so this ends.
-    while let Some(lack) = room.lacks(wanted) {
-        let enough = |shown: &Shown<'_>, spans: &Spans| {
+    // Each iteration evicts at least one message, so the loop ends.
+    while let Some(lack) = room.shortage(wanted) {
+        let enough = |shown: &UncoveredHistory<'_>, spans: &Spans| {
             let mut freed = 0;
             let costs = shown.rest.iter().map(|message| estimate::message(room.measure, message));
             let count = 1 + costs
@@ -116,7 +116,7 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
                 .count();
             spans.after(count)
         };
-        if !leave_out_first(decision, policy, enough) {
+        if !evict_first(decision, policy, enough) {
             return (request, room);
         }
         (request, room) = uncut(decision);
@@ -124,14 +124,14 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
     (request, room)
 }
 
-/// Leaves out as many of the shown messages as `count` returns and as allowed. Returns false if that is none.
-fn leave_out_first(
+/// Evicts the first shown messages, as many as `count` returns and the limit allows. Returns false if that is none.
+fn evict_first(
     decision: &mut DecisionBuilder<'_>,
     policy: &ContextPolicy,
-    count: impl Fn(&Shown<'_>, &Spans) -> usize,
+    count: impl Fn(&UncoveredHistory<'_>, &Spans) -> usize,
 ) -> bool {
     let source = decision.source();
-    let shown = source.shown();
+    let shown = source.uncovered_history();
     let open = source.record.calls.iter().filter(|call| !call.state.is_outcome());
     let spans = Spans::of(&shown.rest, open.map(|call| &call.id));
     let at = spans.before(count(&shown, &spans).min(may_be_left_out(&shown.rest, &source)));
@@ -144,7 +144,7 @@ fn leave_out_first(
     is_some
 }
 
-/// Returns how many messages may be left out: all before the newest exchange of the run.
+/// Returns how many messages may be evicted: all before the newest exchange of the run.
 fn may_be_left_out(shown: &[&Message], source: &Source<'_>) -> usize {
     let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
     let answer = shown.iter().rposition(|message| message.role == Role::Assistant && is_own(message));

@@ -1,5 +1,5 @@
-//! The end of a run: every call has its outcome, every step and question is closed, and the log says how it went. Must not know why
-//! a run ends.
+//! Ends a run: stores an outcome for every call, closes every step and question, and writes the terminal event. Must not know why a run
+//! ends.
 
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::conversation::message::{Message, Role};
@@ -7,47 +7,41 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::change::Change;
-use crate::domain::run::input::InputState;
+use crate::domain::run::output::RunOutput;
+use crate::domain::run::question::InputState;
 use crate::domain::run::{FinishReason, Notice, RunStatus};
-use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::domain::tool::ToolOutcome;
+use crate::domain::tool::closed_calls::AtEnd;
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::calls::tool_message;
-use crate::engine::machine::{Command, DecisionBuilder, End, Next};
-use crate::engine::prompts;
+use crate::engine::machine::{Command, DecisionBuilder, Next, RunEnd};
 use crate::engine::strategy::{self, stop_analysis};
 
-pub fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
+pub fn end(decision: &mut DecisionBuilder<'_>, end: RunEnd) -> Next {
     match end {
-        End::Completed(reason) => finish_completed(decision, reason, None),
+        RunEnd::Completed(reason) => finish_completed(decision, reason, None),
         // The user gets an answer, and the run keeps the error.
-        End::LastWords(text, error) => {
-            settle(decision, "failed");
-            decision.say(&text, FinishReason::Stop);
+        RunEnd::LastWords(text, error) => {
+            close_open_work(decision, "failed");
+            decision.add_assistant_text(&text, FinishReason::Stop);
             finish_completed(decision, FinishReason::Stop, Some(error));
         }
-        End::Failed(error) => fail(decision, error),
-        End::Cancelled(by) => cancel(decision, by),
+        RunEnd::Failed(error) => fail(decision, error),
+        RunEnd::Cancelled(by) => cancel(decision, by),
     }
     Next::Wait
 }
 
-/// Gives every open call an outcome and closes the open step, so that the messages can always be sent after the run. Parts that an
-/// unfinished model step has streamed become void, for `reason`.
-fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
+/// Stores an outcome for every open call and closes the open step, so that the messages stay sendable after the run. Voids the parts that
+/// an unfinished model step has shown, for `reason`.
+fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
     close_questions(decision);
     let open: Vec<(CallId, ToolOutcome)> = decision
         .progress
         .calls
         .iter()
-        .filter_map(|call| {
-            let (state, text) = match () {
-                () if call.state.is_outcome() => return None,
-                () if call.has_not_begun() => (ToolCallState::Cancelled, prompts::NEVER_BEGUN),
-                () if call.replay.may_repeat() => (ToolCallState::Cancelled, prompts::STOPPED_AT_END),
-                () => (ToolCallState::Unknown, prompts::UNKNOWN_AT_END),
-            };
-            Some((call.id.clone(), ToolOutcome { state, ..ToolOutcome::failed(text, 0) }))
-        })
+        .filter(|call| !call.state.is_outcome())
+        .map(|call| (call.id.clone(), AtEnd::of(call).outcome()))
         .collect();
     for (id, outcome) in open {
         finish_call(decision, &id, outcome);
@@ -67,14 +61,18 @@ fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishRea
     let joined = Some(decision.before.joined);
     let usage = decision.progress.usage;
     decision.conversation_updated(ConversationStatus::from(RunStatus::Completed));
-    let notice = stop_analysis::ends_with_empty_claim(decision).then_some(Notice::NothingWritten);
-    decision.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone(), notice });
+    let notice = stop_analysis::run_ends_with_false_claim(decision).then_some(Notice::NothingWritten);
+    let is_json = decision.profile().options.output_schema.is_some();
+    let of_run = |message: &&Message| message.run_id == decision.progress.fence.run_id;
+    let last = decision.progress.history.iter().rev().find(of_run);
+    let output = last.and_then(|last| RunOutput::of(last, is_json));
+    decision.event(EventBody::RunCompleted { finish_reason, usage, output, error: error.clone(), notice });
     decision.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error, joined });
     decision.command(Command::Stop);
 }
 
 fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
-    settle(decision, "failed");
+    close_open_work(decision, "failed");
     // A run that undoes a call cannot be resumed.
     error.retryable &= !only_undoes(decision);
     decision.conversation_updated(ConversationStatus::from(RunStatus::Failed));
@@ -83,7 +81,7 @@ fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
     decision.command(Command::Stop);
 }
 
-/// Returns whether the run was made to undo a call, and no user message has joined it.
+/// Returns whether the run only undoes a call, and no user message has joined it.
 fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
     let record = decision.before;
     let is_asked = |message: &Message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id;
@@ -91,7 +89,7 @@ fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
 }
 
 fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
-    settle(decision, "cancelled");
+    close_open_work(decision, "cancelled");
     decision.conversation_updated(ConversationStatus::from(RunStatus::Cancelled));
     decision.event(EventBody::RunCancelled { by });
     let finish_reason = Some(FinishReason::Cancelled);

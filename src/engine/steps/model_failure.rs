@@ -1,38 +1,33 @@
-//! The reactions to a failed model call: a retry, another model, a reduced request, the profile's last words, or the end.
+//! The reaction to a failed model call: a retry, another model, a reduced request, the profile's `final_text`, or the end.
 
+use crate::domain::agent::FinalTextFor;
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::WaitReason;
 use crate::domain::run::context::ContextStrategy;
-use crate::engine::machine::{DecisionBuilder, End, Next, PartialAnswer};
-use crate::engine::request::compaction::LeftOut;
+use crate::engine::machine::{DecisionBuilder, Next, PartialAnswer, RunEnd};
+use crate::engine::request::compaction::Eviction;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};
 use crate::engine::steps::limits;
 use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
-/// The most tools that are left out because a provider refuses them. Each costs a request.
-const QUARANTINED: usize = 16;
-
-enum Remedy {
-    /// The same model, after so many milliseconds without a lease.
+enum FailureAction {
+    /// Retries the same model after this many milliseconds without a lease.
     Wait(u64),
-    /// The same, without a failed attempt: the circuit breaker is open.
-    LeftAlone(u64),
-    /// The next model, at once.
+    /// Retries the same model when the circuit breaker may close. Counts as no failed attempt.
+    WaitForBreaker(u64),
+    /// Switches to the next model at once.
     Switch(String),
-    /// No model, and why.
+    /// Gives up, for this reason.
     GiveUp(String),
 }
 
-/// Acts on a failed model call. The words of a `partial` answer are kept if the run ends here.
+/// Reacts to a failed model call. The text of a `partial` answer is kept if the run ends here.
 pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
     let Some(step) = decision.open_model_step() else { return Next::Wait };
-    if let Some(tool) = refused_tool(decision, &error) {
-        return quarantine(decision, step, tool, error.message);
-    }
     let is_planned = progress::phase(decision.before).is_some();
     if let Some(left_out) = compaction(decision, &error).filter(|_| !is_planned) {
         return compact(decision, step, left_out);
@@ -41,82 +36,96 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
     if !is_planned && error.refused_signed && !decision.progress.counters.unsigned && holds_signed(&decision.source_before()) {
         return unsign(decision, step, code.body(error.message));
     }
-    match remedy(decision, &error) {
-        Remedy::Wait(after_ms) => {
+    match failure_action(decision, &error) {
+        FailureAction::Wait(after_ms) => {
             let counters = decision.counters();
             counters.model_failures = counters.model_failures.saturating_add(1);
             counters.left_alone_ms = 0;
             wait(decision, step, after_ms, code.body(error.message))
         }
-        Remedy::LeftAlone(after_ms) => {
+        FailureAction::WaitForBreaker(after_ms) => {
             let counters = decision.counters();
             counters.left_alone_ms = counters.left_alone_ms.saturating_add(after_ms);
             wait(decision, step, after_ms, code.body(error.message))
         }
-        // A filter's refusal is an answer: no other model is asked, and neither is the loop's.
-        Remedy::Switch(_) | Remedy::GiveUp(_) if is_planned && error.kind.another_model_may_help() => {
+        // A refusal by a content filter is an answer: neither another model nor the loop's model is asked.
+        FailureAction::Switch(_) | FailureAction::GiveUp(_) if is_planned && error.kind.another_model_may_help() => {
             strategy::of(decision.profile()).model_failed(decision, step)
         }
-        Remedy::Switch(model) => switch(decision, step, model, code.body(error.message)),
-        Remedy::GiveUp(detail) if error.over_total_limit => {
+        FailureAction::Switch(model) => switch(decision, step, model, code.body(error.message)),
+        FailureAction::GiveUp(detail) if error.over_total_limit => {
             if let Some(partial) = partial {
                 keep_partial(decision, step, partial, None);
             }
             Next::fail_for_good(code, detail)
         }
-        // A provider that answered is not out of reach: that text would hide its refusal.
-        Remedy::GiveUp(detail) => match decision.profile().final_text.clone().filter(|_| error.kind.is_outage()) {
-            // A message that joined is answered before the last words.
-            Some(_) if decision.progress.has_unseen_messages() => again(decision, step),
-            Some(text) => Next::End(End::LastWords(text, code.body(detail))),
+        // `final_text` must not hide a refusal: it is only for providers that cannot be reached, unless the agent wants that.
+        FailureAction::GiveUp(detail) => match final_text(decision, error.kind) {
+            // A message that joined is answered before the run ends with `final_text`.
+            Some(_) if decision.progress.has_unseen_messages() => repeat_step(decision, step),
+            Some(text) => Next::End(RunEnd::LastWords(text, code.body(detail))),
             None => Next::fail(code, detail),
         },
     }
 }
 
-fn remedy(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
+/// Returns the agent's answer to a failure of its models, if it has one.
+fn final_text(decision: &DecisionBuilder<'_>, kind: ModelErrorKind) -> Option<String> {
+    let profile = decision.profile();
+    let is_answered = match profile.final_text_for {
+        FinalTextFor::Outage => kind.is_outage(),
+        FinalTextFor::All => true,
+    };
+    profile.final_text.clone().filter(|_| is_answered)
+}
+
+fn failure_action(decision: &DecisionBuilder<'_>, error: &ModelError) -> FailureAction {
     let record = &decision.progress;
     let retry = &decision.profile().llm_retry;
     let other = record.next_model().filter(|_| error.kind.another_model_may_help()).map(str::to_owned);
-    if error.not_asked {
-        return other.map_or_else(|| next_look(decision, error), Remedy::Switch);
+    if error.request_not_sent {
+        return other.map_or_else(|| breaker_retry(decision, error), FailureAction::Switch);
     }
     let tries = record.counters.model_failures as usize;
     let takes_over = retry.fallback_first && other.is_some();
-    let delay = retry.delays_ms.get(tries).copied().filter(|_| retry.covers(error.kind) && !takes_over && !error.over_total_limit);
+    let covers = retry.covers(error.kind) || retry.covers_message(&error.message);
+    let delay = retry.delays_ms.get(tries).copied().filter(|_| covers && !takes_over && !error.over_total_limit);
     let Some(delay) = delay else {
-        return other.map_or_else(|| Remedy::GiveUp(error.message.clone()), Remedy::Switch);
+        return other.map_or_else(|| FailureAction::GiveUp(error.message.clone()), FailureAction::Switch);
     };
     let after_ms = error.retry_after_ms.unwrap_or(delay);
-    // With another model, the run does not wait longer for this one than after any other failure.
+    // If another model is available, the wait for this one is no longer than after any other failure.
     if after_ms > delay
         && let Some(other) = other
     {
-        return Remedy::Switch(other);
+        return FailureAction::Switch(other);
     }
     if error.retry_after_ms.is_some() && after_ms > retry.max_retry_after_ms {
-        return Remedy::GiveUp(format!("{} (it asks for a wait of {after_ms} ms, more than this agent waits)", error.message));
+        return FailureAction::GiveUp(format!(
+            "{} (the provider asks for a wait of {after_ms} ms, which exceeds the agent's limit)",
+            error.message
+        ));
     }
     if decision.is_out_of_time_after(after_ms) {
-        return Remedy::GiveUp(format!("{} (the run's time limit leaves no time for another try)", error.message));
+        return FailureAction::GiveUp(format!("{} (the run's time limit leaves no time for another attempt)", error.message));
     }
-    Remedy::Wait(after_ms)
+    FailureAction::Wait(after_ms)
 }
 
-/// Returns when to ask again while the circuit breaker is open. All such waits together are bounded as a provider's `Retry-After`
-/// is. An agent without retries does not wait.
-fn next_look(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
+/// Returns when to retry while the circuit breaker is open. The sum of such waits has the same limit as a provider's `Retry-After`. An
+/// agent without retries does not wait.
+fn breaker_retry(decision: &DecisionBuilder<'_>, error: &ModelError) -> FailureAction {
     let retry = &decision.profile().llm_retry;
-    let Some(least) = retry.delays_ms.first() else { return Remedy::GiveUp(error.message.clone()) };
+    let Some(least) = retry.delays_ms.first() else { return FailureAction::GiveUp(error.message.clone()) };
     let after_ms = error.retry_after_ms.unwrap_or(0).max(*least);
     let waited = decision.progress.counters.left_alone_ms;
     if waited.saturating_add(after_ms) > retry.max_retry_after_ms {
-        return Remedy::GiveUp(format!("{} (the run has waited {waited} ms, and this agent waits no longer)", error.message));
+        return FailureAction::GiveUp(format!("{} (the run has waited {waited} ms, which is the agent's limit)", error.message));
     }
     if decision.is_out_of_time_after(after_ms) {
-        return Remedy::GiveUp(format!("{} (the run's time limit leaves no time to wait)", error.message));
+        return FailureAction::GiveUp(format!("{} (the run's time limit leaves no time to wait)", error.message));
     }
-    Remedy::LeftAlone(after_ms)
+    FailureAction::WaitForBreaker(after_ms)
 }
 
 fn wait(decision: &mut DecisionBuilder<'_>, step: u32, after_ms: u64, error: ProblemBody) -> Next {
@@ -130,24 +139,15 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
     counters.fallback = counters.fallback.saturating_add(1);
     counters.model_failures = 0;
     counters.left_alone_ms = 0;
-    // These are refusals of one model.
+    // These flags belong to the model that refused.
     counters.halved = false;
     counters.unsigned = false;
-    counters.quarantined_tools.clear();
     decision.event(EventBody::RunRetrying { after_ms: 0, error, model: Some(model) });
-    again(decision, step)
+    repeat_step(decision, step)
 }
 
-/// Returns the tool whose definition made the provider refuse the request, if it can be left out.
-fn refused_tool(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<String> {
-    let refused = error.refused_tool.as_ref()?;
-    let is_offered = decision.source_before().offered_in_step().iter().any(|tool| tool.name == *refused);
-    let is_bearable = decision.progress.counters.quarantined_tools.len() < QUARANTINED;
-    (is_offered && is_bearable).then(|| refused.clone())
-}
-
-/// Returns what halving would leave out. Done once: a request that is still too large would stay so.
-fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<LeftOut> {
+/// Returns what halving would drop. A request is halved once: a second time would not help.
+fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<Eviction> {
     let may_shorten = decision.profile().context.strategy != ContextStrategy::None;
     if error.kind != ModelErrorKind::ContextOverflow || decision.progress.counters.halved || !may_shorten {
         return None;
@@ -156,7 +156,7 @@ fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<Left
     (left_out.messages > 0 || left_out.texts > 0).then_some(left_out)
 }
 
-fn compact(decision: &mut DecisionBuilder<'_>, step: u32, left_out: LeftOut) -> Next {
+fn compact(decision: &mut DecisionBuilder<'_>, step: u32, left_out: Eviction) -> Next {
     decision.counters().halved = true;
     decision.event(EventBody::ContextCompacted {
         messages: left_out.messages,
@@ -164,25 +164,18 @@ fn compact(decision: &mut DecisionBuilder<'_>, step: u32, left_out: LeftOut) -> 
         through: None,
         summary: None,
     });
-    again(decision, step)
+    repeat_step(decision, step)
 }
 
-/// Asks again without a tool. Each time there is one tool less, so this ends.
-fn quarantine(decision: &mut DecisionBuilder<'_>, step: u32, name: String, reason: String) -> Next {
-    decision.counters().quarantined_tools.push(name.clone());
-    decision.event(EventBody::ToolQuarantined { name, reason });
-    again(decision, step)
-}
-
-/// Asks again without signed content, so that the conversation survives a change of the account or server behind the model's name.
+/// Repeats the step without signed content: the account or server behind the model's name may have changed.
 fn unsign(decision: &mut DecisionBuilder<'_>, step: u32, error: ProblemBody) -> Next {
     decision.counters().unsigned = true;
     decision.event(EventBody::RunRetrying { after_ms: 0, error, model: None });
-    again(decision, step)
+    repeat_step(decision, step)
 }
 
 /// Repeats the step at once.
-fn again(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
+fn repeat_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     decision.reset(step, "retry");
     decision.abandon_step(step);
     Next::ModelStep

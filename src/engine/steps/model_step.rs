@@ -1,5 +1,4 @@
-//! Model steps: their beginning, and what an answer means for the run. Must not know how a request is built or what a failed call
-//! leads to.
+//! Model steps: how they begin, and the consequences of an answer. Must not know how a request is built, or how a failed call is handled.
 
 use crate::domain::agent::OnLimit;
 use crate::domain::conversation::message::{Message, Part};
@@ -8,15 +7,16 @@ use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTu
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::change::{ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
+use crate::engine::calls::call_as_text;
 use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
-use crate::engine::machine::{Command, DecisionBuilder, End, ModelCall, Next};
-use crate::engine::offer::usable::Missing;
+use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next, RunEnd};
+use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
-use crate::engine::request::window::room::Room;
-use crate::engine::steps::limits;
-use crate::engine::steps::renew::renew;
-use crate::engine::steps::store_answer::{store_answer, store_words};
+use crate::engine::request::window::remaining::TokenBudget;
+use crate::engine::steps::restart_counters;
+use crate::engine::steps::store_answer::{store_answer, store_text};
+use crate::engine::steps::{json_answer, limits};
 use crate::engine::strategy::hooks::Answer;
 use crate::engine::strategy::{self, stop_analysis};
 
@@ -29,7 +29,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         return limits::fail_for_time(decision);
     }
     let was_forced = decision.progress.counters.force_final;
-    renew(decision);
+    restart_counters::restart(decision);
     if let Some(next) = strategy::of(decision.profile()).begin(decision) {
         return next;
     }
@@ -44,7 +44,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
                     return Next::fail(ProblemCode::MaxRounds, detail);
                 }
                 OnLimit::Message => {
-                    decision.say(prompts::LIMIT_MESSAGE, FinishReason::MaxRounds);
+                    decision.add_assistant_text(prompts::LIMIT_MESSAGE, FinishReason::MaxRounds);
                     return Next::complete(FinishReason::MaxRounds);
                 }
             }
@@ -56,7 +56,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         decision.hint(prompts::NO_LONGER_FORCED);
     }
     decision.set_status(RunStatus::Processing, None);
-    if decision.source().missing() == Missing::Ranking {
+    if decision.source().missing() == Prerequisite::Ranking {
         decision.command(Command::RankTools);
         return Next::Wait;
     }
@@ -67,7 +67,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
 pub fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     let announced = decision.source().announced();
     decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
-    if let Some(Room { window, used, remaining, measure }) = call.room {
+    if let Some(TokenBudget { window, used, remaining, measure }) = call.room {
         let (unit, tokenizer) = (decision.profile().context.unit, measure.tokenizer());
         decision.event(EventBody::ContextBudget { unit, window, used, remaining, tokenizer });
     }
@@ -75,7 +75,7 @@ pub fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     Next::Wait
 }
 
-/// Ends the turn with the stored answer, unless a message has joined that it does not know of.
+/// Ends the turn with the stored answer, unless a message has joined that the answer does not know.
 pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(prompts::JOINED);
@@ -84,7 +84,7 @@ pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Nex
     Next::complete(reason)
 }
 
-/// Takes in an answer. `None` if no model was asked, or the answer is known.
+/// Accepts an answer. `None` if no model call is open, or the answer was accepted before.
 pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Option<Answer> {
     let step = decision.open_model_step()?;
     if decision.before.history.iter().any(|known| known.id == message.id) {
@@ -98,16 +98,16 @@ pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelT
 
 /// Judges an answer of the loop's own model. `before` is the usage without it.
 pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
-    let Answer { step, message, turn, closing } = answer;
+    let Answer { step, message, turn, closing } = json_answer::enforced(decision, answer);
     let usage = turn.usage;
     let is_last = decision.progress.counters.force_final;
     let limit = decision.profile().options.max_output_tokens;
     if is_used_up(&message, &turn, limit) && !decision.progress.has_unseen_messages() {
-        store_words(decision, step, message.clone(), closing, usage);
+        store_text(decision, step, message.clone(), closing, usage);
         let detail = prompts::output_used_up(limit, has_reasoned(&message, &turn));
         return Next::fail_for_good(ProblemCode::from(ModelErrorKind::EmptyResponse), detail);
     }
-    // A correction is no round: rounds are for work, and corrections have their own limit.
+    // A correction counts as no round: rounds are for work, and corrections have their own limit.
     if let Some(malformed) = &turn.malformed {
         return correct(decision, step, &message, malformed, usage);
     }
@@ -117,20 +117,26 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
         counters.rounds = counters.rounds.saturating_add(1);
     }
     let asks_again = decision.profile().empty_replies > 0;
-    let verdict = judge(&message, turn.finish, is_last, asks_again);
+    let verdict = match classify_answer(&message, turn.finish, is_last, asks_again) {
+        AnswerClassification::Final if asks_again && call_as_text::is_call(decision, &message) => AnswerClassification::Worded,
+        verdict => verdict,
+    };
     let counters = decision.counters();
     match verdict {
-        Verdict::Final | Verdict::Calls => (counters.empty_replies, counters.cut_answers) = (0, 0),
-        Verdict::CutCalls | Verdict::Refused => counters.empty_replies = 0,
-        Verdict::Empty | Verdict::Hollow => {}
+        AnswerClassification::Final | AnswerClassification::Calls => (counters.empty_replies, counters.cut_answers) = (0, 0),
+        AnswerClassification::CutCalls | AnswerClassification::Refused => counters.empty_replies = 0,
+        AnswerClassification::Empty
+        | AnswerClassification::Hollow
+        | AnswerClassification::Worded
+        | AnswerClassification::Uncallable => {}
     }
     match verdict {
-        Verdict::Refused => {
-            store_words(decision, step, message, closing, usage);
+        AnswerClassification::Refused => {
+            store_text(decision, step, message, closing, usage);
             Next::EndTurn(FinishReason::Refused)
         }
-        Verdict::Final => {
-            if let Some(shortfall) = stop_analysis::must_go_on(decision, &message, turn.finish, is_last) {
+        AnswerClassification::Final => {
+            if let Some(shortfall) = stop_analysis::shortfall_of(decision, &message, turn.finish, is_last) {
                 decision.set_aside(step, message);
                 decision.complete_step(step, Some(usage));
                 let hint = stop_analysis::nudge(decision, shortfall);
@@ -138,28 +144,37 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
                 return Next::ModelStep;
             }
             let reason = last_reason(decision, before, is_last).unwrap_or(turn.finish.as_finish_reason());
-            store_words(decision, step, message, closing, usage);
+            store_text(decision, step, message, closing, usage);
             Next::EndTurn(reason)
         }
-        Verdict::Calls | Verdict::CutCalls => {
-            let completeness = if matches!(verdict, Verdict::Calls) { Completeness::Whole } else { Completeness::Cut };
+        AnswerClassification::Calls | AnswerClassification::CutCalls => {
+            let completeness = if matches!(verdict, AnswerClassification::Calls) { Completeness::Whole } else { Completeness::Cut };
             decision.counters().cut_answers += u32::from(completeness == Completeness::Cut);
             let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), completeness);
             store_answer(decision, step, message, closing, usage);
             Next::ToolStep(calls)
         }
-        Verdict::Empty => {
-            store_words(decision, step, message, closing, usage);
+        AnswerClassification::Empty => {
+            store_text(decision, step, message, closing, usage);
             nudge(decision, prompts::EMPTY_REPLY, is_last)
         }
-        Verdict::Hollow => {
+        AnswerClassification::Hollow => {
             store_answer(decision, step, message, closing, usage);
             nudge(decision, prompts::HOLLOW_CALLS, is_last)
+        }
+        AnswerClassification::Worded => {
+            decision.set_aside(step, message);
+            decision.complete_step(step, Some(usage));
+            nudge(decision, prompts::WORDED_CALL, is_last)
+        }
+        AnswerClassification::Uncallable => {
+            store_text(decision, step, message, closing, usage);
+            ask_for_words(decision)
         }
     }
 }
 
-/// Asks again after a malformed answer, and tells the fault. All that was shown of the answer is void.
+/// Repeats the model call after a malformed answer, with its fault. All shown parts of the answer are void.
 fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, malformed: &MalformedAnswer, usage: Usage) -> Next {
     if !message.parts.is_empty() {
         decision.reset(step, "malformed");
@@ -169,15 +184,15 @@ fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, mal
     counters.malformed_answers = counters.malformed_answers.saturating_add(1);
     let is_once_too_often = counters.malformed_answers > decision.profile().llm_retry.validation_retries;
     if is_once_too_often && !decision.progress.has_unseen_messages() {
-        let detail = format!("the model was asked for one JSON object and wrote something else: {}", malformed.reason);
+        let detail = format!("the model's answer is not the one JSON object that was requested: {}", malformed.reason);
         return Next::fail(ProblemCode::InvalidOutput, detail);
     }
-    decision.hint(&prompts::malformed_answer(&malformed.reason, &malformed.said));
+    decision.hint(&prompts::malformed_answer(&malformed.reason, &malformed.quoted));
     Next::ModelStep
 }
 
-/// Asks again after an empty answer; then once without tools; then gives up. An empty answer is never a success: the user reads the
-/// agent's `final_text`, if there is one, and the run bears the error.
+/// Repeats the model call after an empty answer, then once without tools, then gives up. An empty answer is never a success: the user reads
+/// the agent's `final_text`, if it has one, and the run keeps the error.
 fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(hint);
@@ -187,11 +202,7 @@ fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next 
     let counters = decision.counters();
     counters.empty_replies = counters.empty_replies.saturating_add(1);
     if is_last || limit == 0 {
-        let error = ProblemCode::from(ModelErrorKind::EmptyResponse).body("the model's answers were empty");
-        return Next::End(match decision.profile().final_text.clone() {
-            Some(text) => End::LastWords(text, error),
-            None => End::Failed(error),
-        });
+        return give_up(decision, "the model sent only empty answers");
     }
     if counters.empty_replies >= limit {
         decision.force_final(prompts::FORCED_EMPTY);
@@ -201,28 +212,54 @@ fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next 
     Next::ModelStep
 }
 
-/// The kind of an answer.
-enum Verdict {
-    Refused,
-    /// Calls to execute, or to answer with errors.
-    Calls,
-    /// Calls that were cut at the output limit.
-    CutCalls,
-    /// The end of the turn.
-    Final,
-    /// Nothing to show or do.
-    Empty,
-    /// Calls are announced and missing.
-    Hollow,
+/// Asks again after a forced answer that holds nothing but calls, which cannot be made any more; then gives up.
+fn ask_for_words(decision: &mut DecisionBuilder<'_>) -> Next {
+    let limit = decision.profile().empty_replies;
+    let counters = decision.counters();
+    counters.empty_replies = counters.empty_replies.saturating_add(1);
+    if counters.empty_replies > limit && !decision.progress.has_unseen_messages() {
+        return give_up(decision, "the model called tools after the last of them was withdrawn, and gave no answer");
+    }
+    decision.hint(prompts::NO_TOOLS);
+    Next::ModelStep
 }
 
-/// Returns whether the output limit was reached before the model wrote or called anything: the same request would fail again. Some
-/// servers report such an answer as complete.
+/// Ends a run without an answer: by the agent's `final_text`, if there is one.
+fn give_up(decision: &DecisionBuilder<'_>, detail: &str) -> Next {
+    let error = ProblemCode::from(ModelErrorKind::EmptyResponse).body(detail);
+    Next::End(match decision.profile().final_text.clone() {
+        Some(text) => RunEnd::LastWords(text, error),
+        None => RunEnd::Failed(error),
+    })
+}
+
+/// The kind of an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AnswerClassification {
+    Refused,
+    /// Calls to execute or to refuse.
+    Calls,
+    /// Calls that the output limit cut.
+    CutCalls,
+    /// The last answer of the turn.
+    Final,
+    /// No text and no calls.
+    Empty,
+    /// The finish reason announces calls, but the answer has none.
+    Hollow,
+    /// A call is written as text.
+    Worded,
+    /// Nothing but calls, where none can be made any more.
+    Uncallable,
+}
+
+/// Returns whether the output limit was reached before the model wrote or called anything: the same request would fail again. Some servers
+/// report such an answer as complete.
 fn is_used_up(message: &Message, turn: &ModelTurn, limit: Option<u32>) -> bool {
     let ModelTurn { finish, usage, .. } = turn;
     let is_at_limit = !usage.estimated && limit.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
     let is_cut = *finish == ModelFinish::Length || (is_at_limit && *finish != ModelFinish::Refused);
-    let has_words = !message.text().trim().is_empty() || turn.malformed.as_ref().is_some_and(|wrong| !wrong.said.trim().is_empty());
+    let has_words = message.shows_something() || turn.malformed.as_ref().is_some_and(|wrong| !wrong.quoted.trim().is_empty());
     is_cut && !has_words && message.tool_calls().next().is_none()
 }
 
@@ -230,18 +267,21 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
     turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
 }
 
-/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Text is
-/// the answer, even if it announces more work, unless the loop `asks_again`.
-fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
-    let has_text = !message.text().trim().is_empty();
-    let has_calls = !is_last && message.tool_calls().next().is_some();
+/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Text ends the
+/// turn, even if it announces more work, unless the loop `asks_again`.
+fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> AnswerClassification {
+    // A picture is an answer, too.
+    let has_text = message.shows_something();
+    let has_called = message.tool_calls().next().is_some();
+    let has_calls = !is_last && has_called;
     match finish {
-        ModelFinish::Refused => Verdict::Refused,
-        ModelFinish::Length if has_calls => Verdict::CutCalls,
-        ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => Verdict::Calls,
-        ModelFinish::ToolCalls if !is_last && has_text && asks_again => Verdict::Hollow,
-        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length if has_text => Verdict::Final,
-        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => Verdict::Empty,
+        ModelFinish::Refused => AnswerClassification::Refused,
+        ModelFinish::Length if has_calls => AnswerClassification::CutCalls,
+        ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => AnswerClassification::Calls,
+        ModelFinish::Stop | ModelFinish::ToolCalls if has_called && !has_text && asks_again => AnswerClassification::Uncallable,
+        ModelFinish::ToolCalls if !is_last && has_text && asks_again => AnswerClassification::Hollow,
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length if has_text => AnswerClassification::Final,
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => AnswerClassification::Empty,
     }
 }
 

@@ -1,5 +1,4 @@
-//! The order in which the calls of a tool step start, and when the step waits or ends. Must not know what outcomes mean for the
-//! model.
+//! The order in which the calls of a tool step start, and when the step waits or ends. Must not know what outcomes mean for the model.
 
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::event::EventBody;
@@ -9,7 +8,7 @@ use crate::domain::run::change::ReleaseCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;
-use crate::engine::calls::{approval, ask_user, unknown_outcome};
+use crate::engine::calls::{approval, ask_user, client_call, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
@@ -29,7 +28,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     let mut under_way = asked(decision).1;
     let may_begin = !decision.facts.draining;
     if may_begin {
-        approval::take_denials(decision, step);
+        approval::store_denials(decision, step);
     }
     if may_begin && failure(decision, step).is_none() {
         begin_calls(decision, step, &mut under_way);
@@ -40,66 +39,75 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     if let Some((code, detail)) = failure(decision, step) {
         return Next::fail(code, detail);
     }
-    // Otherwise only calls behind a human's decision are left.
+    // All calls that remain wait for a human's decision.
     if !may_begin && (!in_state(decision, ToolCallState::Planned).is_empty() || approval::has_answer(decision, step)) {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
-    if let Some(id) = asked(decision).0.first() {
+    let (to_client, to_user): (Vec<CallId>, Vec<CallId>) =
+        asked(decision).0.into_iter().partition(|id| client_call::is_client_call(decision, id));
+    if let Some(id) = to_user.first() {
         return wait_for_answers(decision, id, WaitReason::Input);
     }
     if let Some(id) = in_state(decision, ToolCallState::AwaitingApproval).first() {
         return wait_for_answers(decision, id, WaitReason::Approval);
     }
+    if let Some(id) = to_client.first() {
+        return wait_for_answers(decision, id, WaitReason::ClientTool);
+    }
     Next::CallsDone(step)
 }
 
-/// Starts the calls that may run beside those `under_way`, in their order, and asks about those that need approval.
+/// Starts the calls that may run beside those `under_way`, in order, and asks about those that need approval.
 ///
-/// An [exclusive](is_alone) call is a barrier: it starts after all earlier calls finish, and later calls wait for it, so that its
-/// effects keep the model's order. If a human allows one call before another, that is the order.
+/// An [exclusive](is_exclusive) call is a barrier: it starts after all earlier calls finish, and later calls wait for it. So its effects keep
+/// the model's order. If a human allows one call before another, that order holds.
 fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
     let limit = decision.profile().tool_parallelism.max(1) as usize;
-    let mut one_is_alone = under_way.iter().any(|id| is_alone(decision, id));
-    // Of the calls looked at so far: one waits for a human, an exclusive one does, and one must start before any later one.
-    let (mut one_waits, mut one_alone_waits, mut one_is_next) = (false, false, false);
+    let mut exclusive_runs = under_way.iter().any(|id| is_exclusive(decision, id));
+    // Whether one of the earlier calls waits for a human, an exclusive one of them does, and one must start before any later call.
+    let (mut call_waits, mut exclusive_waits, mut must_start_first) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {
         let Some(call) = decision.progress.call(&id) else { continue };
-        let (is_alone, is_asked_about) = (is_alone(decision, &id), decision.progress.question_about(&id).is_some());
+        let (is_exclusive, is_asked_about) = (is_exclusive(decision, &id), decision.progress.question_about(&id).is_some());
         if !call.has_not_begun() {
             let waits = call.outcome.is_none() && is_asked_about;
-            one_waits |= waits;
-            one_alone_waits |= waits && is_alone;
+            call_waits |= waits;
+            exclusive_waits |= waits && is_exclusive;
             continue;
         }
-        // Questions are asked at once, so that humans can decide meanwhile.
+        // Questions are asked at once, so that humans and clients can answer meanwhile.
         let is_full = under_way.len() >= limit;
-        if is_full && !approval::is_to_be_asked(decision, &id) {
+        let (is_question, is_client_call) = (ask_user::is_question(decision, &id), client_call::is_client_call(decision, &id));
+        if is_full && !is_client_call && !approval::needs_question(decision, &id) {
             continue;
         }
         if refuse_dropped(decision, &id) {
             continue;
         }
-        let is_question = ask_user::is_question(decision, &id);
-        if !is_question && !approval::is_to_be_asked(decision, &id) {
-            let stands_back = !under_way.is_empty() && (is_alone || one_is_alone);
-            one_is_next |= stands_back;
-            if one_is_next || !is_asked_about && (one_alone_waits || is_alone && one_waits) {
-                one_alone_waits |= is_alone;
+        if !is_question && !approval::needs_question(decision, &id) {
+            let must_wait = !under_way.is_empty() && (is_exclusive || exclusive_runs);
+            must_start_first |= must_wait;
+            if must_start_first || !is_asked_about && (exclusive_waits || is_exclusive && call_waits) {
+                exclusive_waits |= is_exclusive;
                 continue;
             }
         }
-        if !approval::is_given(decision, &id) {
-            one_waits = true;
-            one_alone_waits |= is_alone;
+        if !approval::is_allowed(decision, &id) {
+            call_waits = true;
+            exclusive_waits |= is_exclusive;
             continue;
         }
-        if is_question {
-            ask_user::begin(decision, &id);
-            one_waits |= decision.progress.asks_user(&id);
+        if is_question || is_client_call {
+            if is_question {
+                ask_user::begin(decision, &id);
+            } else {
+                client_call::begin(decision, &id);
+            }
+            call_waits |= decision.progress.waits_for_answer(&id);
             continue;
         }
-        one_is_alone |= is_alone;
+        exclusive_runs |= is_exclusive;
         if unknown_outcome::is_of_earlier_run(decision, &id) {
             decision.take_over_call(&id);
         } else {
@@ -110,14 +118,20 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
 }
 
 /// Returns whether a call is exclusive.
-fn is_alone(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+fn is_exclusive(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.call(id) else { return false };
     decision.before.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
 }
 
-/// Waits, because every call that is left waits for a human; the event names this one.
+/// Releases the run, because every remaining call waits for a human; the event names this call.
 fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: WaitReason) -> Next {
-    let id = decision.progress.question_about(id).map(|question| question.id.to_string());
+    let id = match reason {
+        // The client's result names the call.
+        WaitReason::ClientTool => Some(id.to_string()),
+        WaitReason::Approval | WaitReason::Input | WaitReason::Backoff | WaitReason::Budget => {
+            decision.progress.question_about(id).map(|question| question.id.to_string())
+        }
+    };
     decision.event(EventBody::RunWaiting { reason, id, detail: None });
     decision.set_status(RunStatus::Waiting, Some(reason));
     let first_to_expire = decision.progress.inputs.iter().filter_map(|question| question.expires_in_ms).min();
@@ -136,7 +150,7 @@ fn refuse_dropped(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     true
 }
 
-/// Returns why the outcomes so far end the run, if the agent says so.
+/// Returns why the outcomes so far fail the run, if the agent is configured so.
 fn failure(decision: &DecisionBuilder<'_>, step: u32) -> Option<(ProblemCode, String)> {
     let profile = decision.profile();
     if profile.on_unknown == OnUnknown::Fail
@@ -147,7 +161,7 @@ fn failure(decision: &DecisionBuilder<'_>, step: u32) -> Option<(ProblemCode, St
     if profile.tool_error == ToolErrorPolicy::FailRun
         && let Some(call) = decision.progress.batch(step).find(|call| call.state == ToolCallState::Failed)
     {
-        let text = call.outcome.as_ref().map(|outcome| tool_results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+        let text = call.outcome.as_ref().map(|outcome| tool_results::cut_text(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
         return Some((ProblemCode::ToolFailed, format!("{} failed: {text}", call.name)));
     }
     None

@@ -6,25 +6,29 @@ use crate::domain::model::Usage;
 use crate::domain::run::FinishReason;
 use crate::engine::machine::{DecisionBuilder, PartialAnswer};
 
-pub fn store_answer(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+pub fn store_answer(decision: &mut DecisionBuilder<'_>, step: u32, mut message: Message, closing: Vec<EventBody>, usage: Usage) {
+    // Some providers report a plain stop with calls.
+    if message.finish_reason == Some(FinishReason::Stop) && message.tool_calls().next().is_some() {
+        message.finish_reason = Some(FinishReason::ToolCalls);
+    }
     for event in closing {
         decision.event(event);
     }
-    // An answer without parts was not shown, and is not kept.
+    // An answer without parts has not been shown, and is not stored.
     if !message.parts.is_empty() {
         decision.complete_message(message);
     }
     decision.complete_step(step, Some(usage));
 }
 
-/// Stores an answer whose calls are not executed.
-pub fn store_words(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+/// Stores an answer without its calls, which are not executed.
+pub fn store_text(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     let (message, closing) = without_calls(decision, step, message, closing, "calls_dropped");
     store_answer(decision, step, message, closing, usage);
 }
 
-/// Drops calls that are not executed, because a call without a result cannot be sent. If some were shown, all is void and the words
-/// are shown again, so that readers of the log have what is stored.
+/// Removes calls that are not executed, because a call without a result cannot be sent. If calls were shown, all parts are voided and the
+/// text is shown again, so that readers of the log see the stored answer.
 fn without_calls(
     decision: &mut DecisionBuilder<'_>,
     step: u32,
@@ -43,7 +47,7 @@ fn without_calls(
     (message, Vec::new())
 }
 
-/// Keeps the words of a stopped answer. Without words the step stays open, and its end voids what was shown.
+/// Stores the text of a stopped answer. Without text the step stays open, and its end voids the shown parts.
 pub fn keep_partial(
     decision: &mut DecisionBuilder<'_>,
     step: u32,

@@ -1,4 +1,4 @@
-//! Tool steps: their beginning, their recovery, and what their outcomes mean for the run. Must not know in what order calls start.
+//! Tool steps: their beginning, their recovery, and the consequences of their outcomes. Must not know in which order calls start.
 
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelErrorKind;
@@ -6,23 +6,23 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::change::{Change, ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::engine::calls::outcome::{finish_call, record_outcome, was_made};
+use crate::engine::calls::outcome::{finish_call, mark_started, record_outcome};
 use crate::engine::calls::read_calls::PlannedCall;
 use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
-use crate::engine::steps::renew::renew;
+use crate::engine::steps::restart_counters;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
 /// Characters of a result in the run's error.
 const QUOTED_CHARS: usize = 500;
 
-/// The most answers in a row that may be cut inside a tool call.
+/// The most answers in a row that the output limit may cut inside a tool call.
 const CUT_ANSWERS: u32 = 2;
 
-/// Begins the step: all calls are stored with their message, and refused calls get their outcome at once.
+/// Begins the step: stores all calls with their message, and an outcome for each refused call.
 pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
     let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
     decision.set_status(RunStatus::ToolLoop, None);
@@ -36,13 +36,13 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> N
     Next::Advance
 }
 
-/// Resumes a step after a claim or a reload. It is unknown how far `started` calls got, except those under way in this worker.
+/// Resumes a step after a claim or a reload. The progress of `started` calls is unknown, except of those under way in this worker.
 pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
     let unstarted: Vec<CallId> = unstarted.filter(|id| decision.facts.under_way.contains(id)).collect();
     for id in unstarted {
-        was_made(decision, &id);
+        mark_started(decision, &id);
     }
     let started = decision.progress.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| decision.facts.under_way.contains(id));
@@ -52,15 +52,15 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     }
     decision.set_status(RunStatus::ToolLoop, None);
     for id in under_way {
-        // Its server was told that there is no answer, when the question could not be stored.
+        // The question could not be stored, so its server was told that there is no answer.
         unknown_outcome::close_questions_of_server(decision, &id);
     }
     if decision.facts.draining {
-        // The run is handed back when those have ended, and the others are judged then.
+        // The run is handed back after the calls under way; then the others are judged.
         return Next::Wait;
     }
     for id in lost {
-        unknown_outcome::judge(decision, &id);
+        unknown_outcome::resolve(decision, &id);
     }
     Next::Advance
 }
@@ -69,7 +69,7 @@ pub fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOu
     if record_outcome(decision, id, outcome) { Next::Advance } else { Next::Wait }
 }
 
-/// Turns the results into a message, and asks the model again.
+/// Stores the results as a message, and begins the next model step.
 pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     tool_message::add(decision, step);
     decision.complete_step(step, None);
@@ -79,7 +79,7 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     }
     let strategy = strategy::of(decision.profile());
     strategy.calls_done(decision);
-    renew(decision);
+    restart_counters::restart(decision);
     if decision.progress.counters.cut_answers > CUT_ANSWERS {
         let detail =
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
@@ -88,7 +88,7 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     // A message that joined meanwhile is for the model.
     if approval::ends_turn(decision, step) && !has_unheard {
         strategy.ended(decision);
-        decision.say(prompts::DENIED, FinishReason::Stop);
+        decision.add_assistant_text(prompts::DENIED, FinishReason::Stop);
         return Next::complete(FinishReason::Stop);
     }
     // The rounds of a plan are its steps.
@@ -98,23 +98,23 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     Next::ModelStep
 }
 
-/// Ends a run that was made to undo a call: the model has nothing to say before the user writes again.
+/// Ends a run that only undoes a call: the model is not asked before the user writes again.
 fn end_undoing(decision: &DecisionBuilder<'_>, step: u32) -> Option<Next> {
     let undo = decision.progress.batch(step).find(|call| call.undoes.is_some())?;
     if undo.state == ToolCallState::Done {
         return Some(Next::complete(FinishReason::Stop));
     }
-    let said = undo.outcome.as_ref().map(|outcome| tool_results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+    let result = undo.outcome.as_ref().map(|outcome| tool_results::cut_text(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
     let (code, detail) = match undo.state {
         ToolCallState::Unknown => {
             (ProblemCode::ToolOutcomeUnknown, format!("it is not known whether {} has taken the call back", undo.name))
         }
-        _ => (ProblemCode::ToolFailed, format!("the call was not taken back: {} said: {said}", undo.name)),
+        _ => (ProblemCode::ToolFailed, format!("the call was not taken back: {} said: {result}", undo.name)),
     };
     Some(Next::fail(code, detail))
 }
 
-/// Counts rounds without progress, and adds a hint when there are too many.
+/// Counts rounds without progress, and adds a hint at the limit.
 fn count_rounds(decision: &mut DecisionBuilder<'_>, step: u32) {
     let profile = decision.profile();
     let has_only_errors = decision.progress.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));

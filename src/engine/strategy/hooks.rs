@@ -1,4 +1,4 @@
-//! The hooks of a strategy, whose defaults are the strategy `loop`.
+//! The hooks of a strategy. Their defaults are the strategy `loop`.
 
 use std::ops::ControlFlow;
 
@@ -17,28 +17,28 @@ pub struct Answer {
 }
 
 pub trait Hooks {
-    /// Begins the next model call, unless the loop is to begin it.
+    /// Begins the next model call; `None` if the loop begins it.
     fn begin(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
         None
     }
 
-    /// Takes in the order of the tools, unless the loop has asked for it.
+    /// Uses a ranking of tools; `None` if the loop asked for it.
     fn ranked(&self, _: &mut DecisionBuilder<'_>, _: &RankedTools) -> Option<Next> {
         None
     }
 
-    /// Judges an answer, or hands it to the loop.
+    /// Judges an answer, or returns it to the loop.
     fn answered(&self, _: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
         ControlFlow::Continue(answer)
     }
 
-    /// Called when the calls of a tool step have their outcomes.
+    /// Runs when all calls of a tool step have their outcomes.
     fn calls_done(&self, _: &mut DecisionBuilder<'_>) {}
 
-    /// Called when a message has joined that no model has read.
+    /// Runs when a message has joined that no model has read.
     fn joined(&self, _: &mut DecisionBuilder<'_>) {}
 
-    /// Continues after the strategy's own model call has failed for good.
+    /// Continues after the strategy's own model call has finally failed.
     fn model_failed(&self, _: &mut DecisionBuilder<'_>, _: u32) -> Next {
         Next::ModelStep
     }

@@ -1,4 +1,4 @@
-//! Strategies: how a run gets from a question to an answer.
+//! Strategies: which model calls and tool calls lead from a question to an answer. Must not know how a call is made.
 
 pub mod hooks;
 pub mod json_answers;
@@ -12,6 +12,6 @@ use crate::domain::run::plan::Strategy;
 pub fn of(profile: &AgentProfile) -> &'static dyn hooks::Hooks {
     match profile.strategy {
         Strategy::Loop => &hooks::Loop,
-        Strategy::PlanExecute => &plan::hooks::PlanExecute,
+        Strategy::PlanExecute => &plan::execute_plan::PlanExecute,
     }
 }

@@ -1,5 +1,5 @@
-//! Stop analysis: whether an answer says that work is left, asks back, or claims a change. Judged by phrases, which are data; the
-//! loop decides what follows.
+//! Stop analysis: detects that an answer leaves work undone, deflects, or claims a change that was not made. Phrases, which are data,
+//! decide; the loop decides the consequence.
 
 use std::sync::Arc;
 
@@ -12,55 +12,60 @@ use crate::engine::machine::DecisionBuilder;
 use crate::engine::offer::usable::usable;
 use crate::engine::prompts;
 use crate::engine::steps::limits;
+use crate::support::search_words::{holds, words};
 use crate::support::text::prefix_chars;
-use crate::support::words::{holds, words};
 
 /// Characters of an answer that are analysed.
 const READ_CHARS: usize = 20_000;
 
-/// A shorter question, in characters, is for the user.
+/// A question that is shorter, in characters, is meant for the user.
 const SHORT_QUESTION: usize = 300;
 
-/// The most words between a claim and its action.
-const CLAIM_REACH: usize = 4;
+/// The most words between a claim and its verb.
+const CLAIM_DISTANCE: usize = 4;
 
 /// Why an answer does not end the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortfall {
-    /// Work is left.
+pub enum IncompleteReason {
+    /// The answer leaves work undone.
     Incomplete,
-    /// The answer asks back, offers or refuses.
+    /// The answer asks back, offers help or refuses.
     Deflection,
 }
 
-/// Classifies an answer. If it says that all is done, that is believed.
-fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
+/// Classifies an answer. A statement that all is done overrides the other phrases.
+fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<IncompleteReason> {
     let text = prefix_chars(text.trim(), READ_CHARS);
-    let said = words(text);
-    let says = |which: Phrases| analysis.phrases(which).iter().any(|phrase| holds(&said, &words(phrase)));
+    let sentence = words(text);
+    let says = |which: Phrases| analysis.phrases(which).iter().any(|phrase| holds(&sentence, &words(phrase)));
     if says(Phrases::Completion) {
         return None;
     }
     if analysis.incomplete > 0 && says(Phrases::Incomplete) {
-        return Some(Shortfall::Incomplete);
+        return Some(IncompleteReason::Incomplete);
     }
     let asks = text.contains(['?', '\u{ff1f}']);
     if analysis.deflection == 0 || (says(Phrases::Presentation) && !asks && !says(Phrases::Deferral)) {
         return None;
     }
     let is_short = asks && text.chars().count() < SHORT_QUESTION;
-    (is_short || says(Phrases::Deflection)).then_some(Shortfall::Deflection)
+    (is_short || says(Phrases::Deflection)).then_some(IncompleteReason::Deflection)
 }
 
-/// Returns why the model must continue after an answer in words, if it must. Only a model that has worked can have stopped too
-/// early, and it must then be allowed to continue.
-pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: ModelFinish, is_last: bool) -> Option<Shortfall> {
+/// Returns why the model must continue after an answer in words, if it must. Unless the agent says otherwise, only a model that has
+/// worked can have stopped too early. It must be allowed to continue.
+pub fn shortfall_of(
+    decision: &DecisionBuilder<'_>,
+    message: &Message,
+    finish: ModelFinish,
+    is_last: bool,
+) -> Option<IncompleteReason> {
     let (profile, record) = (decision.profile(), &decision.progress);
     let analysis = &profile.response_analysis;
     if (analysis.incomplete == 0 && analysis.deflection == 0) || profile.options.output_schema.is_some() {
         return None;
     }
-    let has_worked = record.calls.iter().any(|call| call.state == ToolCallState::Done);
+    let has_worked = analysis.before_success || record.calls.iter().any(|call| call.state == ToolCallState::Done);
     let may_work = !is_last
         && finish == ModelFinish::Stop
         && record.counters.rounds < profile.max_rounds
@@ -73,10 +78,10 @@ pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: Mod
     }
     let shortfall = shortfall(analysis, &message.text())?;
     let may_be_told = match shortfall {
-        Shortfall::Incomplete => record.counters.continuations < analysis.incomplete,
-        Shortfall::Deflection => {
+        IncompleteReason::Incomplete => record.counters.continuations < analysis.incomplete,
+        IncompleteReason::Deflection => {
             let most = analysis.deflection_calls as usize;
-            // A model that asks a human who has denied a call is right.
+            // A model may ask back after a human has denied a call.
             let was_denied = record.calls.iter().any(|call| call.state == ToolCallState::Denied);
             !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
         }
@@ -84,41 +89,42 @@ pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: Mod
     may_be_told.then_some(shortfall)
 }
 
-/// Counts a nudge, and returns its words.
-pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'static str {
+/// Counts a nudge, and returns its text.
+pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: IncompleteReason) -> &'static str {
     let counters = decision.counters();
     let (counter, hint) = match shortfall {
-        Shortfall::Incomplete => (&mut counters.continuations, prompts::GO_ON_WORKING),
-        Shortfall::Deflection => (&mut counters.deflections, prompts::GO_ON_UNASKED),
+        IncompleteReason::Incomplete => (&mut counters.continuations, prompts::CONTINUE_WORK),
+        IncompleteReason::Deflection => (&mut counters.deflections, prompts::CONTINUE_WITHOUT_QUESTIONS),
     };
     *counter = counter.saturating_add(1);
     hint
 }
 
-/// Returns whether a sentence of a text claims a change. Questions and negated sentences claim nothing.
+/// Returns whether a sentence of a text claims a change. Questions and negated sentences claim none.
 fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
     let list = |which: Phrases| -> Vec<Vec<String>> { analysis.phrases(which).iter().map(|phrase| words(phrase)).collect() };
     let (claims, actions, negations) = (list(Phrases::Claim), list(Phrases::Action), list(Phrases::Negation));
-    let any_in = |said: &[String], phrases: &[Vec<String>]| phrases.iter().any(|phrase| holds(said, phrase));
+    let any_in =
+        |words_of_sentence: &[String], phrases: &[Vec<String>]| phrases.iter().any(|phrase| holds(words_of_sentence, phrase));
     prefix_chars(text, READ_CHARS)
         .split_inclusive(['.', '!', '?', ';', '\n', '\u{3002}', '\u{ff1f}', '\u{ff01}'])
         .filter(|sentence| !sentence.ends_with(['?', '\u{ff1f}']))
         .map(words)
-        .filter(|said| !any_in(said, &negations))
-        .any(|said| {
-            (0..said.len()).any(|at| {
-                let rest = &said[at..];
+        .filter(|words_of_sentence| !any_in(words_of_sentence, &negations))
+        .any(|words_of_sentence| {
+            (0..words_of_sentence.len()).any(|at| {
+                let rest = &words_of_sentence[at..];
                 let made = claims.iter().filter(|claim| !claim.is_empty() && rest.starts_with(claim));
                 let mut after = made.map(|claim| &rest[claim.len()..]);
                 after.any(|after| {
-                    let reached = actions.iter().map(|action| (action, CLAIM_REACH + action.len()));
+                    let reached = actions.iter().map(|action| (action, CLAIM_DISTANCE + action.len()));
                     reached.into_iter().any(|(action, reach)| holds(&after[..reach.min(after.len())], action))
                 })
             })
         })
 }
 
-/// Returns whether a call may have changed anything. Calls of unknown outcome, or of unknown tools, may have.
+/// Returns whether a call may have changed anything. Calls with an unknown outcome, or of unknown tools, may have.
 fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[Arc<ToolDefinition>]) -> bool {
     let may_have_acted = match state {
         ToolCallState::Done => !is_error,
@@ -130,13 +136,13 @@ fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[A
     may_have_acted && !tools.iter().find(|tool| tool.name == name).is_some_and(changes_nothing)
 }
 
-/// Returns whether messages have results of calls that may have changed anything.
+/// Returns whether messages contain results of calls that may have changed anything.
 fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools: &[Arc<ToolDefinition>]) -> bool {
     messages.flat_map(Message::tool_results).any(|result| may_have_changed(&result.name, result.state, result.is_error, tools))
 }
 
 /// Returns whether the messages of a run end with a claim of a change that was not made.
-fn claims_in_vain(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
+fn ends_with_false_claim(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
     let answer = messages.iter().rfind(|message| message.role == Role::Assistant && !message.internal);
     answer.is_some_and(|answer| answer.status == MessageStatus::Complete && claims_change(analysis, &answer.text()))
         && !has_changed_something(messages.iter().copied(), tools)
@@ -149,13 +155,13 @@ fn of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
     messages
 }
 
-/// Returns whether the run ends here with such a claim.
-pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
+/// Returns whether the run ends with such a claim.
+pub fn run_ends_with_false_claim(decision: &DecisionBuilder<'_>) -> bool {
     let analysis = &decision.profile().response_analysis;
     if !analysis.claims {
         return false;
     }
-    // Older messages of the run may not be loaded any more; the rows of its calls are.
+    // Older messages of the run may not be loaded; the rows of its calls are.
     let has_changed = decision.progress.calls.iter().any(|call| {
         let is_error = call.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         may_have_changed(&call.name, call.state, is_error, decision.tools())
@@ -166,10 +172,10 @@ pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
     let run = &decision.before.fence.run_id;
     let mut messages = of_run(&decision.before.history, run);
     messages.extend(&decision.progress.history);
-    claims_in_vain(analysis, &messages, decision.tools())
+    ends_with_false_claim(analysis, &messages, decision.tools())
 }
 
-/// Tells the model if the previous run ended with such a claim, since it would build on it.
+/// Adds a hint if the previous run ended with such a claim, since the model would build on it.
 pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let (record, analysis) = (decision.before, &decision.profile().response_analysis);
     let own = &record.fence.run_id;
@@ -177,8 +183,8 @@ pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let messages = of_run(&record.history, &before.run_id);
     // If the run's beginning is not loaded, its changes are unknown.
     let is_whole = messages.first().is_some_and(|message| message.role == Role::User && !message.internal);
-    if is_whole && claims_in_vain(analysis, &messages, decision.tools()) {
-        decision.hint(prompts::NOTHING_WRITTEN);
+    if is_whole && ends_with_false_claim(analysis, &messages, decision.tools()) {
+        decision.hint(prompts::FALSE_CLAIM);
     }
 }
 
@@ -193,34 +199,34 @@ mod tests {
     }
 
     #[rstest]
-    #[case("I've renamed 3 files. There are 4 remaining.", Some(Shortfall::Incomplete))]
-    #[case("Done with that one; moving on to screenshot four", Some(Shortfall::Incomplete))]
-    #[case("Now I will process the invoice.", Some(Shortfall::Incomplete))]
-    #[case("I\u{2019}ll continue with the others.", Some(Shortfall::Incomplete))]
+    #[case("I've renamed 3 files. There are 4 remaining.", Some(IncompleteReason::Incomplete))]
+    #[case("Done with that one; moving on to screenshot four", Some(IncompleteReason::Incomplete))]
+    #[case("Now I will process the invoice.", Some(IncompleteReason::Incomplete))]
+    #[case("I\u{2019}ll continue with the others.", Some(IncompleteReason::Incomplete))]
     #[case("All screenshots have been renamed; nothing is remaining.", None)]
     #[case("All done! Let me know if you need anything else.", None)]
     #[case("Here is what I did: renamed 3 files, 4 remaining ones were fine.", None)]
-    #[case("I can't do that.", Some(Shortfall::Deflection))]
-    #[case("I don't have access to your files.", Some(Shortfall::Deflection))]
-    #[case("What should I call the file?", Some(Shortfall::Deflection))]
-    #[case("Is blue fine?", Some(Shortfall::Deflection))]
-    #[case("Let me know how to go on.", Some(Shortfall::Deflection))]
+    #[case("I can't do that.", Some(IncompleteReason::Deflection))]
+    #[case("I don't have access to your files.", Some(IncompleteReason::Deflection))]
+    #[case("What should I call the file?", Some(IncompleteReason::Deflection))]
+    #[case("Is blue fine?", Some(IncompleteReason::Deflection))]
+    #[case("Let me know how to go on.", Some(IncompleteReason::Deflection))]
     #[case("I found 3 invoices. The options are in the file.", None)]
-    #[case("I found 3 invoices. Which one?", Some(Shortfall::Deflection))]
-    #[case("I found 3 invoices. Let me know what to do with them.", Some(Shortfall::Deflection))]
+    #[case("I found 3 invoices. Which one?", Some(IncompleteReason::Deflection))]
+    #[case("I found 3 invoices. Let me know what to do with them.", Some(IncompleteReason::Deflection))]
     #[case("The invoice is of the 3rd of May.", None)]
     #[case("It remains warm.", None)]
     #[case("", None)]
-    fn words_tell_how_far_the_work_is(#[case] text: &str, #[case] expected: Option<Shortfall>) {
+    fn words_tell_how_far_the_work_is(#[case] text: &str, #[case] expected: Option<IncompleteReason>) {
         assert_eq!(shortfall(&both(), text), expected, "{text}");
         assert_eq!(shortfall(&ResponseAnalysis::default(), text), None);
     }
 
     #[test]
-    fn only_short_questions_are_for_the_user_whatever_their_words() {
+    fn only_short_questions_are_for_the_user() {
         let long = format!("{} Is it?", "word ".repeat(60));
         assert_eq!(shortfall(&both(), &long), None);
-        assert_eq!(shortfall(&both(), &long[20..]), Some(Shortfall::Deflection));
+        assert_eq!(shortfall(&both(), &long[20..]), Some(IncompleteReason::Deflection));
     }
 
     #[rstest]

@@ -45,7 +45,7 @@ fn answers(messages: &[Message]) -> Vec<String> {
 }
 
 #[test]
-fn a_model_that_stops_too_early_is_told_to_go_on() {
+fn incomplete_answer_gets_a_nudge() {
     let mut world = at_work(analysing(3, 3));
     let decision = world.says_text(TIRED);
     let kinds: Vec<_> = decision.events.iter().map(EventBody::kind).collect();
@@ -53,7 +53,7 @@ fn a_model_that_stops_too_early_is_told_to_go_on() {
     assert_eq!(decision.events[0], EventBody::StepReset { step: 3, reason: "continuation".to_owned() });
     let request = world.asked.as_ref().unwrap();
     let last: Vec<String> = request.messages.iter().rev().take(2).map(Message::text).collect();
-    assert_eq!(last, [prompts::GO_ON_WORKING, TIRED], "the model reads its own answer");
+    assert_eq!(last, [prompts::CONTINUE_WORK, TIRED], "the model reads its own answer");
     // A client that follows the log shows the same text as a client that reads the rows.
     assert_eq!(answers(&world.followed()), [""], "the answer that held the call had no words");
     works(&mut world, 1);
@@ -66,7 +66,7 @@ fn a_model_that_stops_too_early_is_told_to_go_on() {
 }
 
 #[test]
-fn it_is_told_so_often_in_a_row_and_work_ends_the_row() {
+fn nudges_are_limited_in_a_row_and_work_resets_them() {
     let mut world = at_work(analysing(2, 0));
     world.says_text(TIRED);
     works(&mut world, 1);
@@ -81,11 +81,11 @@ fn it_is_told_so_often_in_a_row_and_work_ends_the_row() {
 }
 
 #[test]
-fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believed() {
+fn deflecting_answer_gets_three_nudges_and_is_then_accepted() {
     let mut world = at_work(analysing(0, 3));
     for n in 0..3 {
         world.says_text(if n == 1 { "I don't have access to that." } else { ASKS });
-        assert_eq!(world.hints().last().unwrap(), prompts::GO_ON_UNASKED);
+        assert_eq!(world.hints().last().unwrap(), prompts::CONTINUE_WITHOUT_QUESTIONS);
         works(&mut world, n + 1);
     }
     world.says_text(ASKS);
@@ -127,7 +127,7 @@ fn a_model_that_has_worked_for_long_may_ask(#[case] calls: u32, #[case] deflecti
     // A model that stops early is nudged in any case.
     works(&mut world, calls);
     world.says_text(TIRED);
-    assert_eq!(world.hints().last().unwrap(), prompts::GO_ON_WORKING);
+    assert_eq!(world.hints().last().unwrap(), prompts::CONTINUE_WORK);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_crash_resets_no_count() {
     }
     world.says_text(ASKS);
     assert_eq!(world.ended().status, RunStatus::Completed);
-    assert_eq!(world.hints().iter().filter(|hint| *hint == prompts::GO_ON_UNASKED).count(), 2);
+    assert_eq!(world.hints().iter().filter(|hint| *hint == prompts::CONTINUE_WITHOUT_QUESTIONS).count(), 2);
 }
 
 #[rstest]
@@ -179,7 +179,7 @@ fn a_model_may_stop_too_early_right_after_a_message_has_joined() {
     works(&mut world, 1);
     assert_eq!(world.state.as_ref().unwrap().record.counters.rounds, 0, "the rounds count from the message");
     world.says_text(TIRED);
-    assert_eq!(world.hints(), [TIRED, prompts::GO_ON_WORKING]);
+    assert_eq!(world.hints(), [TIRED, prompts::CONTINUE_WORK]);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn next_turn(before: &World) -> World {
 }
 
 #[test]
-fn a_claim_without_a_change_is_told_of_and_corrected() {
+fn claimed_change_without_a_call_is_corrected() {
     let mut world = World::started(checking_claims());
     world.calls(&[call("read", &json!({}))]);
     world.tool_says(0, "text");
@@ -263,7 +263,7 @@ fn a_claim_without_a_change_is_told_of_and_corrected() {
     assert_eq!(notice(&world), Some(Notice::NothingWritten));
     let mut next = next_turn(&world);
     let request = next.asked.as_ref().unwrap();
-    assert!(request.messages.last().unwrap().text().ends_with(prompts::NOTHING_WRITTEN));
+    assert!(request.messages.last().unwrap().text().ends_with(prompts::FALSE_CLAIM));
     works(&mut next, 0);
     next.says_text("I have updated the page now.");
     assert_eq!(notice(&next), None);
@@ -272,7 +272,7 @@ fn a_claim_without_a_change_is_told_of_and_corrected() {
 }
 
 #[test]
-fn what_was_changed_or_may_have_been_may_be_claimed() {
+fn claimed_change_with_a_possible_effect_is_accepted() {
     let mut world = at_work(checking_claims());
     world.says_text("I have updated the page.");
     assert_eq!(notice(&world), None);
@@ -299,4 +299,29 @@ fn calls_with_and_without_tools_are_sampled_apart() {
     works(&mut world, 0);
     assert_eq!(sampled(&world), (Some(0.7), Some(0.5)));
     world.feed(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
+}
+
+#[test]
+fn answers_before_a_success_are_judged_where_the_agent_wants_it() {
+    for before_success in [false, true] {
+        let response_analysis = ResponseAnalysis { before_success, ..analysing(3, 3).response_analysis };
+        let profile = AgentProfile { response_analysis, ..AgentProfile::default() };
+        let mut world = World::started(profile.clone());
+        world.says_text("I can't do that.");
+        assert_eq!(world.ending.is_none(), before_success, "as the first answer");
+        let mut world = World::started(profile);
+        world.calls(&[call("write", &json!({}))]);
+        world.tool_fails(0);
+        for n in 0..3 {
+            world.says_text(ASKS);
+            assert_eq!(world.ending.is_none(), before_success, "after a failed call, {n}");
+            if !before_success {
+                break;
+            }
+        }
+        if before_success {
+            world.says_text(ASKS);
+            assert_eq!(world.ended().status, RunStatus::Completed, "three times at most");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::event::EventBody;
 use crate::domain::model::cost::Usd;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, Usage};
-use crate::domain::run::budget::{Allowance, Amount, Budget, BudgetOf, OnDaySpent, Reserved};
+use crate::domain::run::budget::{Allowance, Amount, Budget, BudgetScope, OnDaySpent, ReservationOutcome};
 use crate::domain::run::change::ReleaseCause;
 use crate::domain::run::context::Capacity;
 use crate::domain::run::plan::Strategy;
@@ -25,13 +25,13 @@ fn of_day(budget: Budget) -> AgentProfile {
     AgentProfile { budget, options, ..AgentProfile::default() }
 }
 
-fn spent(resets_in_ms: Option<u64>) -> Reserved {
-    let of = if resets_in_ms.is_some() { BudgetOf::Day } else { BudgetOf::Conversation };
-    Reserved::Spent { of, spent: Amount { tokens: 8_950, ..Amount::default() }, resets_in_ms }
+fn spent(resets_in_ms: Option<u64>) -> ReservationOutcome {
+    let of = if resets_in_ms.is_some() { BudgetScope::Day } else { BudgetScope::Conversation };
+    ReservationOutcome::Spent { of, spent: Amount { tokens: 8_950, ..Amount::default() }, resets_in_ms }
 }
 
 /// Returns a run whose store gives these answers.
-fn with(profile: AgentProfile, answers: &[Reserved]) -> World {
+fn with(profile: AgentProfile, answers: &[ReservationOutcome]) -> World {
     let mut world = World::new(profile);
     world.reservations.extend(answers);
     world.claim(ClaimCause::First);
@@ -86,8 +86,8 @@ fn a_run_waits_for_the_next_day() {
 }
 
 #[test]
-fn what_others_hold_is_asked_for_again_soon() {
-    let mut world = with(of_day(Budget::default()), &[Reserved::Busy]);
+fn reservation_blocked_by_others_is_retried_soon() {
+    let mut world = with(of_day(Budget::default()), &[ReservationOutcome::Busy]);
     assert_eq!(world.rows.reason, Some(WaitReason::Budget));
     assert!(world.released.unwrap().0.unwrap() < 6_000);
     world.claim(ClaimCause::Timer);
@@ -109,7 +109,7 @@ fn a_run_fails_that_cannot_wait() {
 }
 
 #[test]
-fn who_takes_a_run_up_asks_again() {
+fn takeover_reserves_again() {
     let mut world = with(AgentProfile { max_crashes: 100, ..of_day(Budget::default()) }, &[]);
     world.die();
     world.claim(ClaimCause::Crash);
@@ -147,7 +147,7 @@ fn a_lost_call_is_charged_as_far_as_it_is_known() {
 }
 
 #[test]
-fn who_lets_go_before_the_call_gives_back_what_was_reserved() {
+fn release_before_the_call_returns_the_reservation() {
     let mut world = with(of_day(Budget::default()), &[]);
     world.feed(Input::ModelFailed(ModelError::new(ModelErrorKind::Overloaded, "")));
     assert_eq!((world.settled.as_slice(), world.held), ([Amount::default()].as_slice(), None));
@@ -163,7 +163,7 @@ fn a_message_that_joins_meanwhile_is_reserved_too() {
     let [Command::Reserve(reserve)] = decision.commands.as_slice() else { panic!("{:?}", decision.commands) };
     world.commit(&decision);
     world.join("And what is in the other one, which has a longer name?");
-    world.feed(Input::Reserved(*reserve, Reserved::Granted { day: 1 }));
+    world.feed(Input::Reserved(*reserve, ReservationOutcome::Granted { day: 1 }));
     let [again] = world.reserved.as_slice() else { panic!("once more: {:?}", world.reserved) };
     assert!(again.tokens > reserve.amount.tokens && world.asked.is_some());
 }
@@ -212,7 +212,7 @@ fn money_that_a_run_has_spent_ends_it() {
 
     let world = World::started(profile);
     assert_eq!(world.error_code(), "unpriced_model");
-    assert!(world.ended().error.as_ref().unwrap().detail.contains("nobody knows what demo/demo costs"));
+    assert!(world.ended().error.as_ref().unwrap().detail.contains("the model demo/demo has no known prices"));
 }
 
 #[test]

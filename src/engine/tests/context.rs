@@ -91,7 +91,7 @@ fn a_long_run_is_summarised_as_it_goes() {
 }
 
 #[test]
-fn a_run_that_goes_on_from_another_one_knows_what_that_was_asked() {
+fn resumed_run_knows_the_question_of_its_predecessor() {
     let mut world = World::started(profile(small()));
     rounds(&mut world, 12, &"words ".repeat(200));
     world.fails(ModelErrorKind::Auth);
@@ -145,9 +145,22 @@ fn the_oldest_are_dropped_without_a_word() {
 }
 
 #[test]
-fn older_results_are_read_by_their_beginnings() {
+fn older_results_stay_whole_while_the_window_is_free() {
     let context = ContextPolicy { compress_results: true, limit: Some(100_000), ..ContextPolicy::default() };
     let mut world = World::started(profile(context));
+    rounds(&mut world, 4, &"\u{e9}".repeat(300));
+    let lengths: Vec<usize> = asked(&world).messages.iter().filter(|message| message.role == Role::Tool).map(length).collect();
+    assert_eq!(lengths, [300; 4]);
+}
+
+#[test]
+fn older_results_are_read_by_their_beginnings() {
+    let context = ContextPolicy { limit: Some(100_000), ..ContextPolicy::default() };
+    let mut world = World::started(profile(context.clone()));
+    rounds(&mut world, 4, &"\u{e9}".repeat(300));
+    // A little more room than remains is wanted.
+    let evict_below = u64::try_from(remaining(&world)).unwrap() + 100;
+    let mut world = World::started(profile(ContextPolicy { compress_results: true, evict_below, ..context }));
     rounds(&mut world, 4, &"\u{e9}".repeat(300));
     let lengths: Vec<usize> = asked(&world).messages.iter().filter(|message| message.role == Role::Tool).map(length).collect();
     assert_eq!(lengths, [140, 140, 300, 300]);
@@ -426,7 +439,7 @@ fn thinks(world: &mut World, length: usize, result: &str) {
 /// Returns which answers in the request hold reasoning, oldest first.
 fn thoughtful(world: &World) -> Vec<bool> {
     let answers = asked(world).messages.iter().filter(|message| message.role == Role::Assistant);
-    answers.map(compaction::has_thoughts).collect()
+    answers.map(compaction::has_reasoning).collect()
 }
 
 /// As in the Responses API: no text, and some 3,000 tokens of encrypted reasoning in each request.
@@ -462,13 +475,13 @@ fn thoughts_that_have_no_room_at_all_are_left_out() {
     let result = asked(&world).messages.last().unwrap();
     assert!(matches!(&result.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(100))]));
     // The stored messages keep them.
-    assert!(world.rows.history.iter().any(compaction::has_thoughts));
+    assert!(world.rows.history.iter().any(compaction::has_reasoning));
 }
 
 /// In the current run, the oldest reasoning is removed before text is truncated. The newest stays, because the model continues
 /// from it.
 #[test]
-fn a_turn_that_is_too_large_for_its_provider_loses_its_older_thoughts() {
+fn oversized_turn_drops_older_reasoning() {
     let mut world = World::started(profile(ContextPolicy::default()));
     for _ in 0..6 {
         thinks(&mut world, 16_000, &"words ".repeat(200));

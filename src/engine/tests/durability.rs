@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::model::ModelErrorKind;
-use crate::domain::run::budget::{Allowance, Amount, Reserve};
+use crate::domain::run::budget::{Allowance, Amount, ReservationRequest};
 use crate::domain::run::change::Change;
 use crate::domain::tool::{ReplayClass, ToolCall};
 use crate::engine::machine::durability;
@@ -27,8 +27,8 @@ fn only_commands_without_an_effect_start_before_the_commit() {
     let keyed = ReplayClass::Keyed { argument: "key".to_owned() };
     let keyed_meta = ReplayClass::KeyedMeta { field: "key".to_owned() };
     let paid = ReplayClass::Reconcile { tool: "paid".to_owned() };
-    let reserve = Reserve { amount: Amount::default(), conversation: Allowance::default(), day: Allowance::default() };
-    let settle = Change::Settle { day: 1, amount: Amount::default() };
+    let reserve = ReservationRequest { amount: Amount::default(), conversation: Allowance::default(), day: Allowance::default() };
+    let settle = Change::ChargeBudget { day: 1, amount: Amount::default() };
     let table = [
         ("model call", vec![model()], vec![], Durability::Behind),
         ("ranking", vec![Command::RankTools], vec![], Durability::Behind),

@@ -87,7 +87,7 @@ fn a_tool_that_was_taken_away_is_not_mistaken_for_another_one() {
 }
 
 #[test]
-fn what_comes_from_outside_is_nested_within_bounds() {
+fn foreign_json_depth_is_bounded() {
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &nested(100)), call("write", &nested(60))]);
@@ -191,7 +191,7 @@ fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: 
 
 /// A file may have changed after a write, so reading it again is no duplicate call.
 #[test]
-fn what_may_have_changed_is_read_again() {
+fn duplicate_read_after_a_possible_change_runs_again() {
     let mut world = World::started(AgentProfile::default());
     let reads = || call("read", &json!({"path": "a"}));
     world.calls(&[reads()]);
@@ -213,7 +213,7 @@ fn what_may_have_changed_is_read_again() {
 
 /// Tools of an untrusted server count as unsafe, but its read-only tools may still be called again after a write.
 #[test]
-fn what_a_server_says_that_it_only_reads_is_read_again_too() {
+fn duplicate_read_of_an_untrusted_server_runs_again() {
     let mut world = World::new(AgentProfile::default());
     let reader =
         ToolDefinition { safety: ToolSafety { says_it_reads: true, ..ToolSafety::default() }, ..tool("read", ReplayClass::Unsafe) };
@@ -270,7 +270,7 @@ fn a_model_that_reads_and_writes_in_a_circle_is_stopped() {
 
 /// The execution order of the calls in one answer is not known.
 #[test]
-fn what_changes_in_the_same_answer_counts() {
+fn change_in_the_same_answer_invalidates_reads() {
     let reads = || call("read", &json!({"path": "a"}));
     for (first, second) in [
         (vec![reads()], vec![call("write", &json!({})), reads()]),
@@ -310,7 +310,7 @@ fn a_call_that_stands_twice_in_an_answer_is_made_once() {
 
 /// Where older results are shortened, a duplicate call is the only way to read one again.
 #[test]
-fn a_repeated_call_quotes_as_much_as_a_result_may_have_where_results_are_shortened() {
+fn duplicate_call_quotes_at_most_a_shortened_result() {
     for compress_results in [false, true] {
         let context = ContextPolicy { compress_results, ..ContextPolicy::default() };
         let mut world = World::started(AgentProfile { context, tool_result_chars: 3_000, ..AgentProfile::default() });
@@ -428,7 +428,7 @@ fn failures_of_earlier_runs_count(#[case] before: u32, #[case] more: u32, #[valu
 }
 
 #[test]
-fn a_tool_that_works_again_is_forgiven_what_it_did_in_earlier_runs() {
+fn tool_success_resets_failures_of_earlier_runs() {
     let breaker_action = BreakerAction::ForceFinal;
     let mut world = World::new(AgentProfile { breaker_action, error_rounds: 0, ..AgentProfile::default() });
     world.rows.counters.failed_before = [("write".to_owned(), 2)].into();
@@ -506,7 +506,7 @@ fn an_answer_that_only_announces_calls_is_no_answer() {
 }
 
 #[test]
-fn where_nobody_asks_again_the_words_with_announced_calls_are_the_answer() {
+fn text_with_announced_calls_is_the_answer_without_nudges() {
     let final_text = Some("We are closed.".to_owned());
     let mut world = World::started(AgentProfile { final_text, empty_replies: 0, ..AgentProfile::default() });
     world.says(&[Say::Text("It is sunny.")], ModelFinish::ToolCalls);
@@ -606,4 +606,130 @@ fn an_unknown_outcome_of_a_living_tool_follows_the_policy() {
     world.calls(&[call("write", &json!({}))]);
     world.tool_ends(0, unknown());
     assert_eq!(world.error_code(), "tool_outcome_unknown");
+}
+
+#[test]
+fn null_of_an_optional_argument_is_repaired() {
+    let parameters = json!({"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}});
+    let search = ToolDefinition { parameters: parameters.into(), ..tool("search", ReplayClass::Read) };
+    for arguments in [false, true] {
+        let repair = RepairPolicy { arguments, ..RepairPolicy::default() };
+        let mut world = World::new(AgentProfile { repair, ..AgentProfile::default() });
+        world.claim_with(ClaimCause::First, vec![search.clone().into()]);
+        world.calls(&[call("search", &json!({"query": "x", "limit": null}))]);
+        let made = &world.under_way[0];
+        let repairs = made.repair.as_ref().map(|repair| repair.arguments.clone());
+        match arguments {
+            false => assert_eq!((&made.arguments, repairs), (&json!({"query": "x", "limit": null}), None)),
+            true => assert_eq!((&made.arguments, repairs), (&json!({"query": "x"}), Some(vec!["null".to_owned()]))),
+        }
+        world.tool_says(0, "found");
+        assert_eq!(world.results()[0].contains("optional arguments that were null were left out"), arguments);
+    }
+}
+
+#[test]
+fn failure_without_words_says_that_it_failed() {
+    for content in [vec![], vec![crate::domain::conversation::message::ToolContent::text(" ")]] {
+        let mut world = World::started(AgentProfile::default());
+        world.calls(&[call("read", &json!({}))]);
+        world.tool_ends(0, ToolOutcome { content, ..ToolOutcome::failed("", 1) });
+        assert_eq!(world.results(), [prompts::FAILED_SILENTLY]);
+    }
+}
+
+#[test]
+fn call_written_as_text_is_answered_with_a_nudge() {
+    let worded = "<tool_call>{\"name\": \"read\", \"arguments\": {}}</tool_call>";
+    let mut world = World::started(AgentProfile::default());
+    world.says_text(worded);
+    assert!(world.executions.is_empty() && world.ending.is_none());
+    assert_eq!(world.hints().last().unwrap(), prompts::WORDED_CALL);
+    world.calls(&[call("read", &json!({}))]);
+    world.tool_says(0, "7");
+    world.says_text("It says 7.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert!(world.followed().iter().all(|message| message.internal || !message.text().contains("tool_call")));
+
+    // An empty answer counts the same.
+    let mut world = World::started(AgentProfile::default());
+    world.says_text(worded);
+    world.says_text(worded);
+    assert!(world.asked.as_ref().unwrap().tools.is_empty(), "the third answer is forced");
+    world.says_text(worded);
+    assert_eq!(world.error_code(), "provider_empty_response");
+    // A call of a tool that does not exist is an answer.
+    let mut world = World::started(AgentProfile::default());
+    world.says_text("{\"name\": \"Ada\", \"arguments\": []}");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn message_with_calls_has_their_finish_reason() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[Say::Text("I look."), call("read", &json!({}))], ModelFinish::Stop);
+    let reason = |world: &World| world.rows.history.iter().rfind(|message| message.finish_reason.is_some()).unwrap().finish_reason;
+    assert_eq!(reason(&world), Some(FinishReason::ToolCalls));
+    world.tool_says(0, "7");
+    world.says_text("It says 7.");
+    assert_eq!((reason(&world), world.ended().reason), (Some(FinishReason::Stop), Some(FinishReason::Stop)));
+}
+
+fn breaker_events(world: &World) -> Vec<(Option<String>, u32, BreakerAction)> {
+    let opened = world.events.iter().filter_map(|event| match event {
+        EventBody::ToolBreakerOpened { name, failures, action } => Some((name.clone(), *failures, *action)),
+        _ => None,
+    });
+    opened.collect()
+}
+
+#[test]
+fn breaker_of_a_tool_leaves_an_event() {
+    for action in [BreakerAction::DropTool, BreakerAction::ForceFinal] {
+        let profile = AgentProfile { breaker_failures: 2, breaker_action: action, ..AgentProfile::default() };
+        let mut world = World::started(profile);
+        for n in 0..2 {
+            assert!(breaker_events(&world).is_empty());
+            world.calls(&[call("write", &json!({ "n": n }))]);
+            world.tool_fails(0);
+        }
+        assert_eq!(breaker_events(&world), [(Some("write".to_owned()), 2, action)]);
+    }
+}
+
+#[test]
+fn unknown_tool_names_are_counted_by_the_breaker() {
+    for action in [BreakerAction::DropTool, BreakerAction::ForceFinal] {
+        let mut world = World::started(AgentProfile { breaker_action: action, error_rounds: 0, ..AgentProfile::default() });
+        for name in ["search", "browse", "look"] {
+            assert!(!world.asked.as_ref().unwrap().tools.is_empty());
+            world.calls(&[call(name, &json!({}))]);
+        }
+        assert_eq!(breaker_events(&world), [(None, 3, BreakerAction::ForceFinal)]);
+        assert!(world.asked.as_ref().unwrap().tools.is_empty(), "the next answer is forced");
+        world.says_text("I have no such tool.");
+        assert_eq!(world.ended().status, RunStatus::Completed);
+    }
+}
+
+#[test]
+fn model_that_calls_after_the_breaker_is_asked_for_words() {
+    let profile = AgentProfile { breaker_failures: 1, breaker_action: BreakerAction::ForceFinal, ..AgentProfile::default() };
+    let mut world = World::started(profile.clone());
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_fails(0);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    assert_eq!(world.hints().last().unwrap(), prompts::NO_TOOLS);
+    world.says_text("It could not be written.");
+    assert_eq!((world.ended().status, world.executions.len()), (RunStatus::Completed, 1));
+    world.followed();
+
+    let mut world = World::started(profile);
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_fails(0);
+    for n in 1..=3 {
+        world.calls(&[call("write", &json!({ "n": n }))]);
+    }
+    assert_eq!(world.error_code(), "provider_empty_response");
+    assert!(world.ended().error.as_ref().unwrap().detail.contains("called tools after the last of them was withdrawn"));
 }

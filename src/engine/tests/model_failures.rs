@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::domain::agent::{AgentProfile, LlmRetry};
+use crate::domain::agent::{AgentProfile, FinalTextFor, LlmRetry};
 use crate::domain::conversation::message::{BinaryContent, Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{MessageId, PartId, RunId};
@@ -15,7 +15,7 @@ use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
 use crate::engine::Input;
-use crate::engine::steps::limits::spread;
+use crate::engine::steps::limits::jitter_ms;
 use crate::engine::tests::world::{Say, World, call, content_text, done};
 use crate::engine::{check_sendable, model_request};
 use crate::support::ids::SequentialIds;
@@ -27,24 +27,24 @@ fn waits(world: &World) -> Option<u64> {
         EventBody::RunRetrying { after_ms, .. } => Some(*after_ms),
         _ => None,
     });
-    waiting.filter(|asked| released == asked + spread(&world.rows.fence.run_id, *asked))
+    waiting.filter(|asked| released == asked + jitter_ms(&world.rows.fence.run_id, *asked))
 }
 
 /// D-13, L-15.
 #[test]
 fn runs_that_fail_together_do_not_come_back_together() {
     let ids = SequentialIds::default();
-    let run = || spread(&RunId::generate(&ids), 3_000);
+    let run = || jitter_ms(&RunId::generate(&ids), 3_000);
     let spreads: BTreeSet<u64> = (0..1_000).map(|_| run()).collect();
     assert!(spreads.len() > 300 && spreads.iter().all(|ms| *ms <= 375), "{} different backoffs", spreads.len());
-    let of_an_hour: Vec<u64> = (0..1_000).map(|_| spread(&RunId::generate(&ids), 3_600_000)).collect();
+    let of_an_hour: Vec<u64> = (0..1_000).map(|_| jitter_ms(&RunId::generate(&ids), 3_600_000)).collect();
     assert!(of_an_hour.iter().all(|ms| *ms <= 5_000));
-    assert_eq!(spread(&RunId::generate(&ids), 7), 0);
+    assert_eq!(jitter_ms(&RunId::generate(&ids), 7), 0);
 }
 
 /// The agent chooses the kinds of failures that are retried.
 #[test]
-fn a_kind_of_failure_that_the_agent_does_not_wait_for_is_one_at_once() {
+fn failure_kind_without_retry_fails_at_once() {
     let classes = Some(vec![ModelErrorKind::RateLimit, ModelErrorKind::Overloaded]);
     let llm_retry = LlmRetry { classes, ..LlmRetry::default() };
     let profile = AgentProfile { llm_retry, ..AgentProfile::default() };
@@ -105,7 +105,7 @@ fn an_answer_gives_the_tries_back() {
 #[case(ModelErrorKind::ContextOverflow, "context_overflow")]
 #[case(ModelErrorKind::InvalidRequest, "provider_invalid_request")]
 #[case(ModelErrorKind::ContentFilter, "content_filter")]
-fn what_cannot_get_better_fails_at_once(#[case] kind: ModelErrorKind, #[case] code: &str) {
+fn permanent_failure_fails_the_run_at_once(#[case] kind: ModelErrorKind, #[case] code: &str) {
     let mut world = World::started(AgentProfile::default());
     world.fails(kind);
     assert_eq!(world.error_code(), code);
@@ -224,7 +224,7 @@ fn models_take_over_one_after_the_other() {
 }
 
 #[test]
-fn who_has_another_model_does_not_wait_for_this_one() {
+fn fallback_model_is_tried_without_backoff() {
     let mut world = with_fallbacks(AgentProfile::default());
     world.asked = None;
     let error = ModelError { retry_after_ms: Some(30_000), ..ModelError::new(ModelErrorKind::Unavailable, "left alone") };
@@ -235,11 +235,11 @@ fn who_has_another_model_does_not_wait_for_this_one() {
 /// Returns the input of an open circuit breaker.
 fn left_alone(wait_ms: u64) -> Input {
     let refusal = ModelError::new(ModelErrorKind::Unavailable, "left alone");
-    Input::ModelFailed(ModelError { retry_after_ms: Some(wait_ms), not_asked: true, ..refusal })
+    Input::ModelFailed(ModelError { retry_after_ms: Some(wait_ms), request_not_sent: true, ..refusal })
 }
 
 #[test]
-fn who_was_not_asked_has_not_failed() {
+fn model_behind_open_breaker_has_not_failed() {
     let retry = LlmRetry { max_retry_after_ms: 100_000, ..LlmRetry::default() };
     let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
     world.fails(ModelErrorKind::Overloaded);
@@ -268,7 +268,7 @@ fn who_was_not_asked_has_not_failed() {
 }
 
 #[test]
-fn nobody_waits_who_does_not_try_again() {
+fn run_without_retries_does_not_wait() {
     let mut world = with_fallbacks(AgentProfile::default());
     world.asked = None;
     world.feed(left_alone(1_000));
@@ -281,18 +281,12 @@ fn nobody_waits_who_does_not_try_again() {
 }
 
 #[test]
-fn what_a_model_does_not_take_another_may() {
+fn refused_request_is_tried_on_the_fallback() {
     let mut world = with_fallbacks(AgentProfile { tool_result_chars: 20_000, ..AgentProfile::default() });
     world.calls(&[call("read", &json!({"n": 1}))]);
     world.tool_says(0, &"x".repeat(9_000));
     let whole: usize = texts_of(&world).iter().map(|(_, chars)| chars).sum();
-    for error in [
-        ModelError { refused_tool: Some("write".to_owned()), ..ModelError::new(ModelErrorKind::InvalidRequest, "schema") },
-        ModelError::new(ModelErrorKind::ContextOverflow, "too long"),
-    ] {
-        world.asked = None;
-        world.feed(Input::ModelFailed(error));
-    }
+    world.fails(ModelErrorKind::ContextOverflow);
     let halved: usize = texts_of(&world).iter().map(|(_, chars)| chars).sum();
     assert!(halved < whole);
     world.fails(ModelErrorKind::ContextOverflow);
@@ -324,7 +318,7 @@ fn signed(world: &World) -> bool {
 }
 
 #[test]
-fn what_somebody_else_has_signed_is_left_out_once() {
+fn foreign_signature_is_left_out_once() {
     let refusal = || {
         let error = ModelError::new(ModelErrorKind::InvalidRequest, "Invalid `signature` in `thinking` block");
         Input::ModelFailed(ModelError { refused_signed: true, ..error })
@@ -352,7 +346,7 @@ fn what_somebody_else_has_signed_is_left_out_once() {
 }
 
 #[test]
-fn what_came_to_nothing_is_paid_for() {
+fn failed_model_call_is_paid_for() {
     let mut world = World::started(AgentProfile::default());
     world.fails(ModelErrorKind::Overloaded);
     assert_eq!(world.rows.usage, Usage::default(), "no text was received");
@@ -372,14 +366,14 @@ fn what_came_to_nothing_is_paid_for() {
 }
 
 #[test]
-fn nobody_shops_around_after_a_filter() {
+fn content_filter_tries_no_fallback() {
     let mut world = with_fallbacks(AgentProfile::default());
     world.fails(ModelErrorKind::ContentFilter);
     assert_eq!(world.error_code(), "content_filter");
 }
 
 #[test]
-fn what_the_first_model_signed_is_not_shown_to_the_second() {
+fn fallback_gets_no_signature_of_the_first_model() {
     let mut world = with_fallbacks(AgentProfile::default());
     world.calls(&[call("read", &json!({"n": 1}))]);
     world.tool_says(0, "ok");
@@ -437,27 +431,6 @@ fn last_words_hide_no_refusal(#[case] kind: ModelErrorKind, #[case] stand_in: bo
     world.fails(kind);
     let status = if stand_in { RunStatus::Completed } else { RunStatus::Failed };
     assert_eq!((world.ended().status, world.error_code()), (status, kind.code()));
-}
-
-// L-43
-#[test]
-fn a_tool_that_the_provider_refuses_is_left_out() {
-    let mut world = World::started(AgentProfile::default());
-    let refusal = |tool: &str| ModelError {
-        refused_tool: Some(tool.to_owned()),
-        ..ModelError::new(ModelErrorKind::InvalidRequest, "Invalid schema for function")
-    };
-    world.asked = None;
-    let quarantined = world.feed(Input::ModelFailed(refusal("write")));
-    let kinds: Vec<_> = quarantined.events.iter().map(|event| event.kind()).collect();
-    assert_eq!(kinds, ["tool.quarantined", "step.reset", "step.started"]);
-    let offered =
-        |world: &World| model_request(world.state.as_ref().unwrap()).tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-    assert_eq!(offered(&world), ["pay", "read"]);
-    // A tool that is no longer offered cannot be the reason.
-    world.asked = None;
-    world.feed(Input::ModelFailed(refusal("write")));
-    assert_eq!(world.error_code(), "provider_invalid_request");
 }
 
 /// Returns role and text length of each message in a request.
@@ -609,4 +582,43 @@ fn shows(message: &Message) -> bool {
     message.parts.iter().any(
         |part| matches!(part, Part::ToolResult(result) if result.content.iter().any(|piece| matches!(piece, ToolContent::Image(_)))),
     )
+}
+
+fn says(world: &mut World, kind: ModelErrorKind, message: &str) {
+    world.hang_up();
+    world.feed(Input::ModelFailed(ModelError::new(kind, message)));
+}
+
+#[rstest]
+#[case::rate("Rate limit exceeded, please slow down", true)]
+#[case::overloaded("the engine is currently overloaded", true)]
+#[case::part_of_a_word("could not generate a separate answer", false)]
+fn words_of_an_error_are_retried_as_the_profile_says(#[case] message: &str, #[case] is_retried: bool) {
+    let messages = vec!["rate".to_owned(), "overloaded".to_owned()];
+    let classes = Some(vec![ModelErrorKind::RateLimit, ModelErrorKind::Overloaded]);
+    let profile = AgentProfile { llm_retry: LlmRetry { classes, messages, ..LlmRetry::default() }, ..AgentProfile::default() };
+    for kind in [ModelErrorKind::Unavailable, ModelErrorKind::InvalidRequest] {
+        let mut world = World::started(profile.clone());
+        says(&mut world, kind, message);
+        assert_eq!(waits(&world).is_some(), is_retried, "{kind:?}");
+    }
+    let mut empty = profile;
+    empty.llm_retry.messages = vec!["...".to_owned()];
+    assert_eq!(empty.check().unwrap_err().field, "llm_retry/messages");
+}
+
+#[rstest]
+#[case(ModelErrorKind::InvalidRequest)]
+#[case(ModelErrorKind::ContextOverflow)]
+#[case(ModelErrorKind::Unavailable)]
+fn fixed_text_answers_every_failure_of_an_agent_that_wants_it(#[case] kind: ModelErrorKind) {
+    let llm_retry = LlmRetry { delays_ms: Vec::new(), ..LlmRetry::default() };
+    let profile = AgentProfile { final_text: Some("Later.".to_owned()), llm_retry, ..AgentProfile::default() };
+    let mut world = World::started(AgentProfile { final_text_for: FinalTextFor::All, ..profile.clone() });
+    world.fails(kind);
+    assert_eq!((world.ended().status, world.rows.history.last().unwrap().text().as_str()), (RunStatus::Completed, "Later."));
+    assert_eq!(world.error_code(), crate::domain::problem::ProblemCode::from(kind).as_str());
+    let mut world = World::started(profile);
+    world.fails(kind);
+    assert_eq!(world.ended().status == RunStatus::Completed, kind.is_outage());
 }

@@ -11,10 +11,11 @@ use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::conversation::message::{Part, Role};
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelErrorKind, ModelFinish, ModelOptions, ToolChoice};
+use crate::domain::run::plan::{PlanPolicy, Strategy};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState::{Cancelled, Done};
-use crate::domain::tool::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMode, ToolsOffered};
+use crate::domain::tool::tool_filter::{OfferedTools, SelectionMethod, ServerHint, ToolFilter, ToolFilterMode};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
 use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Input, tool_query};
@@ -37,6 +38,11 @@ fn semantic(k: usize) -> ToolFilter {
     ToolFilter { mode: ToolFilterMode::Semantic, k, ..ToolFilter::default() }
 }
 
+/// Offers servers that the user names whole.
+fn whole_servers(k: usize) -> ToolFilter {
+    ToolFilter { whole_servers: true, ..semantic(k) }
+}
+
 fn categories() -> ToolFilter {
     ToolFilter { mode: ToolFilterMode::Categories, k: 3, above: 5, ..ToolFilter::default() }
 }
@@ -53,7 +59,7 @@ fn offered(world: &World) -> Vec<&str> {
     world.asked.as_ref().expect("the model is asked").tools.iter().map(|tool| tool.name.as_str()).collect()
 }
 
-fn announced(world: &World) -> Vec<Option<ToolsOffered>> {
+fn announced(world: &World) -> Vec<Option<OfferedTools>> {
     let steps = world.events.iter().filter_map(|event| match event {
         EventBody::StepStarted { kind, tools, .. } if kind == "model" => Some(tools.clone()),
         _ => None,
@@ -67,7 +73,7 @@ fn the_best_are_offered_and_what_was_called_stays() {
     // In a stable order, independent of their rank. `ask_user` belongs to the engine.
     let first = [ASK_USER, "clock", "files__t00"];
     assert_eq!(offered(&world).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(first));
-    assert_eq!(announced(&world), [Some(ToolsOffered { offered: 3, of: 20, by: "lexical".to_owned() })]);
+    assert_eq!(announced(&world), [Some(OfferedTools { offered: 3, of: 20, by: "lexical".to_owned(), left_out: Vec::new() })]);
     // A tool that was not offered is executed when called, and offered from then on.
     world.calls(&[call("mail__t07", &json!({}))]);
     assert_eq!(world.under_way[0].server.as_deref(), Some("mail"));
@@ -96,7 +102,7 @@ fn a_name_that_is_nearly_one_that_is_not_offered_is_known() {
 #[case::not_by_a_part("mailing lists", &["clock"], 2)]
 fn servers_that_the_user_speaks_of_come_first(#[case] says: &str, #[case] expected: &[&str], #[case] count: usize) {
     let hint = ServerHint { words: vec!["in-box".to_owned()], ..ServerHint::default() };
-    let filter = ToolFilter { servers: [("mail".to_owned(), hint)].into(), ..semantic(2) };
+    let filter = ToolFilter { servers: [("mail".to_owned(), hint)].into(), ..whole_servers(2) };
     let world = asked(profile(filter), says, many(&["files", "mail"], 9));
     let names = offered(&world);
     assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
@@ -105,8 +111,43 @@ fn servers_that_the_user_speaks_of_come_first(#[case] says: &str, #[case] expect
 }
 
 #[test]
-fn whoever_takes_the_run_up_offers_the_same() {
-    let mut world = asked(profile(semantic(3)), "Look into mail", many(&["files", "mail"], 9));
+fn named_server_is_offered_within_k() {
+    let world = asked(profile(semantic(4)), "Look into mail", many(&["files", "mail"], 9));
+    assert_eq!(offered(&world), [ASK_USER, "mail__t00", "mail__t01", "mail__t02", "mail__t03"]);
+}
+
+// F96: `k` is the limit for a server that the step of a plan names, too, unless the agent wants such servers whole.
+#[test]
+fn plan_step_offers_k_tools_of_its_named_server() {
+    for (whole_servers, count) in [(false, 15), (true, 20)] {
+        let tool_filter = ToolFilter { whole_servers, ..ToolFilter::default() };
+        let plan = PlanPolicy { k: 15, ..PlanPolicy::default() };
+        let profile = AgentProfile { strategy: Strategy::PlanExecute, plan, tool_filter, ..AgentProfile::default() };
+        let mut world = asked(profile, "Sort my letters", many(&["files", "mail"], 20));
+        world.says_text("[step(\"mail\", \"look for letters\")] [done()]");
+        let names = offered(&world);
+        assert_eq!(names.len(), count, "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("mail__")), "{names:?}");
+    }
+}
+
+#[test]
+fn agent_without_builtin_tools_offers_those_of_servers() {
+    let profile = AgentProfile { builtin_tools: Some(Vec::new()), ..AgentProfile::default() };
+    let world = asked(profile.clone(), "Hello", many(&["mail"], 2));
+    assert_eq!(offered(&world), ["mail__t00", "mail__t01"]);
+    // Without servers, the run is one completion.
+    let mut world = asked(profile, "Hello", many(&[], 0));
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    world.says_text("Hi.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    let some = AgentProfile { builtin_tools: Some(vec!["clock".to_owned()]), ..AgentProfile::default() };
+    assert_eq!(offered(&asked(some, "Hello", many(&["mail"], 1))), ["clock", "mail__t00"]);
+}
+
+#[test]
+fn takeover_offers_the_same_tools() {
+    let mut world = asked(profile(whole_servers(3)), "Look into mail", many(&["files", "mail"], 9));
     let before = world.asked.clone().unwrap().tools;
     world.die();
     world.claim_with(ClaimCause::Crash, Vec::new());
@@ -119,7 +160,7 @@ fn whoever_takes_the_run_up_offers_the_same() {
 }
 
 #[test]
-fn what_says_little_is_searched_by_with_what_was_said_before() {
+fn short_query_is_ranked_with_earlier_messages() {
     let mut world = World::new(profile(semantic(3)));
     let mut earlier = world.user("Send it to Ann");
     earlier.run_id = crate::domain::ids::RunId::generate(&world.ids);
@@ -189,7 +230,7 @@ fn the_model_names_categories_and_is_offered_their_tools(#[case] said: Value, #[
     // It is a step like any other, but clients see no text of it.
     let kinds: Vec<&str> = world.events[shown..].iter().map(EventBody::kind).collect();
     assert_eq!(kinds, ["step.completed", "step.started"]);
-    assert_eq!(announced(&world)[0], Some(ToolsOffered { offered: 0, of: 20, by: "choosing".to_owned() }));
+    assert_eq!(announced(&world)[0], Some(OfferedTools { offered: 0, of: 20, by: "choosing".to_owned(), left_out: Vec::new() }));
     assert_eq!(announced(&world)[1].as_ref().unwrap().by, "categories");
     assert_eq!(world.rows.counters.rounds, 0);
     assert_eq!(world.asked.as_ref().unwrap().messages, request.messages);
@@ -225,7 +266,7 @@ fn a_model_that_names_no_category_is_offered_the_best(#[case] says: &[Say], #[ca
 }
 
 #[test]
-fn one_server_is_no_choice() {
+fn category_question_is_skipped_for_one_server() {
     let own = |tool: &ToolDefinition| tool.server.is_none();
     let mut tools = many(&["files"], 9);
     tools.retain(|tool| !own(tool));
@@ -234,7 +275,7 @@ fn one_server_is_no_choice() {
 }
 
 #[test]
-fn the_question_for_categories_is_asked_again_after_a_crash_and_after_a_failure() {
+fn category_question_is_repeated_after_crash_or_failure() {
     let mut world = asked(profile(categories()), "Write to Ann", many(&["files", "mail"], 9));
     world.show(&[Say::Text("Let me")]);
     world.die();
@@ -247,7 +288,7 @@ fn the_question_for_categories_is_asked_again_after_a_crash_and_after_a_failure(
     world.die();
     world.claim_with(ClaimCause::Crash, Vec::new());
     assert_eq!(offered(&world).len(), 10);
-    assert_eq!(world.rows.counters.chosen_tools.as_ref().unwrap().by, ChosenBy::Categories);
+    assert_eq!(world.rows.counters.chosen_tools.as_ref().unwrap().by, SelectionMethod::Categories);
 }
 
 #[test]
@@ -291,7 +332,7 @@ fn models_that_answer_in_objects_choose_in_objects() {
 }
 
 #[test]
-fn what_forces_a_call_waits_for_the_tools() {
+fn forced_call_waits_for_the_tool_choice() {
     let options = ModelOptions { tool_choice: Some(ToolChoice::Required), ..ModelOptions::default() };
     let mut world = asked(AgentProfile { options, ..profile(categories()) }, "Write", many(&["files", "mail"], 9));
     assert_eq!(world.asked.as_ref().unwrap().options.tool_choice, None);
@@ -303,7 +344,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_the_user_says_few_are_offered_and_none_that_was_called_is_missing(
+    fn offer_is_bounded_and_contains_every_called_tool(
         says in any::<String>(),
         hint in any::<String>(),
         k in 1..8_usize,
@@ -311,7 +352,7 @@ proptest! {
     ) {
         let tools = many(&["files", "メール"], 60);
         let hint = ServerHint { words: vec![hint], ..ServerHint::default() };
-        let filter = ToolFilter { servers: [("files".to_owned(), hint)].into(), ..semantic(k) };
+        let filter = ToolFilter { servers: [("files".to_owned(), hint)].into(), ..whole_servers(k) };
         let name: &'static str = Box::leak(tools[called + 2].name.clone().into_boxed_str());
         let mut world = asked(profile(filter.clone()), &says, tools.clone());
         let again = asked(profile(filter), &says, tools);

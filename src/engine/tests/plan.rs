@@ -11,7 +11,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
 use crate::domain::model::{ModelErrorKind, ModelFinish, ModelOptions, OutputSchema};
 use crate::domain::run::context::{Capacity, ContextPolicy, ContextStrategy};
-use crate::domain::run::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy, WithoutVectors};
+use crate::domain::run::plan::{PlanPhase, PlanPolicy, PlanStepState, RankingFallback, Strategy};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
@@ -72,7 +72,7 @@ fn words(messages: &[Message]) -> Vec<String> {
 }
 
 #[test]
-fn a_plan_is_made_carried_out_and_told() {
+fn plan_is_made_executed_and_summarized() {
     let mut world = World::started(planning());
     assert_eq!(asked(&world), ("big/planner", false, "What is in the file?".to_owned()));
     assert!(world.asked.as_ref().unwrap().system.contains("- files (3): pay, read, write"));
@@ -115,7 +115,7 @@ fn a_longer_result_is_cut_for_the_next_step(#[case] length: usize, #[case] shown
 
 /// The forced answer of the breaker allows no further tool calls, so the plan ends, too.
 #[test]
-fn a_tool_that_is_broken_ends_the_plan_of_who_wants_the_end_forced() {
+fn broken_tool_ends_the_plan_if_a_forced_answer_is_set() {
     let mut world = World::started(AgentProfile {
         breaker_action: BreakerAction::ForceFinal,
         breaker_failures: 1,
@@ -148,12 +148,12 @@ fn a_plan_that_is_made_again_knows_what_was_asked() {
 /// The fourth fallback: the tools of a step cannot be ranked by vectors.
 #[test]
 fn without_vectors_words_decide_or_the_loop_takes_over() {
-    for (without_vectors, expected) in [(WithoutVectors::Words, "small/router"), (WithoutVectors::Loop, "main/model")] {
+    for (without_vectors, expected) in [(RankingFallback::Words, "small/router"), (RankingFallback::Loop, "main/model")] {
         let plan = PlanPolicy { k: 1, without_vectors, ..planning().plan };
         let mut world = World::started(AgentProfile { plan, ..planning() });
         world.says_text(TWO);
         assert_eq!(asked(&world).0, expected);
-        let is_left = without_vectors == WithoutVectors::Loop;
+        let is_left = without_vectors == RankingFallback::Loop;
         assert!(!is_left || world.asked.as_ref().unwrap().tools.len() == 3, "all tools are offered");
         let skipped = [(1, PlanStepState::Skipped), (2, PlanStepState::Skipped)];
         assert_eq!(ended(&world), if is_left { &skipped[..] } else { &[] });
@@ -281,17 +281,17 @@ fn a_model_of_the_plan_that_fails_is_done_without(#[case] steps: u32) {
     world.fails(ModelErrorKind::Auth);
     let (model, has_tools, told) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", true));
-    assert_eq!(told == prompts::PLAN_LEFT, steps > 0, "{told}");
+    assert_eq!(told == prompts::PLAN_GIVEN_UP, steps > 0, "{told}");
 }
 
 #[test]
-fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_twice() {
+fn failed_dependency_ends_the_plan_without_repeated_calls() {
     let mut world =
         planned("[step('files', 'write x')] [step('files', 'read y')] [step('files', 'write what step 2 said')] [done()]");
     works(&mut world, "write", 1);
     fails(&mut world, "read", 1);
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Failed), (3, PlanStepState::Skipped)]);
-    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_LEFT.to_owned()));
+    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_GIVEN_UP.to_owned()));
     let seen = &world.asked.as_ref().unwrap().messages;
     assert_eq!(seen.iter().flat_map(Message::tool_calls).count(), 2, "the loop sees the completed calls");
     // Even an agent without the duplicate guard quotes the calls of the plan.
@@ -304,7 +304,7 @@ fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_tw
 }
 
 #[test]
-fn what_has_changed_since_is_read_again() {
+fn plan_reads_again_after_a_change() {
     let mut world = planned(
         "[step('files', 'read x')] [step('files', 'write x')] [step('files', 'read x')] [step('files', 'read x')] [done()]",
     );
@@ -320,7 +320,7 @@ fn what_has_changed_since_is_read_again() {
 #[rstest]
 #[case::in_the_plan(true)]
 #[case::in_the_loop(false)]
-fn what_may_have_taken_effect_is_not_made_again(#[case] in_plan: bool) {
+fn call_with_possible_effect_is_not_repeated(#[case] in_plan: bool) {
     let plan = if in_plan { APART } else { "[step('files', 'write x')] [step('files', 'read what step 1 has written')] [done()]" };
     let mut world = planned(plan);
     world.calls(&[call("write", &json!({"n": 1}))]);
@@ -336,7 +336,7 @@ fn what_may_have_taken_effect_is_not_made_again(#[case] in_plan: bool) {
 }
 
 #[test]
-fn the_loop_that_takes_over_reads_again_and_writes_nothing_twice() {
+fn loop_after_plan_repeats_reads_but_no_writes() {
     let mut world = planned(
         "[step('files', 'read x')] [step('files', 'write x')] [step('files', 'write y')] [step('files', 'read what step 3 wrote')] [done()]",
     );
@@ -359,7 +359,7 @@ fn calls_that_were_refused_are_none() {
         world.says(&[Say::Call("write", "{\"n\":".to_owned())], ModelFinish::ToolCalls);
     }
     assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Failed)]);
-    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_LEFT.to_owned()));
+    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_GIVEN_UP.to_owned()));
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn a_plan_for_which_no_tool_is_called_is_the_loop_s() {
 }
 
 #[test]
-fn failures_are_told_as_failures_even_without_words_of_a_model() {
+fn failed_plan_is_reported_without_a_model_answer() {
     for has_words in [true, false] {
         let mut world = planned(APART);
         fails(&mut world, "write", 1);
@@ -447,7 +447,7 @@ fn failures_are_told_as_failures_even_without_words_of_a_model() {
 }
 
 #[test]
-fn one_step_is_one_call() {
+fn plan_step_is_one_call() {
     let mut world = planned(APART);
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
     assert_eq!(world.under_way.len(), 1);
@@ -475,7 +475,7 @@ fn a_message_that_joins_gives_the_run_to_the_loop() {
     world.tool_says(0, "ok");
     let (model, _, told) = asked(&world);
     assert_eq!(model, "main/model");
-    assert!(told.contains(prompts::PLAN_LEFT), "{told}");
+    assert!(told.contains(prompts::PLAN_GIVEN_UP), "{told}");
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Skipped)]);
     world.says_text("Stopped.");
     assert_eq!(world.ended().status, RunStatus::Completed);
@@ -629,9 +629,12 @@ fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: Contex
 }
 
 proptest! {
+    // A case has up to ten steps with long texts, and takes a fifth of a second.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// For any outcome of the steps, and any size of the budget.
     #[test]
-    fn what_is_told_fits_and_names_every_step_that_failed(
+    fn plan_report_fits_and_names_every_failed_step(
         limit in 5_000..9_000_u64,
         wish in "[xy\u{e9} ]{0,6000}",
         steps in prop::collection::vec((any::<bool>(), 0..1_900_usize, "[a-z\u{e9}{\\[\n ]{0,2000}"), 1..=10),
@@ -658,4 +661,33 @@ proptest! {
             prop_assert_eq!(word.starts_with("failed: "), *fails, "{}", told);
         }
     }
+}
+
+fn rejections(world: &World) -> Vec<&str> {
+    let reasons = world.events.iter().filter_map(|event| match event {
+        EventBody::PlanRejected { reason } => Some(reason.as_str()),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+#[test]
+fn plan_that_is_discarded_leaves_an_event() {
+    let steps = |n: usize| format!("{}[done()]", "[step(\"files\", \"write\")] ".repeat(n));
+    let world = planned(Box::leak(steps(11).into_boxed_str()));
+    assert_eq!(rejections(&world), ["the plan has 11 steps, and the agent carries out at most 10"]);
+    let world = planned("I will do it.");
+    assert_eq!(rejections(&world), ["the planner's answer holds no steps"]);
+    // A tool that does not exist.
+    let mut world = planned("[step(\"files\", \"fly\")] [done()]");
+    world.calls(&[call("fly", &json!({}))]);
+    assert_eq!(rejections(&world), ["none of its steps called a tool that exists"]);
+    let mut world = planned(TWO);
+    fails(&mut world, "read", 1);
+    assert_eq!(rejections(&world), ["step 1 failed, and a later step needs it"]);
+    let mut world = planned(TWO);
+    works(&mut world, "read", 1);
+    works(&mut world, "write", 1);
+    world.says_text("Done.");
+    assert!(rejections(&world).is_empty());
 }

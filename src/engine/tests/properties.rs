@@ -17,14 +17,14 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions
 use crate::domain::run::RunStatus;
 use crate::domain::run::change::{ReleaseCause, StepStatus};
 use crate::domain::run::context::ContextPolicy;
-use crate::domain::run::input::InputState;
 use crate::domain::run::plan::{self, PlanPolicy};
+use crate::domain::run::question::InputState;
 use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::domain::tool::{Reconciled, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::decide;
 use crate::engine::tests::world::{Say, World, done, tools};
-use crate::engine::{Command, Decision, Input, RunState, Surroundings};
+use crate::engine::{Command, Decision, DecisionEnvironment, Input, RunState};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -257,12 +257,11 @@ impl Play {
             Act::ModelFails(kind) => {
                 if self.world.asked.is_some() {
                     self.world.hang_up();
-                    // A refusal that names a part, or one that matches no request.
-                    let (refused_tool, refused_signed) =
-                        ((kind == ModelErrorKind::InvalidRequest).then(|| "write".to_owned()), true);
-                    let not_asked = kind == ModelErrorKind::Overloaded && self.world.decisions.is_multiple_of(2);
+                    // It may match no request.
+                    let refused_signed = true;
+                    let request_not_sent = kind == ModelErrorKind::Overloaded && self.world.decisions.is_multiple_of(2);
                     let error = ModelError::new(kind, "");
-                    self.feed(Input::ModelFailed(ModelError { refused_tool, refused_signed, not_asked, ..error }));
+                    self.feed(Input::ModelFailed(ModelError { refused_signed, request_not_sent, ..error }));
                 }
             }
             Act::ToolEnds(at, how) => self.tool_ends(at, how),
@@ -388,8 +387,12 @@ impl Play {
 
     fn nothing_moves(&self) {
         let state = RunState::load(self.world.rows.clone());
-        let around =
-            Surroundings { now: crate::engine::tests::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
+        let around = DecisionEnvironment {
+            now: crate::engine::tests::world::NOW,
+            ids: &self.world.ids,
+            elapsed_ms: 0,
+            spent: Usage::default(),
+        };
         let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
         for input in [
             Input::Claimed { tools: of_two_servers(), contexts: None, finished: Vec::new() },
@@ -471,6 +474,7 @@ fn blank_ids(message: &mut Message) {
             Part::ToolCall(part) => &mut part.id,
             Part::ToolResult(part) => &mut part.id,
             Part::Image(part) | Part::File(part) => &mut part.id,
+            Part::Source(part) => &mut part.id,
         };
         *id = PartId::from_stored(String::new());
     }
@@ -481,7 +485,7 @@ proptest! {
 
     // L-35, L-36: every call has exactly one result, after any sequence of inputs.
     #[test]
-    fn whatever_happens_the_run_ends_and_keeps_its_promises(
+    fn run_of_any_inputs_ends_and_keeps_the_guarantees(
         profile in any_profile(),
         acts in prop::collection::vec(any_act(), 0..40),
     ) {

@@ -10,9 +10,9 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::run::RunStatus;
+use crate::domain::run::call_handle::Handle;
 use crate::domain::run::change::{ReleaseCause, StepStatus};
-use crate::domain::run::handle::Handle;
-use crate::domain::run::input::{Elicitation, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::{Elicitation, InputKind, InputRequest, InputState, Question};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Done, Failed, Planned, Started, Unknown};
 use crate::domain::tool::approval::{ApprovalMode, ApprovalPolicy};
@@ -228,7 +228,7 @@ fn a_call_that_is_allowed_with_other_arguments_is_another_call() {
 }
 
 #[test]
-fn a_worker_that_drains_asks_nobody() {
+fn draining_worker_asks_no_model() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("pay", &json!({"n": 1}))]);
     world.die();
@@ -355,7 +355,7 @@ fn a_draining_run_keeps_results_and_starts_nothing() {
 }
 
 #[test]
-fn what_ended_while_it_was_being_stopped_keeps_its_outcome() {
+fn call_that_ended_while_cancelled_keeps_its_outcome() {
     let two = [call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))];
     let mut world = World::started(AgentProfile::default());
     world.calls(&two);
@@ -469,7 +469,7 @@ fn a_run_can_begin_with_a_call() {
 #[rstest]
 #[case("write")]
 #[case("read")]
-fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
+fn active_call_of_this_worker_continues(#[case] name: &'static str) {
     let mut world = World::started(AgentProfile { tool_parallelism: 2, ..AgentProfile::default() });
     world.calls(&[call(name, &json!({"n": 1})), call("write", &json!({"n": 2})), call("write", &json!({"n": 3}))]);
     let ids: Vec<CallId> = world.rows.calls.iter().map(|call| call.id.clone()).collect();
@@ -508,7 +508,7 @@ fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
 
 /// A draining worker waits for them as for other calls.
 #[test]
-fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
+fn run_reloaded_during_drain_waits_for_calls_under_way() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     let id = world.rows.calls[0].id.clone();
@@ -524,7 +524,7 @@ fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
 
 /// The database lost the start of a call that its worker still runs: the call continues and is not started a second time.
 #[test]
-fn what_is_under_way_here_is_not_begun_again_though_its_start_was_lost() {
+fn call_under_way_with_lost_start_is_not_started_again() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     let id = world.rows.calls[0].id.clone();

@@ -6,19 +6,19 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, OnUnknown};
+use crate::domain::run::call_handle::{Handle, InputRequired, Round};
 use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::handle::{Handle, Pause, Round};
-use crate::domain::run::input::{Elicitation, InputKind, InputState};
+use crate::domain::run::question::{Elicitation, InputKind, InputState};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Done, Started, Unknown};
 use crate::engine::Input;
 use crate::engine::tests::world::{World, call};
 
-fn pause(asks: &[&str], number: u32) -> Pause {
+fn pause(asks: &[&str], number: u32) -> InputRequired {
     let elicitation = || Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
     let asks = asks.iter().map(|key| ((*key).to_owned(), (format!("Which {key}?"), elicitation()))).collect();
-    Pause { state: Some("opaque".to_owned()), given: BTreeMap::new(), asks, number }
+    InputRequired { state: Some("opaque".to_owned()), given: BTreeMap::new(), asks, number }
 }
 
 fn pauses(world: &mut World, asks: &[&str]) {
@@ -97,7 +97,7 @@ fn after_the_answers_a_call_is_judged_by_its_class(
 }
 
 #[test]
-fn nobody_who_answers_in_time_wants_it_to_end() {
+fn timely_answers_extend_the_call_timeout() {
     let mut world = asked("write", AgentProfile::default());
     world.human_says("accept");
     world.rows.inputs.iter_mut().for_each(|question| question.expires_in_ms = Some(0));
@@ -112,7 +112,7 @@ fn nobody_who_answers_in_time_wants_it_to_end() {
 }
 
 #[test]
-fn a_server_may_want_nothing_but_to_be_called_again_and_ask_more_than_once() {
+fn server_may_request_a_bare_retry_and_several_rounds() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     pauses(&mut world, &[]);
@@ -127,7 +127,7 @@ fn a_server_may_want_nothing_but_to_be_called_again_and_ask_more_than_once() {
 }
 
 #[test]
-fn who_hands_the_run_back_keeps_what_a_server_wants_to_know() {
+fn handed_back_run_keeps_the_server_question() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     world.under_way.clear();

@@ -9,7 +9,9 @@ use crate::domain::agent::{AgentProfile, OnLimit, OutputMode};
 use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelFinish, ModelOptions, ToolChoice};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::approval::{ApprovalMode, ApprovalPolicy};
 use crate::engine::Input;
 use crate::engine::tests::world::{Say, World, call};
 
@@ -54,7 +56,7 @@ fn clients_see_what_they_see_of_any_model() {
 }
 
 #[test]
-fn the_model_reads_its_history_as_objects_and_is_offered_none_but_words() {
+fn json_strategy_sends_history_as_objects_without_tools() {
     let mut world = World::started(profile());
     let first = world.asked.clone().unwrap();
     assert!(first.tools.is_empty());
@@ -94,8 +96,8 @@ fn the_model_reads_its_history_as_objects_and_is_offered_none_but_words() {
 #[case::words("I will read it.", "begin with")]
 #[case::two(r#"{"tool":"write","arguments":{}}{"answer":"done"}"#, "trailing")]
 #[case::cut(r#"{"tool":"write","arguments":{"a":"#, "EOF")]
-#[case::begun(r#"{"answer":"done", "tool":"write","arguments":{}}"#, "at once")]
-fn what_is_no_object_is_corrected_twice_and_then_fails(#[case] said: &'static str, #[case] reason: &str) {
+#[case::begun(r#"{"answer":"done", "tool":"write","arguments":{}}"#, "both")]
+fn malformed_object_is_corrected_twice_then_fails(#[case] said: &'static str, #[case] reason: &str) {
     let mut world = World::started(profile());
     for corrections in 1..=2 {
         world.says_text(said);
@@ -194,7 +196,7 @@ fn nothing_at_all_is_an_empty_reply_as_of_any_model() {
 }
 
 #[test]
-fn words_that_were_shown_are_kept_when_somebody_stops_them() {
+fn shown_text_is_kept_after_cancellation() {
     let mut world = World::started(profile());
     world.show(&[Say::Text(r#"{"answer": "It sa"#)]);
     let partial = world.hang_up();
@@ -244,4 +246,60 @@ fn a_call_is_none_where_the_agent_wants_words() {
     world.says_text(BYE);
     assert_eq!(world.ended().status, RunStatus::Completed);
     world.followed();
+}
+
+/// An agent with approvals asks for a reason, which has its place in the object.
+#[test]
+fn reason_of_a_call_has_its_field_in_the_object() {
+    let approval =
+        ApprovalPolicy { rationale: true, tools: [("write".to_owned(), ApprovalMode::Ask)].into(), ..ApprovalPolicy::default() };
+    let mut world = World::started(AgentProfile { approval, ..profile() });
+    let first = world.asked.clone().unwrap();
+    assert!(first.system.contains("in the field \"rationale\"") && first.system.contains("\"rationale\": "), "{}", first.system);
+    assert!(!first.system.contains("say in a sentence before it"), "{}", first.system);
+    let call = &first.options.output_schema.unwrap().schema["anyOf"][1];
+    assert_eq!(call["required"], json!(["tool", "rationale", "arguments"]));
+
+    world.says_text(r#"{"tool": "write", "rationale": "It saves the \"7\".", "arguments": {"n": 1}}"#);
+    let question = world.rows.inputs[0].question.approval.clone().unwrap();
+    assert_eq!(question.rationale.as_deref(), Some("It saves the \"7\"."));
+    assert!(world.human_decides("allow", None));
+    world.claim(ClaimCause::Request);
+    world.tool_says(0, "ok");
+    let told = world.asked.as_ref().unwrap().messages[1].text();
+    assert_eq!(told, r#"{"tool":"write","rationale":"It saves the \"7\".","arguments":{"n":1}}"#);
+    world.says_text(BYE);
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    world.followed();
+}
+
+fn of_a_shape() -> AgentProfile {
+    let output_schema = serde_json::from_value(json!({ "schema": {"type": "object"} })).unwrap();
+    AgentProfile { options: ModelOptions { output_schema, ..ModelOptions::default() }, ..AgentProfile::default() }
+}
+
+#[test]
+fn fence_around_a_shaped_answer_is_removed() {
+    let mut world = World::started(of_a_shape());
+    world.says_text("```json\n{\"n\": 7}\n```");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(world.rows.history.last().unwrap().text(), "{\"n\": 7}");
+    // Clients that follow the log see what is stored.
+    assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+#[test]
+fn shaped_answer_that_is_no_json_is_corrected_then_fails() {
+    let mut world = World::started(of_a_shape());
+    for corrections in 1..=2 {
+        world.says_text("The answer is {\"n\": 7}.");
+        assert_eq!((world.hints().len(), world.ending.is_none()), (corrections, true));
+    }
+    world.says_text("It is 7.");
+    assert_eq!(world.error_code(), "invalid_output");
+    let mut world = World::started(of_a_shape());
+    world.says_text("It is 7.");
+    world.says_text("{\"n\": 7}");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(world.followed().last(), world.rows.history.last());
 }

@@ -5,9 +5,9 @@ use serde_json::json;
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
-use crate::domain::run::budget::{Allowance, Amount, Reserve, Reserved};
+use crate::domain::run::budget::{Allowance, Amount, ReservationOutcome, ReservationRequest};
 use crate::domain::run::record::ClaimCause;
-use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
+use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::engine::tests::world::{Say, World, call, done, tools};
 use crate::engine::{Command, Decision, Input};
 
@@ -46,10 +46,10 @@ fn input(name: &str, world: &mut World) -> Input {
     let first = world.rows.calls.first().map(|call| call.id.clone());
     match name {
         "claimed" => Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() },
-        "ranked" => Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names: Vec::new() }),
+        "ranked" => Input::ToolsRanked(RankedTools { by: SelectionMethod::Lexical, names: Vec::new() }),
         "reserved" => Input::Reserved(
-            Reserve { amount: Amount::default(), conversation: Allowance::default(), day: Allowance::default() },
-            Reserved::Busy,
+            ReservationRequest { amount: Amount::default(), conversation: Allowance::default(), day: Allowance::default() },
+            ReservationOutcome::Busy,
         ),
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
         "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),

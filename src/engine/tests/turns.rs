@@ -167,7 +167,7 @@ fn nothing_overtakes_a_call_that_waits_for_its_human(#[case] word: &str, #[case]
 
 /// An exclusive call also waits for earlier calls that wait for an approval or a question.
 #[test]
-fn what_is_called_alone_waits_for_what_waits_before_it() {
+fn exclusive_call_waits_for_earlier_waiting_calls() {
     let alone = ToolSafety { alone: true, ..ToolSafety::default() };
     let asks = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
     let tools = || {
@@ -203,7 +203,7 @@ fn what_is_called_alone_waits_for_what_waits_before_it() {
 
 /// A question is asked even if all call slots are taken.
 #[test]
-fn people_are_asked_while_all_places_are_taken() {
+fn approval_is_asked_while_all_tool_slots_are_busy() {
     let asks = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
     let send = ToolDefinition { safety: asks, ..tool("send", ReplayClass::Unsafe) };
     let mut world = World::new(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
@@ -223,7 +223,7 @@ fn people_are_asked_while_all_places_are_taken() {
 }
 
 #[test]
-fn what_is_cut_at_the_output_limit_says_so() {
+fn answer_cut_at_the_output_limit_is_marked() {
     let mut world = World::started(AgentProfile::default());
     world.says(&[Say::Text("Once upon")], ModelFinish::Length);
     assert_eq!(world.ended().reason, Some(FinishReason::Length));
@@ -308,7 +308,7 @@ fn a_message_that_joins_a_forced_answer_is_answered_too(#[case] profile: AgentPr
 }
 
 #[test]
-fn a_message_that_joins_before_the_rounds_are_used_up_begins_them_anew() {
+fn joined_message_resets_the_round_count() {
     for on_limit in [OnLimit::Fail, OnLimit::Message] {
         let mut world = World::started(AgentProfile { max_rounds: 1, on_limit, ..AgentProfile::default() });
         world.calls(&[call("read", &json!({}))]);
@@ -392,7 +392,7 @@ fn cancelling_keeps_the_words_of_an_answer_and_drops_its_calls() {
 }
 
 #[test]
-fn what_a_failed_step_has_shown_is_void() {
+fn failed_step_resets_its_shown_text() {
     let mut world = World::started(AgentProfile {
         llm_retry: LlmRetry { delays_ms: Vec::new(), ..LlmRetry::default() },
         ..AgentProfile::default()
@@ -446,7 +446,7 @@ fn the_policy_says_when_tools_are_on_offer() {
 
 /// A tool that the first round offered may be called until the rounds are used up, and no other tool may.
 #[test]
-fn what_was_on_offer_once_may_be_called_again() {
+fn tool_offered_earlier_may_be_called() {
     let mut world = World::started(AgentProfile { tools_policy: ToolsPolicy::FirstRoundOnly, ..AgentProfile::default() });
     for n in 0..3 {
         world.calls(&[call("read", &json!({ "n": n }))]);

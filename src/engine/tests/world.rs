@@ -11,22 +11,22 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::budget::{Amount, Lost, Reserve, Reserved};
+use crate::domain::run::budget::{Amount, LostReservation, ReservationOutcome, ReservationRequest};
 use crate::domain::run::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::run::context::{Capacity, ContextStrategy};
-use crate::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState};
+use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::approval::ToolGrant;
-use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
+use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::check_sendable;
 use crate::engine::decide;
-use crate::engine::request::build::{Prepared, prepared};
+use crate::engine::request::build::{PreparedRequest, prepared};
 use crate::engine::request::source::Source;
-use crate::engine::request::window::room::Room;
+use crate::engine::request::window::remaining::TokenBudget;
 use crate::engine::{
-    Assembler, Command, Decision, Input, PartialAnswer, RunFacts, RunState, StreamItem, Surroundings, model_request,
+    Assembler, Command, Decision, DecisionEnvironment, Input, PartialAnswer, RunFacts, RunState, StreamItem, model_request,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::ids::SequentialIds;
@@ -94,12 +94,12 @@ pub(super) struct World {
     /// The context windows of the models.
     pub(super) capacities: Vec<(String, Capacity)>,
     /// The store's next answers to reservations. After them, every reservation is granted.
-    pub(super) reservations: VecDeque<Reserved>,
+    pub(super) reservations: VecDeque<ReservationOutcome>,
     /// The reserved amounts, and the settled ones.
     pub(super) reserved: Vec<Amount>,
     pub(super) settled: Vec<Amount>,
     /// The current reservation.
-    pub(super) held: Option<Lost>,
+    pub(super) held: Option<LostReservation>,
 }
 
 /// A message with its parts. An incomplete part is `None`.
@@ -171,7 +171,7 @@ impl World {
     // The worker.
 
     pub(super) fn decide(&mut self, input: Input) -> Decision {
-        let around = Surroundings { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms, spent: self.spent };
+        let around = DecisionEnvironment { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms, spent: self.spent };
         decide(self.state.as_mut().expect("somebody holds the run"), input, &around)
     }
 
@@ -189,12 +189,12 @@ impl World {
         decision
     }
 
-    fn reserve(&mut self, reserve: Reserve) -> Decision {
+    fn reserve(&mut self, reserve: ReservationRequest) -> Decision {
         self.reserved.push(reserve.amount);
-        let answer = self.reservations.pop_front().unwrap_or(Reserved::Granted { day: 1 });
+        let answer = self.reservations.pop_front().unwrap_or(ReservationOutcome::Granted { day: 1 });
         self.held = match answer {
-            Reserved::Granted { day } => Some(Lost { day, amount: reserve.amount }),
-            Reserved::Busy | Reserved::Spent { .. } => None,
+            ReservationOutcome::Granted { day } => Some(LostReservation { day, amount: reserve.amount }),
+            ReservationOutcome::Busy | ReservationOutcome::Spent { .. } => None,
         };
         self.feed(Input::Reserved(reserve, answer))
     }
@@ -202,7 +202,7 @@ impl World {
     fn rank(&mut self) {
         let state = self.state.as_ref().expect("somebody holds the run");
         let names = state.usable_tools().into_iter().map(|tool| tool.name.clone()).collect();
-        self.feed(Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names }));
+        self.feed(Input::ToolsRanked(RankedTools { by: SelectionMethod::Lexical, names }));
     }
 
     /// Decides and commits. Then the worker crashes.
@@ -241,7 +241,7 @@ impl World {
         self.released = None;
         self.rows.lost = self.held;
         let mut state = RunState::load(self.loaded());
-        state.know(RunFacts { grants: self.grants.clone(), capacities: self.capacities.clone(), ..RunFacts::default() });
+        state.set_facts(RunFacts { grants: self.grants.clone(), capacities: self.capacities.clone(), ..RunFacts::default() });
         self.state = Some(state);
     }
 
@@ -342,7 +342,7 @@ impl World {
             Change::Counters(counters) => rows.counters = counters.clone(),
             Change::Summarize(summary) => rows.summary = Some(summary.clone()),
             Change::Usage(usage) => rows.usage = *usage,
-            Change::Settle { day: _, amount } => {
+            Change::ChargeBudget { day: _, amount } => {
                 self.settled.push(*amount);
                 (self.held, rows.lost) = (None, None);
             }
@@ -633,13 +633,13 @@ impl World {
 }
 
 /// Returns the token budget of the model step, if it has one.
-pub(super) fn room(source: &Source<'_>) -> Option<Room> {
-    prepared(source).room(source)
+pub(super) fn room(source: &Source<'_>) -> Option<TokenBudget> {
+    prepared(source).token_budget(source)
 }
 
 /// Returns the request of the model step before tools become text, and its messages.
 pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
-    let Prepared { frame, messages, .. } = prepared(source);
+    let PreparedRequest { frame, messages, .. } = prepared(source);
     (frame, messages)
 }
 

@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use crate::domain::access::principal::Principal;
 use crate::support::locks::lock;
 
-/// How long a valid key is believed without asking the store. A revoked key opens nothing after that, and what it has opened until then
-/// ends at the next check of [`Service::watch_keys`](crate::service::Service::watch_keys): 3 s together, of the 5 s that are promised.
+/// How long a valid key is accepted without asking the store. After that, a revoked key is refused for new requests. Open streams
+/// end at the next check of [`Service::watch_keys`](crate::service::Service::watch_keys). Together that takes 3 s of the promised 5
+/// s.
 const BELIEVED_FOR: Duration = Duration::from_secs(2);
-/// Keys in the cache at a time; more empty it.
+/// Limit of cached keys. When it is reached, the cache is cleared.
 const REMEMBERED: usize = 10_000;
 
 #[derive(Default)]
@@ -24,7 +25,7 @@ impl KeyCache {
         known.get(hash).filter(|(_, since)| since.elapsed() < BELIEVED_FOR).map(|(principal, _)| principal.clone())
     }
 
-    /// Remembers a key that the store was asked about at `asked`.
+    /// Caches a key that the store confirmed in answer to a query at `asked`.
     pub(in crate::service) fn put(&self, hash: String, principal: Principal, asked: Instant) {
         let mut known = lock(&self.0);
         if known.len() >= REMEMBERED {

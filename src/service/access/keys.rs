@@ -1,4 +1,4 @@
-//! API keys: made once, stored as hashes, looked up through a short cache.
+//! API keys: created once, stored as hashes, looked up through a short-lived cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,34 +14,35 @@ use crate::service::access::KeyInUse;
 use crate::service::{Access, Result, Service};
 use crate::support::json::hash_bytes;
 
-/// How often the keys in use are checked. Together with the time that a key is believed unchecked, this bounds how long anything outlives
-/// the key that it was opened with.
+/// The interval of checks of the keys in use. Together with the lifetime of a cached key, it limits how long anything stays open
+/// after its key was revoked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Longer texts are no keys and are not even hashed.
+/// Longer texts are not keys, and are not hashed.
 pub(in crate::service) const MAX_KEY_BYTES: usize = 512;
 
-/// A key that was just made. It is shown once, and only its hash is stored.
+/// A new key. It is shown once, and only its hash is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewKey {
     pub key: String,
     pub hash: String,
-    /// The beginning of the key, which is shown.
+    /// The visible prefix of the key.
     pub label: String,
 }
 
-/// Returns what is stored of a key: SHA-256 in hexadecimal. Keys are 256 random bits, so a plain hash cannot be guessed back.
+/// Returns the stored form of a key: SHA-256 in hexadecimal. Keys have 256 random bits, so a hash without salt cannot be reversed
+/// by guessing.
 pub fn hash_key(key: &str) -> String {
     hash_bytes(key.as_bytes())
 }
 
-/// Makes a key of 256 random bits. Fails if the operating system gives no random bytes.
+/// Creates a key of 256 random bits. Fails if the operating system provides no random bytes.
 pub fn new_key() -> std::result::Result<NewKey, getrandom::Error> {
     let key = secret("cap_")?;
     Ok(NewKey { hash: hash_key(&key), label: key.chars().take(10).collect(), key })
 }
 
-/// Returns a prefix and 256 random bits, as a URL can carry them.
+/// Returns a prefix and 256 random bits, in characters that are safe in a URL.
 pub(in crate::service) fn secret(prefix: &str) -> std::result::Result<String, getrandom::Error> {
     let mut random = [0_u8; 32];
     getrandom::fill(&mut random)?;
@@ -49,11 +50,11 @@ pub(in crate::service) fn secret(prefix: &str) -> std::result::Result<String, ge
 }
 
 impl Service {
-    /// Asks the store every second, in one query, which of the keys in use here are still valid, and ends what is open with the others.
-    /// Ends with `stop`.
+    /// Checks every second, in one query, which of the keys in use here are still valid, and closes what the others opened. Ends
+    /// with `stop`.
     ///
-    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a stream would
-    /// show.
+    /// While the store does not answer, everything stays open: no key can be revoked then, and no new event can be stored for a
+    /// stream.
     pub async fn watch_keys(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -86,8 +87,7 @@ impl Service {
 
     /// Returns the access of a key; `None` if it is unknown.
     ///
-    /// The key is compared by the hash of all of its bytes, in an index of the database: the time that takes says nothing about how much of a
-    /// guess was right.
+    /// A database index looks up the hash of the complete key, so the response time reveals nothing about partly correct guesses.
     pub async fn authenticate(&self, key: &str) -> Result<Option<Access>> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Ok(None);
@@ -102,7 +102,7 @@ impl Service {
         let principal = match self.keys.get(&hash) {
             Some(principal) => principal,
             None => {
-                // From before the question: the key may be revoked while the answer is on its way.
+                // Taken before the query, because the key may be revoked while the reply is on its way.
                 let asked = Instant::now();
                 let Some(user) = self.store.user_by_key_hash(&hash).await? else { return Ok(None) };
                 let principal = Principal { user_id: user.id, role: user.role };

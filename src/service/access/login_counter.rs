@@ -1,4 +1,4 @@
-//! The number of logins that an owner has begun lately in this process.
+//! Limits the logins that an owner begins in this process.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -10,15 +10,15 @@ use crate::domain::ids::UserId;
 use crate::service::{Error, Result};
 use crate::support::locks::lock;
 
-/// Logins that one owner began within this time are counted.
+/// The period in which an owner's logins are counted.
 const BEGUN_WITHIN: Duration = Duration::from_secs(600);
 
-/// The recent logins of each owner. Each asks servers of others for things before it is stored.
+/// The recent logins of each owner. A login sends requests to external servers before anything is stored.
 #[derive(Default)]
 pub(in crate::service) struct LoginCounter(Mutex<HashMap<UserId, VecDeque<Instant>>>);
 
 impl LoginCounter {
-    /// Counts one more of an owner's, unless there are `most` already; 0 for no limit.
+    /// Counts one more login of an owner, unless there are `most` already; 0 for no limit.
     pub(in crate::service) fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
         if most == 0 {
             return Ok(());
@@ -52,6 +52,6 @@ mod tests {
         assert!(begun.admit(&ann, 2, at(601)).is_err());
         assert!((0..100).all(|_| begun.admit(&ann, 0, at(602)).is_ok()));
         assert!(begun.admit(&bob, 2, at(10_000)).is_ok());
-        assert_eq!(begun.0.lock().unwrap().len(), 1, "nobody is remembered for nothing");
+        assert_eq!(begun.0.lock().unwrap().len(), 1, "owners without recent logins are removed");
     }
 }

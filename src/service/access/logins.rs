@@ -1,8 +1,8 @@
-//! Logins at OpenRouter: the owner agrees there, and gets a provider here with a key.
+//! Logins at OpenRouter: the owner gives consent there, and gets a provider with a key here.
 //!
-//! OAuth with PKCE (RFC 7636), where this server is the client: <https://openrouter.ai/docs/use-cases/oauth-pkce>. The end of a login is
-//! bound to its begin, by the key of the caller or by a secret of the browser. Without that, an attacker could send others through a login
-//! of their own, and would get their keys.
+//! OAuth with PKCE (RFC 7636), where this server is the client: <https://openrouter.ai/docs/use-cases/oauth-pkce>. The end of a
+//! login is bound to its beginning, by the caller's key or by a secret of the browser. Without that, an attacker could lead others
+//! through a login that the attacker began, and would receive their keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,62 +11,62 @@ use sha2::{Digest as _, Sha256};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::model::provider::{ProviderKind, ProviderRecord, Reach};
+use crate::domain::model::provider::{EgressScope, ProviderKind, ProviderRecord};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
 use crate::service::{Access, Error, Result, Service};
-use crate::store::{Keyed, LoginTaker, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade};
-use crate::support::seal::Place;
+use crate::store::{IdempotentOutcome, LoginClaimant, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade};
+use crate::support::encryption::AssociatedData;
 
-/// How long the owner has to agree, in milliseconds.
+/// The time limit for the owner's consent, in milliseconds.
 pub(in crate::service) const LIFETIME_MS: u32 = 600_000;
 
-/// The name of the provider that a login makes.
+/// The name of the provider that a login creates.
 const NAME: &str = "openrouter";
 
 const PURPOSE: &str = "provider_login";
 
-/// A longer code is no code.
+/// Longer codes are refused.
 pub(in crate::service) const MAX_CODE_BYTES: usize = 2_048;
 
 pub struct StartedLogin {
-    /// Where the owner agrees.
+    /// The URL at which the owner gives consent.
     pub url: String,
-    /// Tells apart the logins that one browser has begun.
+    /// Distinguishes the logins that one browser has begun.
     pub mark: String,
-    /// The secret that the browser shows when it comes back.
+    /// The secret that the browser sends when it returns.
     pub browser: String,
     pub lifetime_seconds: u32,
 }
 
 #[derive(Clone, Copy)]
 pub enum LoginParty<'a> {
-    /// A caller with a key.
+    /// A caller with an API key.
     Caller(&'a Principal),
     /// A browser with its secret.
     Browser(&'a str),
 }
 
 impl LoginParty<'_> {
-    /// Names who may take the login: a party that has only learnt the state takes nothing out.
-    pub(in crate::service) fn taker(self) -> LoginTaker {
+    /// Returns the caller that may complete the login. Knowing the state alone is not enough.
+    pub(in crate::service) fn claimant(self) -> LoginClaimant {
         match self {
-            Self::Caller(principal) => LoginTaker::Owner(principal.user_id.clone()),
-            Self::Browser(shown) => LoginTaker::Browser(hash_key(shown)),
+            Self::Caller(principal) => LoginClaimant::Owner(principal.user_id.clone()),
+            Self::Browser(shown) => LoginClaimant::Browser(hash_key(shown)),
         }
     }
 }
 
-/// Tells the logins of one browser apart, by the state that comes back.
+/// Distinguishes the logins of one browser by the state that the server returns.
 pub fn login_mark(state: &str) -> String {
     hash_key(state).chars().filter(char::is_ascii_alphanumeric).take(16).collect()
 }
 
-pub(in crate::service) fn place<'a>(purpose: &'static str, owner: &'a UserId, state_hash: &'a str) -> Place<'a> {
-    Place { purpose, owner: Some(owner.as_str()), record: state_hash }
+pub(in crate::service) fn associated_data<'a>(purpose: &'static str, owner: &'a UserId, state_hash: &'a str) -> AssociatedData<'a> {
+    AssociatedData { purpose, owner: Some(owner.as_str()), record: state_hash }
 }
 
 pub(in crate::service) fn unknown() -> Error {
-    Error::invalid("this login is unknown, is used up, or began more than 10 minutes ago: begin it anew")
+    Error::invalid("this login is unknown, was already completed, or began more than 10 minutes ago: begin a new one")
 }
 
 pub(in crate::service) struct LoginSecrets {
@@ -81,14 +81,14 @@ impl LoginSecrets {
         Ok(Self { state: random("login_")?, browser: random("browser_")?, verifier: SecretString::from(random("")?) })
     }
 
-    pub(in crate::service) fn begun(self, url: String) -> StartedLogin {
+    pub(in crate::service) fn into_started(self, url: String) -> StartedLogin {
         let mark = login_mark(&self.state);
         StartedLogin { url, mark, browser: self.browser, lifetime_seconds: LIFETIME_MS / 1000 }
     }
 }
 
 impl Service {
-    /// Seals `sealed`, which the end of a login needs, and returns the hash of its state with the login as it is stored.
+    /// Encrypts `sealed`, which the end of a login needs. Returns the hash of its state, and the login as stored.
     pub(in crate::service) async fn login_of(
         &self,
         access: &Access,
@@ -97,13 +97,12 @@ impl Service {
         sealed: &SecretString,
     ) -> Result<(String, ProviderLogin)> {
         let (owner, state_hash) = (access.principal().user_id.clone(), hash_key(&secrets.state));
-        let verifier = self.seal(&place(purpose, &owner, &state_hash), sealed).await?;
+        let verifier = self.seal(&associated_data(purpose, &owner, &state_hash), sealed).await?;
         let key_hash = access.key_hash().map(str::to_owned);
         Ok((state_hash, ProviderLogin { owner, browser_hash: hash_key(&secrets.browser), key_hash, verifier }))
     }
 
-    /// Begins a login, which replaces an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
-    /// which is added as `?state=`.
+    /// Begins a login, which replaces an earlier one of the same owner. The browser returns to `callback`, with `?state=` added.
     pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<StartedLogin> {
         let endpoints = &self.provider_deps()?.endpoints;
         let secrets = LoginSecrets::new()?;
@@ -111,28 +110,30 @@ impl Service {
         let (state_hash, login) = self.login_of(access, PURPOSE, &secrets, &secrets.verifier).await?;
         self.store.create_login(&state_hash, &login, LIFETIME_MS).await?;
         let url = endpoints.login_url(&format!("{callback}?state={}", secrets.state), &challenge).map_err(Error::Conflict)?;
-        Ok(secrets.begun(url))
+        Ok(secrets.into_started(url))
     }
 
-    /// Ends a login: gets the key for the code, and stores it in the owner's provider `openrouter`, which is made if it is missing.
+    /// Completes a login: exchanges the code for a key, and stores it in the owner's provider `openrouter`, which is created if it
+    /// is missing.
     pub async fn finish_login(&self, who: LoginParty<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
         let deps = self.provider_deps()?;
         if state.len() > MAX_KEY_BYTES || code.is_empty() || code.len() > MAX_CODE_BYTES {
             return Err(unknown());
         }
         let state_hash = hash_key(state);
-        let login = self.store.take_login(&state_hash, &who.taker()).await?.ok_or_else(unknown)?;
-        // A browser comes back on behalf of the key that it was sent away with.
+        let login = self.store.take_login(&state_hash, &who.claimant()).await?.ok_or_else(unknown)?;
+        // A browser returns on behalf of the API key that began the login.
         if let (LoginParty::Browser(_), Some(hash)) = (who, &login.key_hash)
             && self.access_by_hash(hash.clone()).await?.is_none_or(|access| access.principal().user_id != login.owner)
         {
             return Err(unknown());
         }
-        let verifier = deps.vault.open(&place(PURPOSE, &login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
+        let verifier =
+            deps.vault.open(&associated_data(PURPOSE, &login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
         let key = deps.endpoints.exchange(code, &verifier).await.map_err(Error::Provider)?;
         let record = self.keep_key(&login.owner, &key).await?;
-        deps.endpoints.changed(&record.id);
-        tracing::info!(provider.id = %record.id, "a login at OpenRouter gave a key");
+        deps.endpoints.forget_client(&record.id);
+        tracing::info!(provider.id = %record.id, "login at OpenRouter completed");
         Ok(record)
     }
 
@@ -144,27 +145,30 @@ impl Service {
         let before = self.own_provider(owner, NAME).await?;
         let is_new = before.is_none();
         let mut record = before.unwrap_or_else(new);
-        // Where the server itself is configured to go.
+        // The URL that the server is configured to use.
         record.base_url = deps.endpoints.login_api();
-        (record.kind, record.reach, record.enabled, record.updated_at) = (ProviderKind::Openai, Reach::Anywhere, true, now);
+        (record.kind, record.egress, record.enabled, record.updated_at) = (ProviderKind::Openai, EgressScope::Anywhere, true, now);
         self.put_key(&mut record, Some(key.clone())).await?;
         if is_new {
             match self.store.create_provider(&record, deps.max_per_owner, None).await? {
-                Keyed::Fresh(ProviderMade::Made(_)) => return Ok(record),
-                Keyed::Fresh(ProviderMade::TooMany) => {
-                    return Err(Error::conflict("this owner has as many providers as one may have; delete one"));
+                IdempotentOutcome::Fresh(ProviderMade::Made(_)) => return Ok(record),
+                IdempotentOutcome::Fresh(ProviderMade::TooMany) => {
+                    return Err(Error::conflict("the limit of providers is reached; delete one"));
                 }
-                Keyed::Fresh(ProviderMade::NameTaken) | Keyed::Replayed(_) | Keyed::Mismatch => {}
+                IdempotentOutcome::Fresh(ProviderMade::NameTaken)
+                | IdempotentOutcome::Replayed(_)
+                | IdempotentOutcome::Mismatch => {}
             }
         } else if let ProviderChanged::Changed(version) = self.store.change_provider(&record).await? {
             return Ok(ProviderRecord { version, ..record });
         }
-        Err(Error::conflict("the provider openrouter was changed in the same moment; log in once more"))
+        Err(Error::conflict("another request changed the provider openrouter at the same time; log in again"))
     }
 
-    /// Returns the owner's own provider of a name, whether or not it is enabled.
+    /// Returns the owner's own provider with that name, enabled or not.
     async fn own_provider(&self, owner: &UserId, name: &str) -> Result<Option<ProviderRecord>> {
-        // The cursor before any record of that name: no id is empty. There are two of a name at most, one of them the server's.
+        // A cursor before all records with that name, because no id is empty. At most two records have the name, one of them the
+        // server's.
         let after = ProviderCursor { name: name.to_owned(), id: ProviderId::from_stored(String::new()) };
         let page = self.store.providers(owner, &PageRequest { limit: 2, after: Some(after) }).await?;
         Ok(page.items.into_iter().find(|record| record.name == name && record.owner.as_ref() == Some(owner)))

@@ -1,7 +1,8 @@
-//! Logins at MCP servers. A user who may change a server agrees at its authorization server. From then on the server is reached with the
-//! tokens of that login, for all users who may use it.
+//! OAuth logins at MCP servers. A user who may change a server gives consent at its authorization server. Then all users who may
+//! use the server reach it with the tokens of that login.
 //!
-//! The end of a login is bound to its begin, as at [OpenRouter](crate::service::access::logins), and to the server, its URL and its authorization server.
+//! The end of a login is bound to its beginning, as at [OpenRouter](crate::service::access::logins), and to the server, its URL and
+//! its authorization server.
 
 use std::sync::Arc;
 
@@ -12,26 +13,26 @@ use crate::domain::access::principal::Principal;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::mcp_server::{tokens_place, tokens_row};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key};
-use crate::service::access::logins::{LIFETIME_MS, LoginSecrets, MAX_CODE_BYTES, place, unknown};
+use crate::service::access::logins::{LIFETIME_MS, LoginSecrets, MAX_CODE_BYTES, associated_data, unknown};
 use crate::service::records::mcp_servers::AnyMcpServer;
-use crate::service::{Access, Error, LoginParty, Result, Service, ShownMcpServer, StartedLogin, open_mcp_server};
+use crate::service::{Access, Error, LoginParty, McpServerView, Result, Service, StartedLogin, open_mcp_server};
 use crate::store::{McpTokens, ProviderLogin};
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
 use crate::tools::mcp::ServerTransport;
 use crate::tools::mcp::oauth::{self, OAuthEntry, Pending, Wire};
 
 pub struct LoginCallback {
     pub state: String,
     pub code: Option<String>,
-    /// The authorization server that sent the browser.
+    /// The authorization server that redirected the browser.
     pub issuer: Option<String>,
-    /// The reason why there is no code.
+    /// The authorization server's error code, if it returned no code.
     pub error: Option<String>,
 }
 
 struct Target {
     url: String,
-    reach: Reach,
+    egress: EgressScope,
     entry: OAuthEntry,
     owner: Option<UserId>,
 }
@@ -39,63 +40,66 @@ struct Target {
 const PURPOSE: &str = "mcp_login";
 
 fn not_possible(reason: String) -> Error {
-    Error::Conflict(format!("there is no logging in at this MCP server: {reason}"))
+    Error::Conflict(format!("a login at this MCP server is not possible: {reason}"))
 }
 
 fn failed(reason: String) -> Error {
-    Error::Conflict(format!("the login has come to nothing: {reason}"))
+    Error::Conflict(format!("the login failed: {reason}"))
 }
 
 impl Service {
-    /// Begins a login at a server, which replaces an earlier one of the same user there. `callback` is where the browser comes back to.
+    /// Begins a login at a server, which replaces an earlier one of the same user there. The browser returns to `callback`.
     pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<StartedLogin> {
         let server = self.steerable_mcp_server(access.principal(), id).await?;
         let target = self.login_target(&server)?;
         self.login_counter.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
         let secrets = LoginSecrets::new()?;
-        let wire = Wire::new(&target.url, target.reach).map_err(not_possible)?;
+        let wire = Wire::new(&target.url, target.egress).map_err(not_possible)?;
         let begun = oauth::begin(&wire, &target.entry, callback, &secrets.state, &secrets.verifier).await;
         let (url, pending) = begun.map_err(not_possible)?;
         let pending = serde_json::to_string(&pending).map_err(|error| not_possible(error.to_string()))?;
         let (state_hash, login) = self.login_of(access, PURPOSE, &secrets, &SecretString::from(pending)).await?;
         self.store.create_mcp_login(&state_hash, id, &login, LIFETIME_MS).await?;
-        Ok(secrets.begun(url))
+        Ok(secrets.into_started(url))
     }
 
-    /// Ends a login: gets the tokens for the code, and connects to the server with them.
+    /// Completes a login: exchanges the code for tokens, and connects to the server with them.
     pub async fn finish_mcp_login(
         self: &Arc<Self>,
         who: LoginParty<'_>,
         back: LoginCallback,
-    ) -> Result<(Principal, ShownMcpServer)> {
+    ) -> Result<(Principal, McpServerView)> {
         let LoginCallback { state, code, issuer, error } = back;
         if state.len() > MAX_KEY_BYTES || code.as_ref().is_some_and(|code| code.is_empty() || code.len() > MAX_CODE_BYTES) {
             return Err(unknown());
         }
         let state_hash = hash_key(&state);
-        let (id, login) = self.store.take_mcp_login(&state_hash, &who.taker()).await?.ok_or_else(unknown)?;
+        let (id, login) = self.store.take_mcp_login(&state_hash, &who.claimant()).await?.ok_or_else(unknown)?;
         let principal = self.returned(who, &login).await?;
-        let place = place(PURPOSE, &login.owner, &state_hash);
-        let pending = self.provider_deps()?.vault.open(&place, &login.verifier).map_err(|_| unknown())?;
+        let associated_data = associated_data(PURPOSE, &login.owner, &state_hash);
+        let pending = self.provider_deps()?.vault.open(&associated_data, &login.verifier).map_err(|_| unknown())?;
         let pending: Pending = serde_json::from_str(pending.expose_secret()).map_err(|_| unknown())?;
         pending.check_issuer(issuer.as_deref()).map_err(Error::invalid)?;
         let Some(code) = code else {
             let word = error.filter(|word| word.len() <= 64 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
-            return Err(Error::invalid(format!("the login was not agreed to: {}", word.as_deref().unwrap_or("no code came"))));
+            return Err(Error::invalid(format!(
+                "the authorization server refused the login: {}",
+                word.as_deref().unwrap_or("it returned no code")
+            )));
         };
-        // They may have changed since the login began.
+        // The user's rights may have changed since the login began.
         let server = self.steerable_mcp_server(&principal, &id).await?;
         let target = self.login_target(&server)?;
-        let wire = Wire::new(&target.url, target.reach).map_err(failed)?;
+        let wire = Wire::new(&target.url, target.egress).map_err(failed)?;
         if !pending.is_for(&wire.server, target.entry.issuer.as_deref()) {
-            let reason = "the entry of the MCP server has another URL or authorization server by now; begin it anew";
+            let reason = "the entry of the MCP server has changed its URL or authorization server; begin a new login";
             return Err(failed(reason.to_owned()));
         }
         let (service, user, server) = (Arc::clone(self), principal.clone(), id.clone());
-        // A code is exchanged once: the tokens are stored, also if the browser is gone.
-        self.whole(
-            |_store, _hub| async move { service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await },
-        )
+        // A code can be exchanged only once, so the tokens are stored even if the browser has disconnected.
+        self.run_to_end(|_store, _hub| async move {
+            service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await
+        })
         .await?;
         let shown = self.probed(&principal, &id).await?;
         Ok((principal, shown))
@@ -119,7 +123,7 @@ impl Service {
         self.stop_mcp_server(principal, &id).await.map(drop)
     }
 
-    /// Forgets the login at a server, in all processes.
+    /// Removes the login at a server, in all processes.
     pub async fn forget_mcp_login(&self, principal: &Principal, id: &McpServerId) -> Result<()> {
         self.steerable_mcp_server(principal, id).await?;
         if self.store.forget_mcp_tokens(id, None).await? {
@@ -128,7 +132,8 @@ impl Service {
         self.stop_mcp_server(principal, id).await.map(drop)
     }
 
-    /// Returns the principal who comes back. For a browser: that of the key that began the login, if that is still valid.
+    /// Returns the principal of the request. For a browser, the principal of the key that began the login, if the key is still
+    /// valid.
     async fn returned(&self, who: LoginParty<'_>, login: &ProviderLogin) -> Result<Principal> {
         match who {
             LoginParty::Caller(principal) => Ok(principal.clone()),
@@ -150,10 +155,12 @@ impl Service {
         };
         match config.map_err(not_possible)?.transport {
             ServerTransport::Http { headers, .. } if headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) => {
-                Err(not_possible("its entry has a header Authorization".to_owned()))
+                Err(not_possible("its entry contains an Authorization header".to_owned()))
             }
-            ServerTransport::Http { url, oauth: entry, reach, .. } => Ok(Target { url, reach, entry, owner }),
-            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => Err(not_possible("it is a process".to_owned())),
+            ServerTransport::Http { url, oauth: entry, egress, .. } => Ok(Target { url, egress, entry, owner }),
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                Err(not_possible("it is a local process".to_owned()))
+            }
         }
     }
 }

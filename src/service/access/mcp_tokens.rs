@@ -1,8 +1,8 @@
 //! The tokens of logins at MCP servers, and their refresh.
 //!
-//! An authorization server that rotates refresh tokens takes each of them once, and may end the whole login if it sees one again. So only
-//! one caller refreshes: within a process the first one, and among processes the one that claims the row. The others wait for the result.
-//! A refresh goes on when its caller is gone: the tokens that it gets must be stored.
+//! An authorization server that rotates refresh tokens accepts each of them once, and may end the login if one is used again. So
+//! only one caller refreshes: the first one in a process, and among processes the one that claims the row. The others wait for the
+//! result. A refresh continues when its caller is gone, because the new tokens must be stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,22 +15,22 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::mcp_server::{tokens_place, tokens_row};
-use crate::store::{McpTokens, Store, StoreError, patiently};
+use crate::store::{McpTokens, Store, StoreError, retry_while_unavailable};
+use crate::support::encryption::Vault;
 use crate::support::locks::lock;
-use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
 
-/// How long a refresh belongs to one process: longer than its one request and the storing of its result may take.
+/// How long one process may refresh: longer than its request and the storing of the result can take.
 const CLAIM_MS: u32 = 60_000;
-/// How long a caller waits for a refresh of another process, and how often it looks.
+/// How long a caller waits for a refresh by another process, and the interval of its checks.
 const PATIENCE: Duration = Duration::from_secs(65);
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a token is used before a failed refresh is tried again.
+/// How long a token is used after a failed refresh, before the next attempt.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a silent database is waited for to store the result of a refresh.
+/// How long storing the result of a refresh waits for a silent database.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
-pub struct TokenKeeper(Arc<Inner>);
+pub struct McpTokenStore(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn Store>,
@@ -39,31 +39,31 @@ struct Inner {
     turns: Mutex<HashMap<McpServerId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-impl TokenKeeper {
-    /// Keeps the tokens in `store`, sealed by `vault`. `tasks` owns refreshes, and must end before the store is closed.
+impl McpTokenStore {
+    /// Stores the tokens in `store`, encrypted by `vault`. `tasks` owns refreshes, and must end before the store is closed.
     pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, tasks: TaskTracker) -> Arc<Self> {
         Arc::new(Self(Arc::new(Inner { store, vault, tasks, turns: Mutex::default() })))
     }
 }
 
 #[async_trait]
-impl Tokens for TokenKeeper {
+impl Tokens for McpTokenStore {
     async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
         let (inner, of, refused) = (Arc::clone(&self.0), of.clone(), refused.cloned());
         let found = self.0.tasks.spawn(async move { inner.token(&of, refused.as_ref()).await });
-        found.await.map_err(|_| "the tokens of its login cannot be looked at, by a mistake of this program".to_owned())?
+        found.await.map_err(|_| "the tokens of its login could not be read, because of a bug in this program".to_owned())?
     }
 }
 
 impl Inner {
     async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
-        let turn = self.turn(&of.server);
+        let turn = self.refresh_lock(&of.server);
         let _turn = turn.lock().await;
         let began = Instant::now();
         loop {
             let unreadable = |error: StoreError| format!("the tokens of its login cannot be read: {error}");
             let Some(row) = self.store.mcp_tokens(&of.server).await.map_err(unreadable)? else { return Ok(None) };
-            let tokens = self.opened(of, &row)?;
+            let tokens = self.decrypt(of, &row)?;
             let Some(token) = tokens.access_for(&of.url, of.issuer.as_deref()) else { return Ok(None) };
             let refresh = tokens.refresh();
             let is_refused = refused.is_some_and(|refused| refused.expose_secret() == token.expose_secret());
@@ -72,9 +72,9 @@ impl Inner {
                 (false, true, _) => {
                     return Ok(Some(Access { token, refresh, fresh_for: row.fresh_for_ms.and_then(duration) }));
                 }
-                // Whether it has ended is the server's to say.
+                // The server decides whether the token has expired.
                 (false, false, false) => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
-                // One refusal may be a mistake of the server, and the login could not be had back: the token is shown again at the next use.
+                // One refusal may be an error of the server, and a lost login cannot be restored: the token is used once more.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
                     self.forget(of, &row).await?;
@@ -84,22 +84,22 @@ impl Inner {
             }
             if self.store.claim_mcp_tokens(&of.server, row.version, CLAIM_MS).await.map_err(unreadable)? {
                 match self.refreshed(of, &row, tokens).await? {
-                    Refreshed::Done(access) => return Ok(Some(access)),
-                    Refreshed::Over => return Ok(None),
-                    Refreshed::Overtaken => {}
-                    Refreshed::Failed(_) if !is_refused => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
-                    Refreshed::Failed(reason) => return Err(format!("its login could not be refreshed: {reason}")),
+                    RefreshOutcome::Done(access) => return Ok(Some(access)),
+                    RefreshOutcome::Over => return Ok(None),
+                    RefreshOutcome::Overtaken => {}
+                    RefreshOutcome::Failed(_) if !is_refused => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
+                    RefreshOutcome::Failed(reason) => return Err(format!("its login could not be refreshed: {reason}")),
                 }
             }
             if began.elapsed() >= PATIENCE {
-                return Err("its login is being refreshed by another process, which does not end".to_owned());
+                return Err("another process is refreshing its login and has not finished in time".to_owned());
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<Refreshed, String> {
-        let asked = match Wire::new(&of.url, of.reach) {
+    async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<RefreshOutcome, String> {
+        let asked = match Wire::new(&of.url, of.egress) {
             Ok(wire) => refresh(&wire, tokens).await,
             Err(reason) => Err(Refusal::Failed(reason)),
         };
@@ -110,51 +110,54 @@ impl Inner {
                 count("ok");
                 let text = SecretString::from(serde_json::to_string(&anew).map_err(|error| error.to_string())?);
                 let sealed = self.vault.seal(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
-                let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be sealed: {error}"))?;
-                let ended =
-                    patiently(STORE_PATIENCE, || self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))).await;
-                let ended = ended.map_err(|error| format!("the tokens of its login cannot be kept: {error}"))?;
+                let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
+                let ended = retry_while_unavailable(STORE_PATIENCE, || {
+                    self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))
+                })
+                .await;
+                let ended = ended.map_err(|error| format!("the tokens of its login cannot be stored: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
                 match anew.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
                     Some(token) => {
                         let fresh_for = fresh_for_ms.and_then(duration);
-                        Ok(Refreshed::Done(Access { token, refresh: anew.refresh(), fresh_for }))
+                        Ok(RefreshOutcome::Done(Access { token, refresh: anew.refresh(), fresh_for }))
                     }
-                    None => Ok(Refreshed::Overtaken),
+                    None => Ok(RefreshOutcome::Overtaken),
                 }
             }
             Err(Refusal::Final(reason)) => {
                 count("refused");
-                tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server is over");
+                tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server has ended");
                 self.forget(of, row).await?;
-                Ok(Refreshed::Over)
+                Ok(RefreshOutcome::Over)
             }
             Err(Refusal::Failed(reason)) => {
                 count("failed");
                 tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server could not be refreshed");
-                // A claim that cannot be returned ends by itself.
+                // A claim that cannot be released expires.
                 let _ = self.store.end_mcp_refresh(server, version, None).await;
-                Ok(Refreshed::Failed(reason))
+                Ok(RefreshOutcome::Failed(reason))
             }
         }
     }
 
     async fn forget(&self, of: &TokenOf, row: &McpTokens) -> Result<bool, String> {
-        let forgotten = patiently(STORE_PATIENCE, || self.store.forget_mcp_tokens(&of.server, Some(row.version))).await;
-        forgotten.map_err(|error| format!("its login cannot be forgotten: {error}"))
+        let forgotten =
+            retry_while_unavailable(STORE_PATIENCE, || self.store.forget_mcp_tokens(&of.server, Some(row.version))).await;
+        forgotten.map_err(|error| format!("its login cannot be removed: {error}"))
     }
 
-    fn opened(&self, of: &TokenOf, row: &McpTokens) -> Result<TokenSet, String> {
-        // Sealed for the owner of the server as it is now: a row of another owner does not open.
+    fn decrypt(&self, of: &TokenOf, row: &McpTokens) -> Result<TokenSet, String> {
+        // Encrypted for the current owner of the server: the tokens of another owner's row cannot be decrypted.
         let opened = self.vault.open(&tokens_place(of.owner.as_ref(), &tokens_row(&of.server)), &row.sealed);
         let opened = opened.map_err(|error| {
-            tracing::error!(mcp.server.id = %of.server, error = %error, "the tokens of an MCP server cannot be opened");
-            "the tokens of its login cannot be opened by this server, whose log says why; log in anew".to_owned()
+            tracing::error!(mcp.server.id = %of.server, error = %error, "the tokens of an MCP server cannot be decrypted");
+            "this server cannot decrypt the tokens of its login (its log has the reason); log in again".to_owned()
         })?;
-        serde_json::from_str(opened.expose_secret()).map_err(|_| "the tokens of its login cannot be read; log in anew".to_owned())
+        serde_json::from_str(opened.expose_secret()).map_err(|_| "the tokens of its login cannot be read; log in again".to_owned())
     }
 
-    fn turn(&self, server: &McpServerId) -> Arc<tokio::sync::Mutex<()>> {
+    fn refresh_lock(&self, server: &McpServerId) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = lock(&self.turns);
         if let Some(turn) = turns.get(server).and_then(Weak::upgrade) {
             return turn;
@@ -170,11 +173,11 @@ fn duration(ms: i64) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-enum Refreshed {
+enum RefreshOutcome {
     Done(Access),
-    /// A user has to log in.
+    /// The login has ended: a user must log in again.
     Over,
-    /// A user has logged in or out in the meantime.
+    /// A user has logged in or out meanwhile.
     Overtaken,
     Failed(String),
 }

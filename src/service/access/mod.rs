@@ -1,11 +1,16 @@
-//! The right to be served, and its end: what is open on behalf of a key ends soon after the key was revoked.
+//! The access of a request, and its end: everything that a key has opened closes soon after the key was revoked.
+//!
+//! Owns keys, tickets, sessions and logins. Must not know how a client sends a key.
 
+pub(super) mod account;
+pub(super) mod default_models;
 pub(super) mod key_cache;
 pub(super) mod keys;
 pub(super) mod login_counter;
 pub(super) mod logins;
 pub(super) mod mcp_logins;
 pub(super) mod mcp_tokens;
+pub(super) mod sessions;
 pub(super) mod tickets;
 
 use std::collections::HashMap;
@@ -16,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::access::principal::Principal;
 use crate::support::locks::lock;
 
-/// The principal of a request, as long as its key is valid. A stream or socket keeps it, and ends when [`Access::over`] returns.
+/// The principal of a request while its key is valid. A stream or socket holds it, and ends when [`Access::wait_until_revoked`] returns.
 #[derive(Debug, Clone)]
 pub struct Access {
     principal: Principal,
@@ -44,8 +49,8 @@ impl Access {
         self.key.as_deref().is_some_and(|key| key.revoked.is_cancelled())
     }
 
-    /// Waits until the key is found revoked. Cancel-safe.
-    pub async fn over(&self) {
+    /// Waits until a check finds the key revoked. Cancel-safe.
+    pub async fn wait_until_revoked(&self) {
         match &self.key {
             Some(key) => key.revoked.cancelled().await,
             None => std::future::pending().await,
@@ -60,18 +65,18 @@ pub(in crate::service) struct KeyInUse {
 }
 
 impl KeyInUse {
-    /// Makes a key that is not checked again: it lasts as long as the process. For one that may be revoked, see [`KeysInUse::enter`].
+    /// Creates an entry for a key that is valid as long as the process. For a key that can be revoked, see [`KeysInUse::enter`].
     pub(in crate::service) fn unwatched(hash: String) -> Arc<Self> {
         Arc::new(Self { hash, revoked: CancellationToken::new() })
     }
 }
 
-/// The keys of the store with which anything is open in this process, each once.
+/// The stored keys that have anything open in this process, each once.
 #[derive(Default)]
 pub(in crate::service) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
 
 impl KeysInUse {
-    /// Registers a key with which something is opened: it is checked from now on.
+    /// Registers a key that opens something, so that it is checked from now on.
     pub(in crate::service) fn enter(&self, hash: String) -> Arc<KeyInUse> {
         let mut keys = lock(&self.0);
         if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
@@ -82,14 +87,14 @@ impl KeysInUse {
         key
     }
 
-    /// Returns all of them, and forgets those with which nothing is open any more.
+    /// Returns the hashes of all keys in use, and removes those with nothing open.
     pub(in crate::service) fn hashes(&self) -> Vec<String> {
         let mut keys = lock(&self.0);
         keys.retain(|_, key| key.strong_count() > 0);
         keys.keys().cloned().collect()
     }
 
-    /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next check.
+    /// Closes what a key has opened. A request that still accepts the cached key creates a new entry, which ends at the next check.
     pub(in crate::service) fn end(&self, hash: &str) {
         if let Some(key) = lock(&self.0).remove(hash).and_then(|key| key.upgrade()) {
             key.revoked.cancel();
@@ -118,7 +123,7 @@ mod tests {
         keys.end("a");
         assert!(first.is_over() && second.is_over());
         assert_eq!(keys.hashes(), [""; 0]);
-        // Later requests are checked again.
+        // Later requests are checked too.
         let late = access("a");
         assert!(!late.is_over());
         assert_eq!(keys.hashes(), ["a"]);

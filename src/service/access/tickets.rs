@@ -1,6 +1,7 @@
-//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page asks for a ticket first.
+//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page requests a ticket first.
 //!
-//! A ticket opens one thing, once, within a minute, for the page that asked for it. It becomes invalid together with its key.
+//! A ticket opens one stream or socket, once, within a minute, for the page that requested it. It becomes invalid together with its
+//! key.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -22,23 +23,23 @@ pub struct NewTicket {
     expires_at: String,
 }
 
-/// The web origin from which a ticket is shown.
+/// The web origin of the request that uses a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketOrigin<'a> {
     Origin(&'a str),
-    /// Not named, by a client that names it whenever the page is of another origin: browsers that open an event stream.
+    /// No `Origin` header, from a client that sends it for cross-origin requests only: browsers that open an event stream.
     Unsaid,
-    /// Not named, by a client that would always name it: browsers that open a WebSocket.
+    /// No `Origin` header, from a client that always sends it: browsers that open a WebSocket.
     Nowhere,
 }
 
-/// The outcome of showing a ticket. In any case it is used up.
+/// The outcome of using a ticket. The ticket is consumed in any case.
 #[derive(Debug, Clone)]
-pub enum Redeemed {
+pub enum TicketOutcome {
     Access(Access),
     /// The ticket is for a page of another origin.
     ForeignOrigin,
-    /// It is unknown, used, expired, for something else, or its key is not valid any more.
+    /// The ticket is unknown, used, expired, for another resource, or its key is no longer valid.
     Refused,
 }
 
@@ -47,7 +48,7 @@ impl Service {
     pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
         let principal = access.principal();
         match &target {
-            TicketTarget::Run(id) => drop(self.run(principal, id).await?),
+            TicketTarget::Run(id) => drop(self.run_view(principal, id).await?),
             TicketTarget::Conversation(id) => drop(self.conversation(principal, id).await?),
             TicketTarget::Socket => {}
         }
@@ -58,32 +59,32 @@ impl Service {
         Ok(NewTicket { ticket, expires_at: expires_at.to_rfc3339() })
     }
 
-    /// Redeems a ticket. It is used up in any case, so that an attacker cannot try where it fits. `local` is the principal of a server
-    /// without keys.
+    /// Redeems a ticket. It is consumed in any case, so that an attacker cannot try several resources. `local` is the principal of
+    /// a server without keys.
     pub async fn redeem_ticket(
         &self,
         ticket: &str,
         target: &TicketTarget,
         from: TicketOrigin<'_>,
         local: Option<&Principal>,
-    ) -> Result<Redeemed> {
+    ) -> Result<TicketOutcome> {
         if ticket.is_empty() || ticket.len() > MAX_KEY_BYTES {
-            return Ok(Redeemed::Refused);
+            return Ok(TicketOutcome::Refused);
         }
-        let Some(stored) = self.store.take_ticket(&hash_key(ticket)).await? else { return Ok(Redeemed::Refused) };
+        let Some(stored) = self.store.take_ticket(&hash_key(ticket)).await? else { return Ok(TicketOutcome::Refused) };
         if !may_come_from(&stored, from) {
-            return Ok(Redeemed::ForeignOrigin);
+            return Ok(TicketOutcome::ForeignOrigin);
         }
         if stored.target != *target {
-            return Ok(Redeemed::Refused);
+            return Ok(TicketOutcome::Refused);
         }
         let access = match stored.key_hash {
             Some(hash) => self.access_by_hash(hash).await?,
             None => local.cloned().map(Access::without_key),
         };
         Ok(match access.filter(|access| access.principal().user_id == stored.owner) {
-            Some(access) => Redeemed::Access(access),
-            None => Redeemed::Refused,
+            Some(access) => TicketOutcome::Access(access),
+            None => TicketOutcome::Refused,
         })
     }
 }

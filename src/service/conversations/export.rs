@@ -1,6 +1,7 @@
-//! A conversation as a document: JSON with all that clients are shown, or Markdown for people.
+//! Exports a conversation as a document: JSON with everything that clients see, or Markdown for people.
 //!
-//! A document is made in pieces (its beginning, pages of messages, its end), so that a long conversation is never whole in memory.
+//! A document is produced in pieces (its beginning, pages of messages, its end), so that a long conversation is never completely in
+//! memory.
 
 use std::fmt::Write as _;
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::domain::conversation::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, SourcePart, ToolContent};
 use crate::support::clock::UnixMillis;
 
 /// The format of a document.
@@ -16,10 +17,10 @@ use crate::support::clock::UnixMillis;
 #[serde(rename_all = "snake_case")]
 #[schema(as = ExportFormat)]
 pub enum ExportForm {
-    /// All fields that `GET /messages` shows.
+    /// All fields of `GET /messages`.
     #[default]
     Json,
-    /// A text for people, without internal messages.
+    /// A readable text without internal messages.
     Markdown,
 }
 
@@ -34,20 +35,20 @@ impl ExportForm {
                 )
             }
             Self::Markdown => {
-                let title = words(&conversation.title);
+                let title = single_line(&conversation.title);
                 let title = if title.is_empty() { conversation.id.as_str() } else { &title };
                 format!("# {title}\n\n{}, exported {}\n", conversation.created_at, now.to_rfc3339())
             }
         }
     }
 
-    /// Writes a page of messages. `first`: none came before.
+    /// Renders a page of messages. `first`: no other page came before.
     pub fn messages(self, messages: &[Message], first: bool) -> String {
         match self {
             Self::Json => {
                 let mut text = String::new();
-                for (place, message) in messages.iter().enumerate() {
-                    text.push_str(if first && place == 0 { "\n" } else { ",\n" });
+                for (index, message) in messages.iter().enumerate() {
+                    text.push_str(if first && index == 0 { "\n" } else { ",\n" });
                     text.push_str(&serde_json::to_string(message).unwrap_or_default());
                 }
                 text
@@ -80,7 +81,7 @@ fn markdown(message: &Message) -> String {
     };
     for part in &message.parts {
         text.push('\n');
-        text.push_str(&piece(part));
+        text.push_str(&part_text(part));
         text.push('\n');
     }
     if message.status == MessageStatus::Partial {
@@ -89,7 +90,7 @@ fn markdown(message: &Message) -> String {
     text
 }
 
-fn piece(part: &Part) -> String {
+fn part_text(part: &Part) -> String {
     match part {
         Part::Text(part) => closed(part.text.trim_end()),
         Part::Reasoning(part) => {
@@ -104,35 +105,42 @@ fn piece(part: &Part) -> String {
             for content in &part.content {
                 let shown = match content {
                     ToolContent::Text { text } => fenced("", text),
-                    ToolContent::Image(BinaryContent { name, media_type, url, .. }) => described("picture", name, media_type, url),
-                    ToolContent::File(BinaryContent { name, media_type, url, .. }) => described("file", name, media_type, url),
+                    ToolContent::Image(BinaryContent { name, media_type, url, .. }) => file_text("picture", name, media_type, url),
+                    ToolContent::File(BinaryContent { name, media_type, url, .. }) => file_text("file", name, media_type, url),
                 };
                 let _ = write!(text, "\n\n{shown}");
             }
             text
         }
-        Part::Image(FilePart { name, media_type, url, .. }) => described("picture", name, media_type, url),
-        Part::File(FilePart { name, media_type, url, .. }) => described("file", name, media_type, url),
+        Part::Image(FilePart { name, media_type, url, .. }) => file_text("picture", name, media_type, url),
+        Part::File(FilePart { name, media_type, url, .. }) => file_text("file", name, media_type, url),
+        Part::Source(SourcePart { url, title, .. }) => {
+            let title = single_line(title.as_deref().or(url.as_deref()).unwrap_or_default());
+            match url.as_deref().map(single_line) {
+                Some(url) => format!("*Source: {title}, <{url}>*"),
+                None => format!("*Source: {title}*"),
+            }
+        }
     }
 }
 
-/// Describes a file and where it is. Its bytes have no place among words.
-fn described(what: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
-    let name = words(name.as_deref().unwrap_or(what));
-    match url.as_deref().filter(|url| !url.starts_with("data:")).map(words) {
+/// Describes a file and its location. Text cannot contain its bytes.
+fn file_text(what: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
+    let name = single_line(name.as_deref().unwrap_or(what));
+    match url.as_deref().filter(|url| !url.starts_with("data:")).map(single_line) {
         Some(url) => format!("*A {what}: {name} ({media_type}), <{url}>*"),
         None => format!("*A {what}: {name} ({media_type})*"),
     }
 }
 
 /// Puts a text on one line.
-fn words(text: &str) -> String {
+fn single_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Closes the last fence of a text: a message that breaks off inside a block of code would take in all that comes after it.
+/// Closes an open fence of a text: otherwise a message that ends inside a code block would include everything after it.
 fn closed(text: &str) -> String {
-    // CommonMark 0.31, 4.5: a fence is ended by a line of at least as many of the same character, and nothing else.
+    // CommonMark 0.31, 4.5: a line with at least as many of the same character, and nothing else, closes a fence.
     let mut open: Option<&str> = None;
     for line in text.lines() {
         let indent = line.len() - line.trim_start_matches(' ').len();
@@ -155,7 +163,7 @@ fn closed(text: &str) -> String {
     }
 }
 
-/// Puts a text between fences that are longer than any run of backticks in it, so that it cannot end them.
+/// Encloses a text in a fence that is longer than any run of backticks in it, so that the text cannot close it.
 fn fenced(language: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
@@ -177,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_calls_and_results_but_no_hints() {
+    fn markdown_export_has_calls_and_results_but_no_nudges() {
         let messages = [
             message(
                 json!({"role": "user", "parts": [{"type": "text", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "Zähl *alles*"},

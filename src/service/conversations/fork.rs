@@ -6,12 +6,12 @@ use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::service::conversations::one_line;
-use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
 use crate::service::{Error, Result, Service};
-use crate::store::{Copied, CopyConversation, CopySource, CopyUntil};
+use crate::store::{CopyConversation, CopyOutcome, CopySource, CopyUntil};
 
 impl Service {
-    /// Makes a conversation of the same owner with a copy of another one, as far as `until`. Nothing is executed.
+    /// Creates a conversation of the same owner with a copy of another one's messages, up to `until`. Nothing is executed.
     pub async fn fork_conversation(
         &self,
         principal: &Principal,
@@ -24,7 +24,7 @@ impl Service {
         self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
     }
 
-    /// Makes the copy. It has no subscribers yet, so nothing is published.
+    /// Stores the copy. It has no subscribers yet, so nothing is published.
     pub(in crate::service) async fn copy(
         &self,
         principal: &Principal,
@@ -44,25 +44,23 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let copied = self.whole(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let copied = self.run_to_end(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
         let (copied, replay) = copied.await?;
         let conversation = match copied {
-            Copied::Conversation(conversation) => *conversation,
-            Copied::Active { run_id } => return Err(Error::RunActive(run_id)),
-            Copied::PartsCalls => {
+            CopyOutcome::Conversation(conversation) => *conversation,
+            CopyOutcome::Active { run_id } => return Err(Error::RunActive(run_id)),
+            CopyOutcome::PartsCalls => {
                 return Err(Error::conflict(
-                    "this would part calls of tools from their results; end with the last message with results, or before the calls",
+                    "this would separate tool calls from their results; end with the last message with results, or before the calls",
                 ));
             }
-            Copied::TooLarge => {
+            CopyOutcome::TooLarge => {
                 let (messages, bytes) = (limits.messages, limits.bytes);
-                return Err(Error::Conflict(format!(
-                    "these are more than {messages} messages or {bytes} bytes, the most that is copied; end earlier"
-                )));
+                return Err(Error::Conflict(format!("a copy is limited to {messages} messages and {bytes} bytes; end earlier")));
             }
-            Copied::TooMany => return Err(Error::TooManyConversations(self.limits.max_conversations)),
-            Copied::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
-            Copied::NoConversation => return Err(Error::NotFound("conversation")),
+            CopyOutcome::TooMany => return Err(Error::TooManyConversations(self.limits.max_conversations)),
+            CopyOutcome::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
+            CopyOutcome::NoConversation => return Err(Error::NotFound("conversation")),
         };
         self.check_replayed(principal, &conversation.id, replay).await?;
         Ok((conversation, replay))

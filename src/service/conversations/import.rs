@@ -1,7 +1,7 @@
 //! Imports: documents that become conversations.
 //!
-//! A document is a transcript of the caller's own and is believed, because nothing of it is executed. Content that no transcript of this
-//! server could hold is refused, so that every request to a model that is made of it can be sent.
+//! A document is a transcript of the caller and is trusted, because nothing of it is executed. Content that no transcript of this
+//! server could contain is refused, so that every model request made from it can be sent.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,19 +13,21 @@ use crate::domain::conversation::content::tool_binary;
 use crate::domain::conversation::file::{FileOrigin, media_type, shown_name};
 use crate::domain::conversation::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::domain::conversation::{AgentChoice, Conversation};
-use crate::domain::ids::{CallId, FileId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, FileId, MessageId, RunId, UserId};
+use crate::domain::model::Source;
 use crate::domain::run::FinishReason;
 use crate::service::conversations::{cleaned_tags, layer, one_line};
-use crate::service::idempotency::{Replay, RequestKey};
-use crate::service::runs::choices::{imported_choice, is_short};
-use crate::service::runs::input::picture;
+use crate::service::idempotency_outcome::{Replay, RequestKey};
+use crate::service::runs::agent_and_model::{imported_choice, is_short};
+use crate::service::runs::message_content::picture;
+use crate::service::runs::transcript::SentMessage;
 use crate::service::{Error, Result, Service};
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
 use crate::support::clock::UnixMillis;
-use crate::support::nearest::nearest;
+use crate::support::suggestion::nearest;
 use crate::support::text;
 
-/// The longest name of a tool or a model in a document, and the longest time, in characters.
+/// Limit of the name of a tool or a model in a document, and of a time, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
 /// The format of documents. There is only one.
@@ -78,7 +80,7 @@ pub struct ImportedConversation {
 }
 
 impl ImportedConversation {
-    /// Refuses a misspelt field. Any other may be a field of an export that imports do not keep.
+    /// Refuses a misspelt field. Any other unknown field may be an exported field that imports ignore.
     fn check_rest(&self) -> Result<()> {
         for key in self.rest.keys() {
             if let Some(near) = nearest(key, ["title", "tags", "system_prompt", "instructions", "agent", "model"]) {
@@ -88,6 +90,18 @@ impl ImportedConversation {
         }
         Ok(())
     }
+}
+
+/// A conversation that a client creates from messages.
+#[derive(Debug)]
+pub struct SentConversation {
+    pub messages: Vec<SentMessage>,
+    /// The conversation's part of the system prompt, at most 10,000 characters.
+    pub system_prompt: Option<String>,
+    /// Keys and values of the client.
+    pub metadata: Map<String, Value>,
+    /// The JSON name of the field that holds the messages, for error messages.
+    pub field: &'static str,
 }
 
 impl Service {
@@ -103,7 +117,7 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
         if document.version != 1 {
-            return Err(Error::field("/version", "is not one that this server knows; it knows 1"));
+            return Err(Error::field("/version", "is not supported; this server supports 1"));
         }
         document.conversation.check_rest()?;
         let Document { conversation, messages, .. } = document;
@@ -114,31 +128,71 @@ impl Service {
             tags: cleaned_tags("/conversation/tags", tags)?,
             system_prompt: layer("/conversation/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
             instructions: layer("/conversation/instructions", instructions)?.filter(|text| !text.is_empty()),
-            turns: self.turns(principal, &choice, messages).await?,
+            metadata: Map::new(),
+            turns: self.group_by_run(principal, &choice, messages, "/messages").await?,
             choice,
         };
         self.copy(principal, None, CopySource::Document(document), key).await
     }
 
-    /// Groups the messages by run, in the order in which their runs begin.
-    async fn turns(&self, principal: &Principal, choice: &AgentChoice, mut messages: Vec<Message>) -> Result<Vec<CopiedTurn>> {
+    /// Creates a conversation of the principal with the messages of a client. Nothing is executed. A message of the user that follows
+    /// one of another role begins a turn.
+    pub async fn create_from_messages(
+        &self,
+        principal: &Principal,
+        sent: SentConversation,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let SentConversation { messages, system_prompt, metadata, field } = sent;
+        let pointer = format!("/{field}");
+        // The copy gets its own id.
+        let conversation = ConversationId::generate(self.ids.as_ref());
+        let (most, created_at) = (self.limits.admission().max_message_chars, self.clock.now().to_rfc3339());
+        let mut run = RunId::generate(self.ids.as_ref());
+        let (mut made, mut calls): (Vec<Message>, _) = (Vec::with_capacity(messages.len()), HashMap::new());
+        for (at, message) in messages.iter().enumerate() {
+            let (role, parts) = self.sent_parts(principal, message, &format!("{field}/{at}"), most, &mut calls).await?;
+            if role == Role::User && made.last().is_some_and(|last| last.role != Role::User) {
+                run = RunId::generate(self.ids.as_ref());
+            }
+            let id = MessageId::generate(self.ids.as_ref());
+            let message = Message::new(id, (run.clone(), conversation.clone()), role, parts);
+            made.push(Message { created_at: created_at.clone(), ..message });
+        }
+        let document = CopiedDocument {
+            system_prompt: layer(&pointer, system_prompt)?.filter(|text| !text.is_empty()),
+            metadata,
+            turns: self.group_by_run(principal, &AgentChoice::default(), made, &pointer).await?,
+            ..CopiedDocument::default()
+        };
+        self.copy(principal, None, CopySource::Document(document), key).await
+    }
+
+    /// Groups the messages by run, in the order in which the runs begin.
+    async fn group_by_run(
+        &self,
+        principal: &Principal,
+        choice: &AgentChoice,
+        mut messages: Vec<Message>,
+        pointer: &str,
+    ) -> Result<Vec<CopiedTurn>> {
         let most = self.limits.copies.messages;
         if messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
-            return Err(Error::field("/messages", format!("has {} messages; at most {most} are accepted", messages.len())));
+            return Err(Error::field(pointer, format!("has {} messages; at most {most} are accepted", messages.len())));
         }
-        let mut seen = Seen::default();
+        let mut seen = ImportedIds::default();
         for (at, message) in messages.iter_mut().enumerate() {
-            self.check(message, &format!("/messages/{at}"), &mut seen)?;
+            self.check(message, &format!("{pointer}/{at}"), &mut seen)?;
         }
         let content = self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
-        self.bound_files(messages.iter().flat_map(|message| &message.parts), &content, "/messages")?;
+        self.bound_files(messages.iter().flat_map(|message| &message.parts), &content, pointer)?;
         for (at, message) in messages.iter_mut().enumerate() {
-            self.keep_inline(&principal.user_id, &mut message.parts, &format!("/messages/{at}/parts")).await?;
+            self.keep_inline(&principal.user_id, &mut message.parts, &format!("{pointer}/{at}/parts")).await?;
         }
 
         let profile = self.imported_profile(principal, choice).await?;
         let (agent, agent_version, model) = (profile.name.clone(), profile.version, profile.model.clone());
-        let profile = serde_json::to_string(&profile).map_err(|_| Error::field("", "the server's agent cannot be written down"))?;
+        let profile = serde_json::to_string(&profile).map_err(|_| Error::field("", "the server's agent cannot be serialized"))?;
         let mut turns: Vec<CopiedTurn> = Vec::new();
         let mut places: HashMap<RunId, usize> = HashMap::new();
         for (place, message) in (1..).zip(messages) {
@@ -164,23 +218,23 @@ impl Service {
         Ok(turns)
     }
 
-    fn check(&self, message: &mut Message, pointer: &str, seen: &mut Seen) -> Result<()> {
+    fn check(&self, message: &mut Message, pointer: &str, seen: &mut ImportedIds) -> Result<()> {
         let short = |text: &str| is_short(text, MAX_NAME_CHARS);
         if message.model.as_deref().is_some_and(|model| !short(model)) {
-            return Err(Error::field(&format!("{pointer}/model"), "is no name of a model"));
+            return Err(Error::field(&format!("{pointer}/model"), "is not a valid model name"));
         }
         let is_time = |text: &str| short(text) && UnixMillis::from_rfc3339(text).is_some();
         if !is_time(&message.created_at) {
-            return Err(Error::field(&format!("{pointer}/created_at"), "is no time"));
+            return Err(Error::field(&format!("{pointer}/created_at"), "is not an RFC 3339 time"));
         }
         let role = message.role;
         if let Some(feedback) = &mut message.feedback {
             let pointer = format!("{pointer}/feedback");
             if role != Role::Assistant || message.internal {
-                return Err(Error::field(&pointer, "is that of a message which no model has said"));
+                return Err(Error::field(&pointer, "belongs to a message that no model wrote"));
             }
             if !is_time(&feedback.at) {
-                return Err(Error::field(&format!("{pointer}/at"), "is no time"));
+                return Err(Error::field(&format!("{pointer}/at"), "is not an RFC 3339 time"));
             }
             feedback.comment = self.comment(&format!("{pointer}/comment"), feedback.comment.take())?;
         }
@@ -194,9 +248,9 @@ impl Service {
                         return Err(Error::field(&format!("{pointer}/arguments"), "must be an object"));
                     }
                     if seen.calls.insert(call.call_id.clone(), false).is_some() {
-                        return Err(Error::field(&format!("{pointer}/call_id"), "is that of another call, too"));
+                        return Err(Error::field(&format!("{pointer}/call_id"), "is also the id of another call"));
                     }
-                    // Providers take each of their ids once; without one, ours is sent.
+                    // Providers accept each id only once. A call without one is sent with ours.
                     call.provider_call_id = call.provider_call_id.take().filter(|id| short(id) && seen.echoed.insert(id.clone()));
                 }
                 (Part::ToolResult(result), Role::Tool) => {
@@ -207,15 +261,30 @@ impl Service {
                     match seen.calls.get_mut(&result.call_id) {
                         Some(answered @ false) => *answered = true,
                         Some(true) => return Err(Error::field(&format!("{pointer}/call_id"), "has a result already")),
-                        None => return Err(Error::field(&format!("{pointer}/call_id"), "is that of no earlier call")),
+                        None => return Err(Error::field(&format!("{pointer}/call_id"), "is not the id of an earlier call")),
                     }
                 }
-                (Part::Image(file), Role::User) => *file = picture(self.checked_file(file, &pointer, seen)?, &pointer)?,
+                (Part::Image(file), Role::User | Role::Assistant) => {
+                    *file = picture(self.checked_file(file, &pointer, seen)?, &pointer)?;
+                }
+                (Part::Source(part), Role::Assistant) => {
+                    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+                    let known = Source::new(&word(&part.url), &word(&part.title), &word(&part.text));
+                    let Some(Source { url, title, text }) = known else {
+                        return Err(Error::field(
+                            &format!("{pointer}/url"),
+                            "is neither an http nor an https address, and there is no title",
+                        ));
+                    };
+                    (part.url, part.title, part.text) = (url, title, text);
+                }
                 (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, seen)?,
                 (Part::Text(_), Role::Tool)
                 | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
                 | (Part::ToolResult(_), Role::User | Role::Assistant)
-                | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => {
+                | (Part::Image(_) | Part::Source(_), Role::Tool)
+                | (Part::Source(_), Role::User)
+                | (Part::File(_), Role::Assistant | Role::Tool) => {
                     let words = format!("no message of the role {:?} has a part of this type", role.as_str());
                     return Err(Error::field(&format!("{pointer}/type"), words));
                 }
@@ -224,16 +293,16 @@ impl Service {
         Ok(())
     }
 
-    fn checked_file(&self, file: &FilePart, pointer: &str, seen: &mut Seen) -> Result<FilePart> {
+    fn checked_file(&self, file: &FilePart, pointer: &str, seen: &mut ImportedIds) -> Result<FilePart> {
         let id = file.file_id.as_deref().map(str::parse::<FileId>).transpose();
         let id = id.map_err(|error| Error::field(&format!("{pointer}/file_id"), error.to_string()))?;
         let checked = self.file_part(Some(&file.media_type), file.url.as_ref(), id.as_ref(), file.name.as_deref(), pointer)?;
         seen.files.extend(id);
-        // Of a file that is not there, this is all that is known.
+        // The file is missing, so only these facts are known.
         Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
     }
 
-    /// Describes the owner's own files, and returns those that do not count as uploads. Other files look as if they were deleted.
+    /// Describes the owner's files, and returns those that do not count as uploads. Files of others look deleted.
     async fn describe_files(&self, owner: &UserId, files: &BTreeSet<FileId>, messages: &mut [Message]) -> Result<BTreeSet<String>> {
         let mut known = HashMap::new();
         for id in files {
@@ -260,12 +329,12 @@ impl Service {
                             }
                             None => {
                                 let described = place.described("file");
-                                *content = ToolContent::text(format!("[{described}: it is not there any more]"));
+                                *content = ToolContent::text(format!("[{described}: it was deleted]"));
                             }
                         }
                     }
                 }
-                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => {}
             }
         }
         known.retain(|_, file| file.origin == FileOrigin::Content);
@@ -273,8 +342,8 @@ impl Service {
     }
 }
 
-/// Checks binary content of a result. Unreadable content becomes a note, because the rest of such a result can be used.
-fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
+/// Checks binary content of a result. Unreadable content becomes a note, because the rest of the result is still useful.
+fn checked_content(content: &mut ToolContent, seen: &mut ImportedIds) {
     let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
     let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));
     let name = binary.name.take().map(|name| shown_name(&name));
@@ -283,31 +352,31 @@ fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
         (Some(id), _) => {
             let file_id = Some(id.as_str().to_owned());
             seen.files.insert(id);
-            // Of a file that is not there, this is all that is known.
+            // The file is missing, so only these facts are known.
             ToolContent::File(BinaryContent { media_type: claimed, file_id, size: binary.size, url: None, name, data: None })
         }
         (None, Some(data)) => tool_binary("file", &claimed, name.as_deref(), data),
-        (None, None) => ToolContent::text(format!("[{}: it is not there any more]", binary.described("file"))),
+        (None, None) => ToolContent::text(format!("[{}: it was deleted]", binary.described("file"))),
     };
 }
 
 #[derive(Default)]
-struct Seen {
-    /// Calls, and whether they have a result.
+struct ImportedIds {
+    /// Calls, each with whether it has a result.
     calls: HashMap<CallId, bool>,
-    /// The ids that providers gave to calls.
+    /// The ids that providers assigned to calls.
     echoed: HashSet<String>,
     files: BTreeSet<FileId>,
 }
 
-/// Returns the name of a tool as a transcript may hold it. Models write any name, or none, and an export has it as it was written: a
-/// document of this very server would be refused for it.
+/// Returns the name of a tool as a transcript may contain it. Models write any name, or none, and an export contains it unchanged:
+/// without this, the server would refuse its own export.
 fn tool_name(written: &str) -> String {
     let name: String = written.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect();
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// Returns how a run with this last message has ended. Calls without a result are not made.
+/// Returns how a run with this last message has ended. Calls without a result are never executed.
 fn end_after(message: &Message) -> CopiedEnd {
     let is_answer = message.role == Role::Assistant && message.status == MessageStatus::Complete && !message.internal;
     if is_answer && message.tool_calls().next().is_none() {

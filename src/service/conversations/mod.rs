@@ -1,14 +1,17 @@
-//! Conversations and their messages.
+//! Conversations and their messages: creation, changes, fork, import, export, rewind and search.
+//!
+//! Owns their rules for users. Must not know how a run works.
 
 pub(super) mod export;
 pub(super) mod fork;
 pub(super) mod import;
-pub(super) mod inline;
+pub(super) mod inline_files;
 pub(super) mod rewind;
 pub(super) mod search;
 pub(super) mod snippet;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::domain::access::principal::Principal;
@@ -17,14 +20,14 @@ use crate::domain::conversation::{AgentChoice, Conversation, MAX_TITLE_CHARS};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::change::StepKind;
 use crate::domain::run::context::ContextSummary;
-use crate::service::idempotency::{Replay, RequestKey, keyed};
-use crate::service::records::named::given;
-use crate::service::runs::choices::is_short;
-use crate::service::runs::input::bounded;
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::records::named::nullable;
+use crate::service::runs::agent_and_model::is_short;
+use crate::service::runs::message_content::bounded;
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
 use crate::store::{
-    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, EarlierPage,
+    BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter, CreateOutcome, EarlierPage,
     MessageCursor, NewConversation, PAGE_BYTES, Page, PageRequest,
 };
 use crate::support::{failpoint, text};
@@ -73,13 +76,16 @@ pub struct ConversationPatch {
     pub instructions: Option<String>,
     /// The agent for later messages that name none: a name or id, or `name@3` for version 3. Empty or `null` for the server's
     /// default agent.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<String>)]
     pub agent: Option<Option<String>>,
     /// The model for later messages that name none, as `provider/name`. Empty or `null` for the agent's model.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, max_length = 200)]
     pub model: Option<Option<String>>,
+    /// All keys and values of the client.
+    #[serde(skip)]
+    pub metadata: Option<Map<String, Value>>,
 }
 
 impl Service {
@@ -105,12 +111,12 @@ impl Service {
         };
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.create_conversation(new, claim).await?)? {
-            (Created::Conversation(conversation), replay) => {
+            (CreateOutcome::Conversation(conversation), replay) => {
                 self.check_replayed(principal, &conversation.id, replay).await?;
                 Ok((*conversation, replay))
             }
-            (Created::Exists, _) => Err(Error::conflict("this conversation id is taken; mint another one")),
-            (Created::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
+            (CreateOutcome::Exists, _) => Err(Error::conflict("a conversation with this id exists; generate another id")),
+            (CreateOutcome::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
         }
     }
 
@@ -118,7 +124,7 @@ impl Service {
         self.store.conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))
     }
 
-    /// Fails if a replayed answer is about a deleted conversation: the record of the earlier request outlives it.
+    /// Fails if a replayed response refers to a deleted conversation: the idempotency record outlives it.
     pub(in crate::service) async fn check_replayed(
         &self,
         principal: &Principal,
@@ -131,12 +137,12 @@ impl Service {
         }
     }
 
-    /// Returns how far runs of a principal have come, of those that have begun.
-    pub async fn reached(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
+    /// Returns the most advanced step of the principal's runs, of those that have begun.
+    pub async fn run_progress(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.store.reached(&principal.user_id, runs).await?)
+        Ok(self.store.run_progress(&principal.user_id, runs).await?)
     }
 
     pub async fn conversations(
@@ -161,9 +167,9 @@ impl Service {
                 "the body changes nothing: give title, pinned, archived, tags, system_prompt, instructions, agent or model",
             ));
         }
-        let ConversationPatch { title, pinned, archived, tags, system_prompt, instructions, agent, model } = patch;
+        let ConversationPatch { title, pinned, archived, tags, system_prompt, instructions, agent, model, metadata } = patch;
         let choice = AgentChoice { agent: agent.map(Option::unwrap_or_default), model: model.map(Option::unwrap_or_default) };
-        // A conversation of another owner looks missing, also to a request that names an unknown agent.
+        // A conversation of another owner is reported as missing, even if the request names an unknown agent.
         self.conversation(principal, id).await?;
         self.check_choice(principal, &choice).await?;
         let change = ConversationChange {
@@ -175,9 +181,10 @@ impl Service {
             instructions: layer("/instructions", instructions)?,
             agent: choice.agent,
             model: choice.model,
+            metadata,
         };
         let (owner, id, now) = (principal.user_id.clone(), id.clone(), self.clock.now());
-        self.whole(|store, hub| async move {
+        self.run_to_end(|store, hub| async move {
             let changed = store.change_conversation(&owner, &id, &change, now).await?;
             let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
             publish(&hub, &id, events);
@@ -186,8 +193,8 @@ impl Service {
         .await
     }
 
-    /// Leaves the older messages of a conversation out of requests from now on. Returns how many more those are, and the summary of all
-    /// that are left out. The context policy is that of the server's own agent.
+    /// Omits the older messages of a conversation from requests from now on. Returns how many more messages are omitted, and the
+    /// summary of all omitted ones. Uses the context policy of the server's default agent.
     pub async fn compact_conversation(
         &self,
         principal: &Principal,
@@ -199,28 +206,28 @@ impl Service {
         let compact = Compact { owner, conversation, policy, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let id = id.clone();
-        self.whole(|store, hub| async move {
+        self.run_to_end(|store, hub| async move {
             let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
             match compacted {
-                Compacted::Done { messages, summary, events } => {
+                CompactOutcome::Done { messages, summary, events } => {
                     publish(&hub, &id, events);
                     Ok(((messages, summary), replay))
                 }
-                Compacted::Busy => Err(Error::conflict(
-                    "a run is under way, which leaves out by itself what does not fit: wait for its end, or cancel it",
-                )),
-                Compacted::NoConversation => Err(Error::NotFound("conversation")),
+                CompactOutcome::Busy => {
+                    Err(Error::conflict("a run is active and compacts its own requests: wait for its end, or cancel it"))
+                }
+                CompactOutcome::NoConversation => Err(Error::NotFound("conversation")),
             }
         })
         .await
     }
 
-    /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
+    /// Deletes a conversation with everything in it. The worker of an active run is notified.
     pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        self.whole(|store, hub| async move {
+        self.run_to_end(|store, hub| async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
-            failpoint::reached("C27");
+            failpoint::hit("C27");
             if let Some(run) = &deleted.active_run {
                 hub.notify_control(run);
             }
@@ -239,8 +246,8 @@ impl Service {
         self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
     }
 
-    /// Returns the messages before `before`, or the newest ones: oldest first, at most `limit`, and cut short at [`PAGE_BYTES`]. The
-    /// next page is of the messages before these.
+    /// Returns the messages before `before`, or the newest ones: oldest first, at most `limit`, and limited to [`PAGE_BYTES`]. The
+    /// next page contains the messages before these.
     pub async fn earlier_messages(
         &self,
         principal: &Principal,
@@ -258,19 +265,19 @@ pub(in crate::service) fn one_line(pointer: &str, title: &str) -> Result<String>
     bounded(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
 }
 
-/// A part of the system prompt, without space around it.
+/// Returns a layer of the system prompt, trimmed.
 pub(in crate::service) fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
     text.map(|text| bounded(pointer, text.trim(), MAX_PROMPT_CHARS)).transpose()
 }
 
-/// Each tag once, in the order given, without space around it.
+/// Returns each tag once, in the given order, trimmed.
 pub(in crate::service) fn cleaned_tags(pointer: &str, tags: Vec<String>) -> Result<Vec<String>> {
     let mut clean: Vec<String> = Vec::with_capacity(tags.len().min(MAX_TAGS));
-    for (place, tag) in tags.iter().enumerate() {
+    for (index, tag) in tags.iter().enumerate() {
         let tag = text::storable(tag.trim());
         if !is_short(&tag, MAX_TAG_CHARS) {
             let rule = format!("must have 1 to {MAX_TAG_CHARS} characters, and no control characters");
-            return Err(Error::field(&format!("{pointer}/{place}"), rule));
+            return Err(Error::field(&format!("{pointer}/{index}"), rule));
         }
         if !clean.iter().any(|known| *known == *tag) {
             clean.push(tag.into_owned());

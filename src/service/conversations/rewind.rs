@@ -3,13 +3,13 @@
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
-use crate::store::{Rewind, RewindFrom, Rewound};
+use crate::store::{Rewind, RewindFrom, RewindOutcome};
 
 impl Service {
-    /// Takes messages out of a conversation: they are neither listed nor sent to a model. The log keeps them. Returns their ids.
+    /// Removes messages from a conversation: they are neither listed nor sent to a model, but stay in the log. Returns their ids.
     pub async fn rewind_conversation(
         &self,
         principal: &Principal,
@@ -21,19 +21,19 @@ impl Service {
         let rewind = Rewind { owner, conversation_id: id.clone(), from, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let of = id.clone();
-        let rewound = self.whole(|store, hub| async move {
+        let rewound = self.run_to_end(|store, hub| async move {
             let (rewound, replay) = keyed(store.rewind_conversation(rewind, claim).await?)?;
             match rewound {
-                Rewound::Conversation { conversation, superseded, events } => {
+                RewindOutcome::Conversation { conversation, superseded, events } => {
                     publish(&hub, &of, events);
                     Ok((*conversation, superseded, replay))
                 }
-                Rewound::Active { run_id } => Err(Error::RunActive(run_id)),
-                Rewound::PartsCalls => Err(Error::conflict(
-                    "this would part calls of tools from their results; rewind to the last message with results, or to one before the calls",
+                RewindOutcome::Active { run_id } => Err(Error::RunActive(run_id)),
+                RewindOutcome::PartsCalls => Err(Error::conflict(
+                    "this would separate tool calls from their results; rewind to the last message with results, or to one before the calls",
                 )),
-                Rewound::NoMessage => Err(Error::NotFound("message in this conversation")),
-                Rewound::NoConversation => Err(Error::NotFound("conversation")),
+                RewindOutcome::NoMessage => Err(Error::NotFound("message in this conversation")),
+                RewindOutcome::NoConversation => Err(Error::NotFound("conversation")),
             }
         });
         let (conversation, superseded, replay) = rewound.await?;

@@ -7,7 +7,7 @@ use crate::service::{Error, Page, PageRequest, Result, SearchCursor, Service};
 use crate::support::text;
 
 impl Service {
-    /// A page of messages with all words and phrases of `query`, newest first.
+    /// Returns a page of messages that contain all words and phrases of `query`, newest first.
     pub async fn search(
         &self,
         principal: &Principal,
@@ -17,7 +17,7 @@ impl Service {
     ) -> Result<Page<FoundMessage>> {
         let terms = Terms::read(&text::storable(query)).map_err(Error::invalid)?;
         let found = self.store.search(&principal.user_id, &terms, archived, page).await?;
-        let shown = |found: crate::store::Found| FoundMessage {
+        let shown = |found: crate::store::SearchHit| FoundMessage {
             snippet: snippet(&found.message.text(), &terms),
             message_id: found.message.id,
             conversation_id: found.message.conversation_id,

@@ -1,19 +1,19 @@
-//! Snippets: the shown part of a found message, with the hits marked.
+//! Snippets: an excerpt of a found message with its matches marked.
 
 use crate::domain::conversation::search::{SnippetPart, Term, Terms};
 
-/// The characters of a text that are shown before what was found, and in all.
+/// Limits of the text before the first match, and of the snippet, in characters.
 const BEFORE_CHARS: usize = 60;
 const SHOWN_CHARS: usize = 200;
 
-/// Cuts a snippet around the first hit; without a hit, from the beginning of the text.
+/// Cuts a snippet around the first match; without a match, at the beginning of the text.
 pub(in crate::service) fn snippet(text: &str, terms: &Terms) -> Vec<SnippetPart> {
     let chars: Vec<char> = text.chars().collect();
-    let hits = hits(&chars, terms);
+    let hits = find_terms(&chars, terms);
     let first = hits.first().map_or(0, |hit| hit.0);
     let begin = match first.saturating_sub(BEFORE_CHARS) {
         0 => 0,
-        // Not in the middle of a word, if one ends near.
+        // Begins after a space, if there is one nearby, so that no word is cut.
         far => (far..first).find(|at| chars[*at].is_whitespace()).map_or(far, |at| at + 1),
     };
     let end = chars.len().min(begin + SHOWN_CHARS);
@@ -39,13 +39,13 @@ pub(in crate::service) fn snippet(text: &str, terms: &Terms) -> Vec<SnippetPart>
     parts
 }
 
-/// Finds the terms: from and to, in order and without overlap.
-fn hits(chars: &[char], terms: &Terms) -> Vec<(usize, usize)> {
+/// Finds the matches of the terms: begin and end, in order and without overlap.
+fn find_terms(chars: &[char], terms: &Terms) -> Vec<(usize, usize)> {
     let mut hits = Vec::new();
     let mut at = 0;
     while at < chars.len() && hits.len() < SHOWN_CHARS {
         let begins = is_of_word(chars[at]) && (at == 0 || !is_of_word(chars[at - 1]));
-        match begins.then(|| terms.iter().filter_map(|term| ends(chars, at, term)).max()).flatten() {
+        match begins.then(|| terms.iter().filter_map(|term| term_end(chars, at, term)).max()).flatten() {
             Some(end) => {
                 hits.push((at, end));
                 at = end;
@@ -56,8 +56,8 @@ fn hits(chars: &[char], terms: &Terms) -> Vec<(usize, usize)> {
     hits
 }
 
-/// Returns where a term ends that begins at `at`.
-fn ends(chars: &[char], at: usize, term: &Term) -> Option<usize> {
+/// Returns the end of a match of the term that begins at `at`.
+fn term_end(chars: &[char], at: usize, term: &Term) -> Option<usize> {
     let (words, is_prefix) = term.words();
     let mut end = at;
     for (number, word) in words.iter().enumerate() {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_marked() {
+    fn snippet_marks_the_match() {
         assert_eq!(
             shown("The rent, they said: RENTAL of rents. Parent.", "rent"),
             "The [rent], they said: [RENT]AL of [rent]s. Parent."

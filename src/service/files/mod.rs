@@ -1,10 +1,12 @@
 //! Files that users upload, for their messages to refer to.
+//!
+//! Owns the limits of uploads. Must not know how a file is read.
 
 pub(super) mod uploads;
 
 use bytes::Bytes;
 
-use crate::documents::Unreadable;
+use crate::documents::ReadFileError;
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
 use crate::domain::conversation::message::Part;
@@ -19,12 +21,12 @@ impl Service {
         self.files.limits
     }
 
-    /// Waits for a permit, which an upload must have before the bytes of a file are read.
+    /// Waits for a permit, which an upload needs before the bytes of a file are read.
     pub async fn begin_upload(&self, owner: &UserId) -> Result<UploadPermit> {
         self.uploads.permit(owner).await
     }
 
-    /// Stores a file, if its type is accepted. Its bytes go to the database in pieces.
+    /// Stores a file, if its type is accepted. Its bytes are stored in chunks.
     pub async fn store_file(&self, principal: &Principal, _permit: UploadPermit, name: &str, bytes: Bytes) -> Result<StoredFile> {
         let limits = self.files.limits;
         if bytes.len() > limits.max_bytes {
@@ -35,7 +37,7 @@ impl Service {
         self.keep_file(&principal.user_id, shown_name(name), sha256, bytes, refused).await
     }
 
-    /// Reads and stores a file. `refused` makes the error if its type is not accepted.
+    /// Reads and stores a file. `refused` creates the error for a type that is not accepted.
     pub(in crate::service) async fn keep_file(
         &self,
         owner: &UserId,
@@ -46,8 +48,8 @@ impl Service {
     ) -> Result<StoredFile> {
         let facts = match self.files.reader.read(bytes.clone(), &name, self.files.limits.text_chars).await {
             Ok(facts) => facts,
-            Err(Unreadable::Refused(why)) => return Err(refused(why)),
-            Err(Unreadable::Failed(error)) => return Err(Error::NoReader(error)),
+            Err(ReadFileError::Refused(why)) => return Err(refused(why)),
+            Err(ReadFileError::Failed(error)) => return Err(Error::NoReader(error)),
         };
         self.store_known(owner, FileOrigin::Upload, name, sha256, &bytes, facts).await
     }
@@ -77,7 +79,7 @@ impl Service {
             StoredOutcome::Full => {
                 let which = match origin {
                     FileOrigin::Upload => "files",
-                    FileOrigin::Content => "files that came inside messages and results of tools",
+                    FileOrigin::Content => "files from messages and tool results",
                 };
                 Err(Error::Conflict(format!("you have {most} {which} already; delete some that you no longer need")))
             }
@@ -93,7 +95,7 @@ impl Service {
         Ok(self.store.files(&principal.user_id, page).await?)
     }
 
-    /// Returns one piece of the bytes of a file; `None` after the last.
+    /// Returns one chunk of a file's bytes; `None` after the last.
     pub async fn file_piece(&self, owner: &UserId, id: &FileId, number: u32) -> Result<Option<Vec<u8>>> {
         Ok(self.store.file_chunk(owner, id, number).await?)
     }
@@ -103,8 +105,8 @@ impl Service {
         if self.store.delete_file(&principal.user_id, id).await? { Ok(()) } else { Err(Error::NotFound("file")) }
     }
 
-    /// Describes in the parts of a message the uploaded files that they refer to. Missing files and the limit of the conversation are
-    /// checked when the message is stored: a file may be deleted in the meantime, and a repeated request gets its earlier answer.
+    /// Copies the facts of uploaded files into the parts of a message. Missing files and the conversation's limit are checked when
+    /// the message is stored, because a file may be deleted meanwhile, and because a repeated request gets its earlier response.
     pub(in crate::service) async fn attach(&self, owner: &UserId, parts: &mut [Part], field: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let (Part::Image(place) | Part::File(place)) = &mut *part else { continue };
@@ -115,7 +117,7 @@ impl Service {
             match (&*part, file.is_picture()) {
                 (Part::Image(_), false) => {
                     let kind = file.media_type;
-                    let words = format!("is no picture, but {kind}; send it as a part of type \"file\"");
+                    let words = format!("is not a picture, but {kind}; send it as a part of type \"file\"");
                     return Err(Error::file(&format!("/{field}/{index}/file_id"), words));
                 }
                 (Part::File(place), true) => *part = Part::Image(place.clone()),
@@ -125,15 +127,16 @@ impl Service {
         Ok(())
     }
 
-    /// Refuses a message whose file is missing. `places` are the files of its parts.
+    /// Returns the error for a message with a missing file. `places` contains the files of its parts.
     pub(in crate::service) fn no_file(places: &[Option<String>], file_id: &str, field: &str) -> Error {
         let index = places.iter().position(|place| place.as_deref() == Some(file_id)).unwrap_or_default();
-        let words = "there is no such file; upload it with POST /api/v1/files";
+        let words = "the file does not exist; upload it with POST /api/v1/files";
         Error::file(&format!("/{field}/{index}/file_id"), words)
     }
 
     pub(in crate::service) fn too_many_files(files: u32, most: u32, field: &str) -> Error {
-        let words = format!("the conversation would have {files} uploaded files; it may have {most}: go on in a new one");
+        let words =
+            format!("the conversation would have {files} uploaded files, and the limit is {most}: continue in a new conversation");
         Error::field(&format!("/{field}"), words)
     }
 }

@@ -1,4 +1,4 @@
-//! Bounds of the uploads under way in this process: each holds its file in memory.
+//! Limits the uploads in this process, because each holds its file in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::service::{Error, Result};
 
 const MAX_UPLOADS: usize = 8;
 const MAX_UPLOADS_OF_ONE: usize = 2;
-/// How long an upload waits for others to end.
+/// How long an upload waits for others to finish.
 const UPLOAD_TURN: Duration = Duration::from_secs(10);
 
 pub(in crate::service) struct Uploads {
@@ -25,14 +25,14 @@ impl Default for Uploads {
     }
 }
 
-/// The right to hold a file in memory.
+/// The permit to hold a file in memory.
 pub struct UploadPermit {
     _all: OwnedSemaphorePermit,
     _owner: UserPermit,
 }
 
 impl Uploads {
-    /// Waits for a permit, unless the owner has as many as one may have.
+    /// Waits for a permit, unless the owner has reached the limit.
     pub(in crate::service) async fn permit(&self, owner: &UserId) -> Result<UploadPermit> {
         let owner = self.of_owners.permit(owner, MAX_UPLOADS_OF_ONE).ok_or(Error::TooManyUploads)?;
         let turn = tokio::time::timeout(UPLOAD_TURN, Arc::clone(&self.all).acquire_owned()).await;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_owner_holds_two_permits() {
+    async fn owner_holds_two_upload_permits() {
         let uploads = Uploads::default();
         let (ada, ben) = (UserId::from_stored("user_1".to_owned()), UserId::from_stored("user_2".to_owned()));
         let first = uploads.permit(&ada).await.unwrap();

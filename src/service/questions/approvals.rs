@@ -1,15 +1,15 @@
-//! Approvals: what runs want to do and a human has to allow. The answer is only recorded here; a worker acts on it.
+//! Approvals: tool calls that a human must allow. This module only stores the answer; a worker acts on it.
 
 use serde_json::Value;
 
 use crate::domain::access::principal::Principal;
-use crate::domain::ids::{GrantId, InputId};
-use crate::domain::run::input::{InputAnswer, InputRecord, InputState};
+use crate::domain::ids::{ConversationId, GrantId, InputId};
+use crate::domain::run::question::{InputAnswer, InputRecord, InputState};
 use crate::domain::tool::approval::{Approval, ApprovalAnswer, ApprovalScope, ApprovalTerms, Decision, ToolGrant};
 use crate::domain::tool::{MAX_NESTING, ReplayClass, ToolDefinition};
-use crate::service::idempotency::{Replay, RequestKey};
+use crate::service::idempotency_outcome::{Replay, RequestKey};
 use crate::service::{Error, Result, Service};
-use crate::store::{Asked, InputCursor, InputFilter, NewGrant, Page, PageRequest, ResolveInput};
+use crate::store::{InputCursor, InputFilter, NewGrant, Page, PageRequest, QuestionFilterKind, ResolveInput};
 use crate::support::json::is_deeper_than;
 use crate::tools::schema;
 
@@ -25,14 +25,16 @@ impl Service {
         &self,
         principal: &Principal,
         state: Option<InputState>,
+        conversation: Option<&ConversationId>,
         page: &PageRequest<InputCursor>,
     ) -> Result<Page<Approval>> {
-        let filter = InputFilter { owner: &principal.user_id, asked: Asked::Approvals, state };
+        let filter = InputFilter { owner: &principal.user_id, asked: QuestionFilterKind::Approvals, state, conversation };
         let Page { items, next } = self.store.input_requests(filter, page).await?;
         Ok(Page { items: items.into_iter().filter_map(Approval::of).collect(), next })
     }
 
-    /// Decides, once. When this returns, the decision is stored and a worker will act on it. A refused decision leaves the run waiting.
+    /// Stores a decision, at most once per approval. When this returns, the decision is durable and a worker will act on it. A
+    /// refused decision leaves the run waiting.
     pub async fn resolve_approval(
         &self,
         principal: &Principal,
@@ -54,22 +56,20 @@ impl Service {
         Ok((approval, replay))
     }
 
-    /// Refuses to allow a call whose server is not there: the answer would be used up in vain.
+    /// Refuses to allow a call whose server is unavailable: the call could not be made, and the answer would be lost.
     async fn check_reachable(&self, principal: &Principal, terms: &ApprovalTerms) -> Result<()> {
         let (Some(server), Some(deps)) = (&terms.server, &self.mcp_servers) else { return Ok(()) };
         if deps.servers.has(&principal.user_id, server).await {
             return Ok(());
         }
-        Err(Error::conflict(
-            "the MCP server of the tool is not there any more, or is not enabled: enable it and answer again, or deny the call",
-        ))
+        Err(Error::conflict("the MCP server of the tool was deleted or disabled: enable it and answer again, or deny the call"))
     }
 
     pub async fn tool_grants(&self, principal: &Principal) -> Result<Vec<ToolGrant>> {
         Ok(self.store.tool_grants(&principal.user_id, None).await?)
     }
 
-    /// Deletes one of them: calls of runs that are claimed from then on ask again.
+    /// Deletes a grant: runs that are claimed from now on ask again.
     pub async fn delete_tool_grant(&self, principal: &Principal, id: &GrantId) -> Result<()> {
         let is_gone = self.store.delete_tool_grant(&principal.user_id, id).await?;
         is_gone.then_some(()).ok_or(Error::NotFound("tool grant"))
@@ -93,7 +93,7 @@ impl Service {
     fn checked_decision(&self, terms: &ApprovalTerms, answer: ApprovalAnswer) -> Result<InputAnswer> {
         let ApprovalAnswer { decision, scope, arguments, reason, arguments_hash } = answer;
         if arguments_hash.is_some_and(|seen| seen != terms.arguments_hash) {
-            let detail = "this approval is for other arguments than the ones that arguments_hash names; read it again";
+            let detail = "the arguments of this approval differ from arguments_hash; read the approval again";
             return Err(Error::conflict(detail));
         }
         if let Some(scope) = scope.filter(|scope| !terms.scopes.contains(scope)) {
@@ -101,11 +101,10 @@ impl Service {
             return Err(Error::field("/scope", format!("{} is not allowed here, only {}", scope.as_str(), known.join(", "))));
         }
         if decision == Decision::Deny && (scope.is_some() || arguments.is_some()) {
-            return Err(Error::field("/decision", "scope and arguments are for calls that are allowed"));
+            return Err(Error::field("/decision", "scope and arguments require the decision allow"));
         }
         if terms.undoes.is_some() && arguments.is_some() {
-            let detail =
-                "a call that takes another one back is made as it is shown or not at all: else something else would be taken back";
+            let detail = "the arguments of an undo call cannot be edited: otherwise it would undo something else";
             return Err(Error::field("/arguments", detail));
         }
         let arguments = arguments
@@ -126,19 +125,19 @@ pub(in crate::service) fn arguments_for(tool: &ToolDefinition, arguments: Value)
     checked_arguments(&tool.parameters, key_argument, arguments)
 }
 
-/// Checks arguments that a human has edited. The key argument is not theirs to set, and is put in when the call is made.
+/// Checks arguments that a human has edited. The key argument cannot be edited; the server sets it when the call is made.
 fn checked_arguments(parameters: &Value, key_argument: Option<&str>, arguments: Value) -> Result<Value> {
-    let Value::Object(mut given) = arguments else {
-        return Err(Error::field("/arguments", "must be a JSON object with the arguments by name"));
+    let Value::Object(mut edited) = arguments else {
+        return Err(Error::field("/arguments", "must be a JSON object of arguments by name"));
     };
-    if is_deeper_than(&Value::Object(given.clone()), MAX_NESTING) {
+    if is_deeper_than(&Value::Object(edited.clone()), MAX_NESTING) {
         return Err(Error::field("/arguments", format!("must not be nested more than {MAX_NESTING} levels deep")));
     }
-    let mut sent = given.clone();
+    let mut sent = edited.clone();
     if let Some(key) = key_argument {
-        given.shift_remove(key);
+        edited.shift_remove(key);
         sent.insert(key.to_owned(), Value::String("key".to_owned()));
     }
     schema::check_once(parameters, &Value::Object(sent)).map_err(|error| Error::field("/arguments", error.to_string()))?;
-    Ok(Value::Object(given))
+    Ok(Value::Object(edited))
 }

@@ -1,4 +1,4 @@
-//! Bounds of what members may give their agents: no more than the agent of the settings has, and no less care.
+//! Limits of members' agents: no higher limits and no weaker safety than the default agent of the settings.
 
 use crate::domain::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
 use crate::domain::model::cost::{Cost, Usd};
@@ -6,11 +6,11 @@ use crate::domain::run::admission::stricter;
 use crate::domain::run::budget::Allowance;
 use crate::domain::tool::approval::{ApprovalMode, OnDeny};
 
-/// Checks that a member's agent has no more than the agent of the settings, and no less care.
+/// Checks that a member's agent has no higher limits and no weaker safety than the default agent of the settings.
 pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
         let most = if field.ends_with("usd") { Cost::trillionths(most).to_string() } else { most.to_string() };
-        return refuse(field, format!("only an administrator can give more than the server's own agent has, which is {most}"));
+        return refuse(field, format!("only an administrator can exceed the limit of the server's default agent, which is {most}"));
     }
     let guards = [
         ("breaker_failures", base.breaker_failures, profile.breaker_failures),
@@ -20,45 +20,49 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         ("max_crashes", base.max_crashes, profile.max_crashes),
     ];
     if let Some((field, most, _)) = guards.into_iter().find(|(_, most, wanted)| *most > 0 && !(1..=*most).contains(wanted)) {
-        let reason = format!("only an administrator can give another value than 1 to {most}, as the server's own agent has it");
+        let reason = format!("must be 1 to {most}, the limit of the server's default agent, unless an administrator sets it");
         return refuse(field, reason);
     }
     if base.counts_earlier_failures() && !profile.counts_earlier_failures() {
-        let reason = "only an administrator can forget how often a tool has failed before, as the server's own agent does not";
+        let reason = "only an administrator can ignore failures of earlier runs, which the server's default agent counts";
         return refuse("breaker_scope", reason);
     }
     if profile.on_unknown == OnUnknown::Rerun && base.on_unknown != OnUnknown::Rerun {
-        let reason = "only an administrator can have calls made again of which nobody knows what became";
+        let reason = "only an administrator can repeat calls with an unknown outcome";
         return refuse("on_unknown", reason);
     }
     if base.context.limit.is_some() && profile.context.unit != base.context.unit {
-        return refuse("context/unit", "only an administrator can count in another unit than the server's own agent does");
+        return refuse("context/unit", "only an administrator can change the unit of the server's default agent");
     }
     if profile.prompt.server != base.prompt.server {
-        return refuse("prompt/server", "only an administrator can change what stands first in every prompt");
+        return refuse("prompt/server", "only an administrator can change the first layer of the system prompt");
     }
     if let Some(name) = profile.context_providers.iter().find(|name| !base.context_providers.contains(name)) {
-        let reason = format!("only an administrator can ask providers that the server's own agent does not, such as {name}");
+        let reason =
+            format!("only an administrator can add context providers that the server's default agent does not use, such as {name}");
         return refuse("context_providers", reason);
     }
     if profile.groups != base.groups {
-        return refuse("groups", "only an administrator can say which groups an agent is for");
+        return refuse("groups", "only an administrator can set the groups of an agent");
     }
-    let may_offer = match &base.tools {
-        None => true,
-        Some(allowed) => profile.tools.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
-    };
-    if !may_offer {
-        return refuse("tools", "only an administrator can offer tools that the server's own agent does not");
+    let lists = [("tools", &base.tools, &profile.tools), ("builtin_tools", &base.builtin_tools, &profile.builtin_tools)];
+    for (field, allowed, wanted) in lists {
+        let may_offer = match allowed {
+            None => true,
+            Some(allowed) => wanted.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
+        };
+        if !may_offer {
+            return refuse(field, "only an administrator can offer tools that the server's default agent does not offer");
+        }
     }
     if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
-        return refuse("tools_policy", "only an administrator can offer tools more often than the server's own agent does");
+        return refuse("tools_policy", "only an administrator can offer tools more often than the server's default agent");
     }
     asks_no_less(base, profile)
 }
 
-/// Takes what goes beyond the agent of the settings out of a preset, so that members can use it wherever they can use that agent. Its
-/// guards against models that go in circles stay, also if it has fewer of them: they are what the preset is.
+/// Reduces a preset to the limits of the default agent of the settings, so that members can use it wherever they can use that
+/// agent. The guards of the preset against loops stay, even if they are weaker: they define the preset.
 pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     profile.groups.clone_from(&base.groups);
     profile.max_rounds = profile.max_rounds.min(base.max_rounds);
@@ -93,21 +97,21 @@ fn offers_no_more_often(base: ToolsPolicy, wanted: ToolsPolicy) -> bool {
     base == ToolsPolicy::EveryRound || wanted == ToolsPolicy::None || wanted == base
 }
 
-/// A rule of an agent comes before what the entry of the tool's server says, so that any but the strictest may ease that.
+/// Any rule of an agent except the strictest may relax the rule of the tool's server, because an agent's rules have priority.
 fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
-    let (kept, wanted) = (&base.approval.tools, &profile.approval.tools);
-    let eased = wanted.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && kept.get(*tool) != Some(*mode));
+    let (required, wanted) = (&base.approval.tools, &profile.approval.tools);
+    let eased = wanted.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && required.get(*tool) != Some(*mode));
     if let Some((tool, _)) = eased {
-        return refuse(&format!("approval/tools/{tool}"), "a member can only have it always ask");
+        return refuse(&format!("approval/tools/{tool}"), "a member can only set always_ask");
     }
-    if !kept.keys().all(|tool| wanted.contains_key(tool)) {
-        return refuse("approval/tools", "only an administrator can take a rule away");
+    if !required.keys().all(|tool| wanted.contains_key(tool)) {
+        return refuse("approval/tools", "only an administrator can remove a rule");
     }
     if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
         return refuse("approval/ask_untrusted", "only an administrator can turn it off");
     }
     if base.approval.on_deny == OnDeny::EndTurn && profile.approval.on_deny != OnDeny::EndTurn {
-        return refuse("approval/on_deny", "only an administrator can have the model go on after a denial");
+        return refuse("approval/on_deny", "only an administrator can let the run continue after a denial");
     }
     Ok(())
 }
@@ -116,7 +120,7 @@ struct Bound {
     field: &'static str,
     most: u64,
     wanted: u64,
-    /// Whether 0 means that there is no limit.
+    /// Whether 0 means no limit.
     zero_is_none: bool,
 }
 
@@ -168,7 +172,7 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 23] {
     ]
 }
 
-/// Any member may choose so many retries.
+/// The number of retries that any member may set.
 const FEW_RETRIES: u64 = 5;
 
 #[cfg(test)]
@@ -184,7 +188,7 @@ mod tests {
     }
 
     fn strict() -> AgentProfile {
-        let said = json!({"max_run_ms": 1_000, "breaker_scope": "conversation", "tools": ["a", "b"], "tools_policy": "first_round_only",
+        let said = json!({"max_run_ms": 1_000, "breaker_scope": "conversation", "tools": ["a", "b"], "builtin_tools": ["a"], "tools_policy": "first_round_only",
             "groups": ["staff"], "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "ask_expires_ms": 1_000,
             "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}, "on_deny": "end_turn", "expires_ms": 2_000}});
         profile(&AgentProfile::default(), said)
@@ -211,6 +215,8 @@ mod tests {
     #[case(json!({"tools": null}), Some("tools"))]
     #[case(json!({"tools": ["b"]}), None)]
     #[case(json!({"tools": ["b", "c"]}), Some("tools"))]
+    #[case(json!({"builtin_tools": "none"}), None)]
+    #[case(json!({"builtin_tools": ["b"]}), Some("builtin_tools"))]
     #[case(json!({"tools_policy": "every_round"}), Some("tools_policy"))]
     #[case(json!({"tools_policy": "none"}), None)]
     #[case(json!({"on_unknown": "rerun"}), Some("on_unknown"))]
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_with_the_program_is_brought_within() {
+    fn built_in_agent_is_clamped_to_the_bounds() {
         let groups = BTreeSet::from(["staff".to_owned()]);
         let base =
             AgentProfile { groups, max_rounds: 3, tool_parallelism: 1, tools_policy: ToolsPolicy::None, ..AgentProfile::default() };
@@ -244,7 +250,7 @@ mod tests {
             profile(&base, json!({"max_rounds": 20, "tool_parallelism": 32, "tools_policy": "every_round", "on_unknown": "rerun"}));
         preset.groups.clear();
         bring_within(&base, &mut preset);
-        assert_eq!(preset.context, base.context, "no limit asks for no more");
+        assert_eq!(preset.context, base.context, "without a limit there is nothing to reduce");
         assert_eq!(preset.groups, base.groups);
         let small = profile(&base, json!({"context": {"limit": 8_000}}));
         for said in [json!({"context": {"limit": 32_768}}), json!({"context": {"unit": "chars", "limit": 7_000}})] {

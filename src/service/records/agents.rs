@@ -1,11 +1,12 @@
-//! Agents: making, changing, pinning, and which one a run gets.
+//! Agents: creation, changes, pinned versions, and the selection for a run.
 //!
-//! A member may use an agent that they may see, unless it is for groups that they are in none of. A run freezes the profile that it gets,
-//! so no change of an agent reaches a run that was accepted before it.
+//! A member may use every visible agent, unless it is restricted to other groups. A run freezes its profile, so no change of an
+//! agent affects a run that was accepted before.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::access::principal::{Principal, UserRole};
@@ -13,23 +14,29 @@ use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocum
 use crate::domain::agent::preset::{self, Preset, id_of};
 use crate::domain::agent::{AgentProfile, InvalidProfile};
 use crate::domain::ids::AgentId;
-use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::domain::problem::ProblemBody;
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
 use crate::service::records::agent_bounds::{bring_within, within};
-use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all};
+use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, may_change, new_owner, nullable, page_of_all};
 use crate::service::{Error, Result, Service};
-use crate::store::{AgentCursor, AgentVersionCursor, NamedChanged, Page, PageRequest};
+use crate::store::{AgentCursor, AgentVersionCursor, Page, PageRequest, UpdateNamedOutcome};
+use crate::support::clock::UnixMillis;
 
-/// The most characters of a description and of a note.
+/// Limit of a description and of a note, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
-/// The largest profile, as JSON in bytes.
+/// Limit of a profile as JSON, in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
-/// The reason why a member cannot use their own agent.
+/// The reason why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =
-    "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
-const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "agents of the server are an administrator's to change" };
+    "the server's default agent is restricted to some groups; ask an administrator to add you to one of them";
+/// The key of a profile that names the agent from which the profile has the differences.
+const EXTENDS: &str = "extends";
+/// The most agents that extend each other.
+const MAX_EXTENDED: usize = 5;
+const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "only an administrator can change agents of the server" };
 
-/// An agent as a path or a run names it. A name means the caller's own agent before the server's.
+/// An agent as a path or a run names it. The caller's own agent has priority over the server's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRef {
     Id(AgentId),
@@ -54,8 +61,8 @@ pub struct NewAgent {
     #[serde(default)]
     #[schema(max_length = 1000)]
     description: String,
-    /// The differences from the agent of the server's settings. The keys are those of `[agent]` in the documentation of the
-    /// configuration.
+    /// The differences from the agent of the server's settings, or from the agent that `extends` names. The other keys are those of
+    /// `[agent]` in the documentation of the configuration.
     #[serde(default)]
     #[schema(value_type = Object)]
     profile: ProfileDocument,
@@ -79,7 +86,7 @@ pub struct AgentPatch {
     /// The purpose of the agent.
     #[schema(max_length = 1000)]
     description: Option<String>,
-    /// All differences from the agent of the server's settings. Creates a new version.
+    /// All differences from the agent of the server's settings, or from the agent that `extends` names. Creates a new version.
     #[schema(value_type = Option<Object>)]
     profile: Option<ProfileDocument>,
     /// The reason for the new version.
@@ -87,21 +94,45 @@ pub struct AgentPatch {
     #[schema(max_length = 1000)]
     note: String,
     /// The pinned version, which runs receive even if there are newer versions. `null` for the newest version.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     pinned_version: Option<Option<u32>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// The agent is stored.
+    /// A stored agent.
     Stored(Box<AgentRecord>),
     Preset(Preset),
-    /// The one of the settings, of this name.
+    /// The default agent of the settings, with this name.
     Default(String),
 }
 
 impl AnyAgent {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Stored(record) => &record.name,
+            Self::Preset(preset) => preset.name,
+            Self::Default(name) => name,
+        }
+    }
+
+    pub fn description(&self) -> &str {
+        match self {
+            Self::Stored(record) => &record.description,
+            Self::Preset(preset) => &preset.description,
+            Self::Default(_) => "The agent of the server's settings: what runs get that ask for no other.",
+        }
+    }
+
+    /// Returns when a stored agent was created.
+    pub fn created_at(&self) -> Option<UnixMillis> {
+        match self {
+            Self::Stored(record) => Some(record.created_at),
+            Self::Preset(_) | Self::Default(_) => None,
+        }
+    }
+
     fn cursor(&self) -> AgentCursor {
         let (name, id) = match self {
             Self::Stored(record) => (record.name.clone(), record.id.clone()),
@@ -111,7 +142,8 @@ impl AnyAgent {
         AgentCursor { name, id }
     }
 
-    /// Returns the groups that it is for; none if it is for all users. An agent that a member makes for themselves cannot leave those of `base`.
+    /// Returns the groups that the agent is restricted to; none if all users may use it. A member's own agent keeps the groups of
+    /// `base`.
     fn groups(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
             Self::Default(_) | Self::Preset(_) => base.groups.clone(),
@@ -120,7 +152,7 @@ impl AnyAgent {
         }
     }
 
-    /// Returns the groups whose members may read it. Its owner may read it, also where they may not use it.
+    /// Returns the groups whose members may read the agent. Its owner may read it even without the right to use it.
     fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
             Self::Stored(record) => readers_in(base, record, &record.profile),
@@ -136,18 +168,18 @@ fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocum
     }
 }
 
-/// Returns the groups that a version of an agent of the server is for.
+/// Returns the groups that a version of a server's agent is restricted to.
 fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
     match document.get("groups") {
         None => base.groups.clone(),
         // An unreadable list admits no member: no group has an empty name.
-        Some(said) => serde_json::from_value(said.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
+        Some(groups) => serde_json::from_value(groups.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
     }
 }
 
-/// The groups of a principal, as far as they matter for an access.
+/// The groups of a principal, as far as they matter.
 enum Membership {
-    /// They do not: the principal is an administrator, or nothing is for some groups only.
+    /// Irrelevant: the principal is an administrator, or no agent is restricted.
     Unasked,
     Of(Vec<String>),
 }
@@ -161,25 +193,20 @@ impl Membership {
     }
 }
 
-/// An agent as it is shown, with the profile that runs get, or the reason why they get none.
+/// An agent as shown, with the profile that runs use, or the reason why runs cannot use it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ShownAgent {
+pub struct AgentView {
     pub agent: AnyAgent,
     pub effective: std::result::Result<Box<AgentProfile>, InvalidProfile>,
 }
 
 impl Service {
-    pub async fn create_agent(
-        &self,
-        principal: &Principal,
-        new: NewAgent,
-        key: Option<RequestKey>,
-    ) -> Result<(ShownAgent, Replay)> {
+    pub async fn create_agent(&self, principal: &Principal, new: NewAgent, key: Option<RequestKey>) -> Result<(AgentView, Replay)> {
         let NewAgent { name, description, profile, note, scope } = new;
         let owner = new_owner(principal, scope, &AGENTS)?;
         self.check_agent_name(&name)?;
         check_words("/description", &description)?;
-        self.check_profile(principal, &name, 1, &profile)?;
+        self.check_profile(principal, &name, 1, &profile).await?;
         let now = self.clock.now();
         let first = self.agent_version_of(principal, 1, profile, note)?;
         let record = AgentRecord {
@@ -196,40 +223,43 @@ impl Service {
         };
         let most = self.limits.max_agents;
         let claim = self.claim(&principal.user_id, key);
-        let (made, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
-        let id = AGENTS.made(made, &record.name, most)?;
+        let (outcome, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
+        let id = AGENTS.created_id(outcome, &record.name, most)?;
         Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay))
     }
 
-    pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
+    pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentView> {
         let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
         let base = &self.default_profile;
         let membership = self.membership(principal, &[agent.groups(base)]).await?;
         if !membership.admits(&agent.readers(base)) {
             return Err(Error::NotInGroups(agent.cursor().name));
         }
-        Ok(self.shown_agent(principal, agent, &membership))
+        self.shown_agent(principal, agent, &membership).await
     }
 
-    /// Returns a page of those that the principal may read, by name. It may be short although others follow.
-    pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
-        let kept = self.store.agents(&principal.user_id, page).await?;
-        let Page { items, next } = page_of_all(kept, AnyAgent::Stored, self.agents_of_the_program(), page, AnyAgent::cursor);
+    /// Returns a page of the agents that the principal may read, by name. A page may be short although others follow.
+    pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<AgentView>> {
+        let stored = self.store.agents(&principal.user_id, page).await?;
+        let Page { items, next } = page_of_all(stored, AnyAgent::Stored, self.agents_of_the_program(), page, AnyAgent::cursor);
         let base = &self.default_profile;
         let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
         let membership = self.membership(principal, &groups).await?;
-        let items = items.into_iter().filter(|agent| membership.admits(&agent.readers(base)));
-        Ok(Page { items: items.map(|agent| self.shown_agent(principal, agent, &membership)).collect(), next })
+        let mut shown = Vec::new();
+        for agent in items.into_iter().filter(|agent| membership.admits(&agent.readers(base))) {
+            shown.push(self.shown_agent(principal, agent, &membership).await?);
+        }
+        Ok(Page { items: shown, next })
     }
 
-    /// Changes an agent, of one of these revisions if any are named.
+    /// Changes an agent. If revisions are named, the agent must have one of them.
     pub async fn update_agent(
         &self,
         principal: &Principal,
         agent: &AgentRef,
         patch: AgentPatch,
         revisions: Option<&[i64]>,
-    ) -> Result<ShownAgent> {
+    ) -> Result<AgentView> {
         let AgentPatch { name, description, profile, note, pinned_version } = patch;
         for _ in 0..TRIES {
             let mut after = self.changeable_agent(principal, agent, revisions).await?;
@@ -242,7 +272,7 @@ impl Service {
                 after.description.clone_from(description);
             }
             let version = match &profile {
-                Some(profile) => Some(self.next_version(principal, &mut after, profile.clone(), note.clone())?),
+                Some(profile) => Some(self.next_version(principal, &mut after, profile.clone(), note.clone()).await?),
                 None => None,
             };
             match pinned_version {
@@ -259,19 +289,19 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Makes another version that equals an earlier one, for all runs from now on.
-    pub async fn roll_back_agent(&self, principal: &Principal, agent: &AgentRef, number: u32, note: &str) -> Result<ShownAgent> {
+    /// Creates a new version that equals an earlier one, for all later runs.
+    pub async fn roll_back_agent(&self, principal: &Principal, agent: &AgentRef, number: u32, note: &str) -> Result<AgentView> {
         for _ in 0..TRIES {
             let mut after = self.changeable_agent(principal, agent, None).await?;
             let earlier = self.store.agent_version(&after.id, number).await?;
             let earlier = earlier.ok_or_else(|| Error::field("/version", format!("the agent has no version {number}")))?;
-            // A request that is repeated changes nothing more. The order of the keys counts: a schema is shown to models in its order.
+            // A repeated request changes nothing more. The order of keys matters, because models see a schema in its order.
             let is_same = serde_json::to_string(&earlier.profile).ok() == serde_json::to_string(&after.profile).ok();
             if after.pinned.is_none() && is_same {
                 return self.agent(principal, &AgentRef::Id(after.id)).await;
             }
-            let note = if note.is_empty() { format!("as version {number}") } else { note.to_owned() };
-            let version = self.next_version(principal, &mut after, earlier.profile, note)?;
+            let note = if note.is_empty() { format!("same as version {number}") } else { note.to_owned() };
+            let version = self.next_version(principal, &mut after, earlier.profile, note).await?;
             after.pinned = None;
             if let Some(shown) = self.put_agent(principal, after, Some(version)).await? {
                 return Ok(shown);
@@ -280,7 +310,7 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Deletes an agent with its versions, of one of these revisions if any are named. Runs that have it continue.
+    /// Deletes an agent with its versions. If revisions are named, the agent must have one of them. Its running runs continue.
     pub async fn delete_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<()> {
         for _ in 0..TRIES {
             let record = self.changeable_agent(principal, agent, revisions).await?;
@@ -312,28 +342,38 @@ impl Service {
         Ok(version)
     }
 
-    /// Returns the profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
+    /// Returns the profile for runs that request an agent, and whether it names a model itself. `wanted` may end with `@` and a
+    /// version.
     pub(in crate::service) async fn agent_profile(
         &self,
         principal: &Principal,
         wanted: Option<&str>,
     ) -> Result<(AgentProfile, bool)> {
+        self.extended_profile(principal, wanted, &[]).await
+    }
+
+    /// Returns the profile of an agent that the agents of `path` extend, one after another, and whether it names a model.
+    async fn extended_profile(&self, principal: &Principal, wanted: Option<&str>, path: &[String]) -> Result<(AgentProfile, bool)> {
         let base = &self.default_profile;
         let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else {
             self.admit(principal, &base.name, &base.groups).await?;
             return Ok((base.clone(), false));
         };
-        let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists those that there are"));
+        let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists the agents"));
         let (agent, number) = match wanted.rsplit_once('@') {
             Some((agent, number)) => {
-                let number: u32 = number.parse().map_err(|_| missing(format!("{number:?} is not the number of a version")))?;
+                let number: u32 = number.parse().map_err(|_| missing(format!("{number:?} is not a version number")))?;
                 (agent, Some(number))
             }
             None => (wanted, None),
         };
         let found =
             self.any_agent(principal, &agent.into()).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
-        // A principal who may not use it as it is now may use no version of it: one may be older than its groups.
+        if path.contains(&found.cursor().name) {
+            return Err(Error::conflict(format!("the agent {:?} extends itself", found.cursor().name)));
+        }
+        // A principal who may not use the agent's current version may use none of its versions: an old one may be older than the
+        // restriction.
         self.admit(principal, &found.cursor().name, &found.groups(base)).await?;
         let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
         let (name, version, document, source) = match found {
@@ -356,15 +396,48 @@ impl Service {
             self.admit(principal, &name, &groups_in(base, &document)).await?;
         }
         let cannot = |InvalidProfile { field, reason }| {
-            Error::Conflict(format!("the agent {name:?} cannot be used as it is: its {field}: {reason}; change the agent"))
+            Error::Conflict(format!("the agent {name:?} is invalid: {field}: {reason}; change the agent"))
         };
-        let mut profile = profile_of(base, &name, version, &document).map_err(cannot)?;
+        let (profile, names_model) = self.merged_profile(principal, (&name, version), &document, path).await?;
+        let mut profile = profile.map_err(cannot)?;
         match (source, principal.role) {
             (Source::Own, UserRole::Member) => within(base, &profile).map_err(cannot)?,
             (Source::Program, UserRole::Member) => bring_within(base, &mut profile),
             (Source::Own | Source::Program, UserRole::Admin) | (Source::Server, _) => {}
         }
-        Ok((profile, document.contains_key("model")))
+        Ok((profile, names_model))
+    }
+
+    /// Merges a document into the profile of the agent that it extends, or else of the settings. Returns also whether one of them names
+    /// a model.
+    async fn merged_profile(
+        &self,
+        principal: &Principal,
+        (name, version): (&str, u32),
+        document: &ProfileDocument,
+        path: &[String],
+    ) -> Result<(std::result::Result<AgentProfile, InvalidProfile>, bool)> {
+        let mut document = document.clone();
+        let invalid = |reason: String| Ok((Err(InvalidProfile { field: EXTENDS.to_owned(), reason }), false));
+        let (base, names_model) = match document.remove(EXTENDS) {
+            None => (self.default_profile.clone(), false),
+            Some(Value::String(_)) if path.len() == MAX_EXTENDED => {
+                return invalid(format!("more than {MAX_EXTENDED} agents extend each other, one after another"));
+            }
+            Some(Value::String(wanted)) => {
+                let path = [path, &[name.to_owned()]].concat();
+                match Box::pin(self.extended_profile(principal, Some(&wanted), &path)).await {
+                    Ok(found) => found,
+                    Err(error @ (Error::Invalid { .. } | Error::Conflict(_) | Error::NotInGroups(_))) => {
+                        let ProblemBody { detail, mut errors, .. } = error.problem();
+                        return invalid(errors.pop().map_or(detail, |error| error.detail));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Some(_) => return invalid("must be the name of an agent, with or without @VERSION".to_owned()),
+        };
+        Ok((profile_of(&base, name, version, &document), names_model || document.contains_key("model")))
     }
 
     pub(in crate::service) async fn admit(&self, principal: &Principal, agent: &str, groups: &BTreeSet<String>) -> Result<()> {
@@ -372,8 +445,8 @@ impl Service {
         if membership.admits(groups) { Ok(()) } else { Err(Error::NotInGroups(agent.to_owned())) }
     }
 
-    /// Returns what decides whether a principal may use what is for some of these groups. Most agents are for all: the store is asked
-    /// only where that is not so.
+    /// Returns the groups of a principal, if they matter for any of these restrictions. Most agents are unrestricted, so the store
+    /// is rarely asked.
     async fn membership(&self, principal: &Principal, groups: &[BTreeSet<String>]) -> Result<Membership> {
         match principal.role {
             UserRole::Member if groups.iter().any(|groups| !groups.is_empty()) => {
@@ -383,7 +456,7 @@ impl Service {
         }
     }
 
-    /// Returns the agents of the program and of the settings. Their names cannot be taken.
+    /// Returns the built-in agents and the default agent of the settings. Their names are reserved.
     fn agents_of_the_program(&self) -> Vec<AnyAgent> {
         let default = &self.default_profile.name;
         let presets = preset::presets().iter().filter(|preset| preset.name != default).cloned().map(AnyAgent::Preset);
@@ -409,17 +482,15 @@ impl Service {
     async fn kept_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         match self.any_agent(principal, agent).await? {
             Some(AnyAgent::Stored(record)) => Ok(*record),
-            Some(AnyAgent::Preset(_)) => Err(Error::conflict(
-                "this agent comes with the program and has one version; make one of your own with its profile to change it",
-            )),
-            Some(AnyAgent::Default(_)) => {
-                Err(Error::conflict("this agent is that of the settings and has one version; it is changed there"))
+            Some(AnyAgent::Preset(_)) => {
+                Err(Error::conflict("this agent is built in and cannot be changed; create your own agent with its profile"))
             }
+            Some(AnyAgent::Default(_)) => Err(Error::conflict("this agent is defined in the settings; change it there")),
             None => Err(Error::NotFound("agent")),
         }
     }
 
-    /// Returns a stored agent, if the principal may read the version that runs receive.
+    /// Returns a stored agent, if the principal may read the version that runs use.
     async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
         self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;
@@ -433,22 +504,22 @@ impl Service {
         Ok(record)
     }
 
-    /// Stores a changed agent. `None` if it was changed in the meantime.
+    /// Stores a changed agent. `None` if it was changed meanwhile.
     async fn put_agent(
         &self,
         principal: &Principal,
         mut after: AgentRecord,
         version: Option<AgentVersion>,
-    ) -> Result<Option<ShownAgent>> {
+    ) -> Result<Option<AgentView>> {
         after.updated_at = self.clock.now().max(after.updated_at);
         match self.store.change_agent(&after, version.as_ref()).await? {
-            NamedChanged::Changed(_) => self.agent(principal, &AgentRef::Id(after.id)).await.map(Some),
-            NamedChanged::NameTaken => Err(AGENTS.name_taken(&after.name)),
-            NamedChanged::Stale => Ok(None),
+            UpdateNamedOutcome::Changed(_) => self.agent(principal, &AgentRef::Id(after.id)).await.map(Some),
+            UpdateNamedOutcome::NameTaken => Err(AGENTS.name_taken(&after.name)),
+            UpdateNamedOutcome::Stale => Ok(None),
         }
     }
 
-    fn next_version(
+    async fn next_version(
         &self,
         principal: &Principal,
         agent: &mut AgentRecord,
@@ -456,7 +527,7 @@ impl Service {
         note: String,
     ) -> Result<AgentVersion> {
         agent.latest += 1;
-        self.check_profile(principal, &agent.name, agent.latest, &profile)?;
+        self.check_profile(principal, &agent.name, agent.latest, &profile).await?;
         self.agent_version_of(principal, agent.latest, profile, note)
     }
 
@@ -465,13 +536,13 @@ impl Service {
         Ok(AgentVersion { number, profile, note, created_by: by.user_id.clone(), created_at: self.clock.now() })
     }
 
-    fn check_profile(&self, principal: &Principal, name: &str, version: u32, document: &ProfileDocument) -> Result<()> {
+    async fn check_profile(&self, principal: &Principal, name: &str, version: u32, document: &ProfileDocument) -> Result<()> {
         let size = serde_json::to_string(document).map_or(0, |text| text.len());
         if size > MAX_PROFILE_BYTES {
-            return Err(Error::field("/profile", format!("has {size} bytes as JSON; the most is {MAX_PROFILE_BYTES}")));
+            return Err(Error::field("/profile", format!("has {size} bytes as JSON; the limit is {MAX_PROFILE_BYTES}")));
         }
         let refuse = |InvalidProfile { field, reason }| Error::field(&format!("/profile/{field}"), reason);
-        let profile = profile_of(&self.default_profile, name, version, document).map_err(refuse)?;
+        let profile = self.merged_profile(principal, (name, version), document, &[]).await?.0.map_err(refuse)?;
         match principal.role {
             UserRole::Admin => Ok(()),
             UserRole::Member => within(&self.default_profile, &profile).map_err(refuse),
@@ -493,7 +564,7 @@ impl Service {
         Ok(())
     }
 
-    fn shown_agent(&self, viewer: &Principal, agent: AnyAgent, membership: &Membership) -> ShownAgent {
+    async fn shown_agent(&self, viewer: &Principal, agent: AnyAgent, membership: &Membership) -> Result<AgentView> {
         let base = &self.default_profile;
         let effective = match &agent {
             AnyAgent::Default(_) => Ok(base.clone()),
@@ -504,23 +575,24 @@ impl Service {
                 profile
             }),
             AnyAgent::Stored(record) => {
-                let profile = profile_of(base, &record.name, record.current(), &record.profile);
+                let (profile, _) = self.merged_profile(viewer, (&record.name, record.current()), &record.profile, &[]).await?;
                 profile.and_then(|profile| match (&record.owner, viewer.role) {
                     (Some(_), UserRole::Member) => within(base, &profile).map(|()| profile),
                     (Some(_), UserRole::Admin) | (None, _) => Ok(profile),
                 })
             }
         };
-        // A reader may use it, except one of their own: that shows what they have written, and nothing of the server's agent.
+        // A reader may use the agent. An exception is the owner's own restricted agent, whose display contains only what they
+        // wrote.
         let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
             true => Ok(profile),
             false => Err(InvalidProfile { field: "groups".to_owned(), reason: NOT_IN_GROUPS.to_owned() }),
         });
-        ShownAgent { agent, effective: effective.map(Box::new) }
+        Ok(AgentView { agent, effective: effective.map(Box::new) })
     }
 }
 
-/// The maker of an agent that a run asks for.
+/// The source of the agent that a run requests.
 enum Source {
     Own,
     Server,
@@ -530,7 +602,7 @@ enum Source {
 fn check_words(field: &str, words: &str) -> Result<()> {
     match words.chars().count() {
         0..=MAX_DESCRIPTION_CHARS => Ok(()),
-        count => Err(Error::field(field, format!("has {count} characters; the most is {MAX_DESCRIPTION_CHARS}"))),
+        count => Err(Error::field(field, format!("has {count} characters; the limit is {MAX_DESCRIPTION_CHARS}"))),
     }
 }
 

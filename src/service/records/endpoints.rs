@@ -7,35 +7,35 @@ use secrecy::SecretString;
 
 use crate::domain::ids::ProviderId;
 use crate::domain::model::ModelError;
-use crate::domain::model::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
-use crate::service::records::configured::ConfiguredProvider;
-use crate::support::seal::Vault;
+use crate::domain::model::provider::{EgressScope, ModelEntry, ProviderKind, ProviderRecord};
+use crate::service::records::configured_providers::{AnyProvider, ConfiguredProvider};
+use crate::support::encryption::Vault;
 
-/// A provider as it is asked, with its key decrypted.
+/// A provider to call, with its decrypted key.
 pub struct Target<'a> {
     pub record: &'a ProviderRecord,
-    /// Where its URL may lead by the present settings.
-    pub reach: Reach,
+    /// Addresses that its URL may have by the current settings.
+    pub egress: EgressScope,
     pub key: Option<SecretString>,
 }
 
-/// The reason why a provider cannot be used as it is described.
+/// The reason why the description of a provider is invalid.
 #[derive(Debug)]
-pub struct Unfit {
+pub struct InvalidProvider {
     pub pointer: &'static str,
     pub reason: String,
 }
 
-/// Asks model endpoints. Implemented where the wires are known.
+/// Calls model endpoints. Implemented by a module that knows the dialects.
 #[async_trait]
 pub trait Endpoints: Send + Sync {
-    fn usual_url(&self, kind: ProviderKind) -> Option<&'static str>;
+    fn default_base_url(&self, kind: ProviderKind) -> Option<&'static str>;
 
-    fn check(&self, target: &Target<'_>) -> std::result::Result<(), Unfit>;
+    fn check(&self, target: &Target<'_>) -> std::result::Result<(), InvalidProvider>;
 
     async fn models(&self, target: &Target<'_>) -> std::result::Result<Vec<ModelEntry>, ModelError>;
 
-    /// Asks a model for one word.
+    /// Requests a one-word answer from a model.
     async fn test(&self, target: &Target<'_>, model: &str) -> std::result::Result<(), ModelError>;
 
     fn configured(&self) -> &[ConfiguredProvider];
@@ -44,9 +44,13 @@ pub trait Endpoints: Send + Sync {
 
     async fn test_configured(&self, name: &str, model: &str) -> std::result::Result<(), ModelError>;
 
-    fn known(&self, model: &str) -> ModelEntry;
+    /// Returns the facts of the catalog about a model.
+    fn catalog_entry(&self, model: &str) -> ModelEntry;
 
-    /// Returns where the owner of an account agrees to a login, or why the server is configured to go to no URL.
+    /// Returns the name of a provider under which the limitations of its models are stored.
+    fn limitations_key(&self, provider: &AnyProvider) -> String;
+
+    /// Returns the URL at which the owner of an account consents to a login, or why the configuration allows none.
     fn login_url(&self, callback: &str, challenge: &str) -> std::result::Result<String, String>;
 
     fn login_api(&self) -> String;
@@ -54,15 +58,15 @@ pub trait Endpoints: Send + Sync {
     /// Exchanges the code of a login for a key.
     async fn exchange(&self, code: &str, verifier: &SecretString) -> std::result::Result<SecretString, ModelError>;
 
-    /// Drops what is cached of a provider that was made, changed or deleted.
-    fn changed(&self, id: &ProviderId);
+    /// Drops the cached client of a provider that was created, changed or deleted.
+    fn forget_client(&self, id: &ProviderId);
 }
 
 #[derive(Clone)]
 pub struct ProviderDeps {
     pub vault: Arc<Vault>,
     pub endpoints: Arc<dyn Endpoints>,
-    /// Where the URLs of members may lead.
-    pub reach_of_members: Reach,
+    /// Addresses that the URLs of members may have.
+    pub member_egress: EgressScope,
     pub max_per_owner: u32,
 }

@@ -9,6 +9,6 @@ pub struct McpDeps {
     pub servers: Arc<McpServers>,
     pub rules: MemberRules,
     pub max_per_owner: u32,
-    /// How many logins one owner may begin within 10 minutes; 0 for no limit.
+    /// Limit of logins that one owner may begin within 10 minutes; 0 for no limit.
     pub max_logins: u32,
 }

@@ -1,7 +1,6 @@
 //! User servers: creation, changes, starts, import and export.
 //!
-//! A user may use each MCP server that they may see. Only users who may change a server see its entry. Secrets of an entry are
-//! never shown.
+//! A user may use every visible MCP server. Only users who may change a server see its entry. Secrets of an entry are never shown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,29 +14,29 @@ use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::mcp_server::McpServerRecord;
-use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
 use crate::service::records::mcp_deps::McpDeps;
-use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, may_change, new_owner, page_of_all, yes};
-use crate::service::records::providers::reach_of;
-use crate::service::runs::choices::is_short;
+use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, default_true, may_change, new_owner, page_of_all};
+use crate::service::records::providers::egress_of;
+use crate::service::runs::agent_and_model::is_short;
 use crate::service::{Error, Result, Service};
-use crate::store::{McpServerCursor, NamedChanged, Page, PageRequest};
+use crate::store::{McpServerCursor, Page, PageRequest, UpdateNamedOutcome};
+use crate::support::encryption::{EncryptionError, Vault};
 use crate::support::json as stable;
-use crate::support::nearest::nearest;
-use crate::support::seal::{SealError, Vault};
+use crate::support::suggestion::nearest;
 use crate::tools::ServerStatus;
 use crate::tools::mcp::{
-    ConfiguredServer, KeptServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, check_document,
-    is_switched_off, last_words, part, read_kept,
+    ConfiguredServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, UserServer, check_document,
+    is_switched_off, part, read_kept, shown_stderr,
 };
 
 const MAX_NAME_CHARS: usize = 64;
 /// How long a response waits for the result of a connection attempt.
 const PROBE: Duration = Duration::from_secs(5);
-/// Servers that are read at a time for an export.
+/// Number of servers that an export reads at a time.
 const PAGE: u32 = 100;
 const SERVERS: Kind =
-    Kind { one: "an MCP server", many: "MCP servers", refusal: "MCP servers of the server are an administrator's to change" };
+    Kind { one: "an MCP server", many: "MCP servers", refusal: "only an administrator can change MCP servers of the server" };
 
 pub type Variables = std::collections::BTreeMap<String, SecretString>;
 
@@ -57,7 +56,7 @@ pub struct NewMcpServer {
     #[schema(value_type = Object, write_only)]
     variables: Variables,
     /// Whether runs may use the server.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     #[schema(default = true)]
     enabled: bool,
     /// The owner of the MCP server: the caller or the server. Only an administrator may create an MCP server for all users.
@@ -73,7 +72,7 @@ pub struct McpServerPatch {
     /// The new name.
     #[schema(min_length = 1, max_length = 64)]
     name: Option<String>,
-    /// The complete new entry. A `${NAME}` that stands for a stored secret keeps its value, unless the entry names another host.
+    /// The complete new entry. A `${NAME}` of a stored secret keeps its value, unless the entry names another host.
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// New values of variables that the entry names as `${NAME}`.
@@ -85,9 +84,9 @@ pub struct McpServerPatch {
 }
 
 #[derive(Debug, Clone)]
-pub struct ShownMcpServer {
+pub struct McpServerView {
     pub server: AnyMcpServer,
-    /// As far as this process knows.
+    /// The status in this process.
     pub status: ServerStatus,
     /// Parts of the entry of this request that have no effect.
     pub warnings: Vec<String>,
@@ -120,8 +119,8 @@ impl AnyMcpServer {
 #[derive(Deserialize, ToSchema)]
 #[schema(as = ImportMcpServersBody)]
 pub struct McpServersDocument {
-    /// The MCP servers, in the common form of other programs.
-    #[serde(rename = "mcpServers")]
+    /// The MCP servers, in the common form of other programs. `servers`, as in VS Code, is another name of this key.
+    #[serde(rename = "mcpServers", alias = "servers")]
     #[schema(value_type = Object)]
     mcp_servers: Map<String, Value>,
     /// Values of variables that the entries name as `${NAME}`.
@@ -172,6 +171,7 @@ pub struct ImportedMcpServers {
     /// The outcome of each entry.
     data: Vec<ImportedMcpServer>,
     /// Always `null`, because all entries are on one page.
+    #[schema(required)]
     next_cursor: Option<String>,
     /// Parts of the document outside its entries that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -180,28 +180,28 @@ pub struct ImportedMcpServers {
 }
 
 impl Service {
-    /// Returns the tools on offer, and the status of their servers. Connects to servers that are not connected yet.
+    /// Returns the offered tools, and the status of their servers. Connects to servers that are not connected.
     pub async fn tools(&self, principal: &Principal) -> (Vec<Arc<ToolDefinition>>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions(&principal.user_id).await;
         let servers = self.tools.servers(&principal.user_id).await;
-        let servers = servers.into_iter().map(|server| cut(shown(server, principal))).collect();
+        let servers = servers.into_iter().map(|server| shorten_stderr(status_visible_to(server, principal))).collect();
         (definitions, servers)
     }
 
     pub(in crate::service) fn mcp_deps(&self) -> Result<&McpDeps> {
-        self.mcp_servers.as_ref().ok_or_else(|| Error::conflict("this server keeps no MCP servers"))
+        self.mcp_servers.as_ref().ok_or_else(|| Error::conflict("this server stores no MCP servers"))
     }
 
-    /// Makes a server of the principal's own, or of the server, and tries it for a moment: it is stored in any case.
+    /// Stores a new server of the principal, or of the server, and then tries to connect. It stays stored if that fails.
     pub async fn create_mcp_server(
         &self,
         principal: &Principal,
         new: NewMcpServer,
         key: Option<RequestKey>,
-    ) -> Result<(ShownMcpServer, Replay)> {
+    ) -> Result<(McpServerView, Replay)> {
         let (id, replay, warnings) = self.make_mcp_server(principal, new, key).await?;
         let shown = self.probed(principal, &id).await?;
-        Ok((ShownMcpServer { warnings, ..shown }, replay))
+        Ok((McpServerView { warnings, ..shown }, replay))
     }
 
     async fn make_mcp_server(
@@ -221,7 +221,7 @@ impl Service {
             name,
             entry: Map::new(),
             secrets: None,
-            reach: reach_of(principal),
+            egress: egress_of(principal),
             enabled: enabled && !switched_off(&entry)?,
             created_at: now,
             updated_at: now,
@@ -230,13 +230,13 @@ impl Service {
         };
         let warnings = self.put_entry(&mut record, &entry, &variables, &Secrets::new()).await?;
         let claim = self.claim(&principal.user_id, key);
-        let (made, replay) = keyed(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
-        let id = SERVERS.made(made, &record.name, deps.max_per_owner)?;
+        let (outcome, replay) = keyed(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
+        let id = SERVERS.created_id(outcome, &record.name, deps.max_per_owner)?;
         deps.servers.changed(&id).await;
         Ok((id, replay, warnings))
     }
 
-    pub async fn mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    pub async fn mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let deps = self.mcp_deps()?;
         let server = self.any_mcp_server(principal, id).await?;
         let status = deps.servers.status_of(&principal.user_id, id).await;
@@ -252,41 +252,41 @@ impl Service {
         Ok(AnyMcpServer::Stored(Box::new(record)))
     }
 
-    pub async fn mcp_servers(&self, principal: &Principal, page: &PageRequest<McpServerCursor>) -> Result<Page<ShownMcpServer>> {
+    pub async fn mcp_servers(&self, principal: &Principal, page: &PageRequest<McpServerCursor>) -> Result<Page<McpServerView>> {
         let deps = self.mcp_deps()?;
-        let kept = self.store.mcp_servers(&principal.user_id, page).await?;
+        let stored = self.store.mcp_servers(&principal.user_id, page).await?;
         let configured = deps.servers.configured().map(AnyMcpServer::Configured).collect();
-        let Page { items, next } = page_of_all(kept, AnyMcpServer::Stored, configured, page, AnyMcpServer::cursor);
+        let Page { items, next } = page_of_all(stored, AnyMcpServer::Stored, configured, page, AnyMcpServer::cursor);
         let mut statuses = deps.servers.statuses(&principal.user_id).await;
         let describe = |server: AnyMcpServer| {
             let id = server.cursor().id;
             let status = statuses.iter().position(|status| status.id == id).map(|at| statuses.swap_remove(at));
             let mut shown = described(principal, server, status);
-            shown.status = cut(shown.status);
+            shown.status = shorten_stderr(shown.status);
             shown
         };
         Ok(Page { items: items.into_iter().map(describe).collect(), next })
     }
 
-    /// Changes a server, of one of these versions if any are named, and tries it for a moment.
+    /// Changes a server, and then tries to connect. If versions are named, the server must have one of them.
     pub async fn update_mcp_server(
         &self,
         principal: &Principal,
         id: &McpServerId,
         patch: &McpServerPatch,
         versions: Option<&[i64]>,
-    ) -> Result<ShownMcpServer> {
+    ) -> Result<McpServerView> {
         for _ in 0..TRIES {
             let before = self.changeable_mcp_server(principal, id, versions).await?;
             let (after, warnings) = self.patched_mcp_server(principal, &before, patch).await?;
             match self.store.change_mcp_server(&after).await? {
-                NamedChanged::Changed(_) => {
+                UpdateNamedOutcome::Changed(_) => {
                     self.mcp_server_changed(&before, &after).await?;
                     let shown = self.probed(principal, id).await?;
-                    return Ok(ShownMcpServer { warnings, ..shown });
+                    return Ok(McpServerView { warnings, ..shown });
                 }
-                NamedChanged::NameTaken => return Err(SERVERS.name_taken(&after.name)),
-                NamedChanged::Stale => {}
+                UpdateNamedOutcome::NameTaken => return Err(SERVERS.name_taken(&after.name)),
+                UpdateNamedOutcome::Stale => {}
             }
         }
         Err(Error::Stale)
@@ -311,9 +311,9 @@ impl Service {
         let mut warnings = Vec::new();
         if patch.entry.is_some() || !patch.variables.is_empty() {
             let entry = patch.entry.as_ref().unwrap_or(&before.entry);
-            after.reach = reach_of(principal);
-            // Secrets that cannot be opened must be given again, and are missed by their names until they are.
-            let secrets = opened(&self.provider_deps()?.vault, before).unwrap_or_default();
+            after.egress = egress_of(principal);
+            // Secrets that cannot be decrypted must be given again. Until then the entry misses them by name.
+            let secrets = decrypt_secrets(&self.provider_deps()?.vault, before).unwrap_or_default();
             warnings = self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
         }
         after.updated_at = self.clock.now().max(before.updated_at);
@@ -332,21 +332,21 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Connects to a server, also after failures.
-    pub async fn start_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    /// Connects to a server, even after failures.
+    pub async fn start_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let server = self.steerable_mcp_server(principal, id).await?;
         match self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await {
             Some(status) => Ok(described(principal, server, Some(status))),
-            None => Err(Error::conflict("this MCP server is not enabled; change that first")),
+            None => Err(Error::conflict("this MCP server is disabled; enable it first")),
         }
     }
 
-    /// Ends the connections to a server, in all processes. The next use connects again.
-    pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    /// Closes the connections to a server in all processes. The next use connects again.
+    pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let deps = self.mcp_deps()?;
         let server = self.steerable_mcp_server(principal, id).await?;
         if let AnyMcpServer::Stored(record) = &server {
-            // Other processes see the other generation.
+            // Other processes notice the new generation.
             self.store.renew_mcp_server(record.owner.as_ref(), id).await?;
         }
         deps.servers.stop(id).await;
@@ -355,7 +355,7 @@ impl Service {
         Ok(described(principal, server, status))
     }
 
-    pub async fn restart_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    pub async fn restart_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         self.stop_mcp_server(principal, id).await?;
         self.start_mcp_server(principal, id).await
     }
@@ -387,8 +387,8 @@ impl Service {
         let mut data = Vec::with_capacity(entries.len());
         let mut fresh = Vec::new();
         for (at, (name, entry)) in entries.into_iter().enumerate() {
-            // Entries have keys by their order in the document, which is the same each time. The outcome of making is read as another type
-            // than that of replacing, and has another key.
+            // Keys of entries depend on the order in the document, which is the same for a repeated request. Creating and replacing
+            // have outcomes of different types, and so different keys.
             let keys = ["", "\0replace"].map(|what| {
                 key.as_ref().map(|RequestKey { key, fingerprint }| RequestKey {
                     key: stable::hash_bytes(format!("{key}\0{at}{what}").as_bytes()),
@@ -407,7 +407,7 @@ impl Service {
                 Err(error) => return Err(error),
             });
         }
-        // Each is tried, like one that is made or changed by itself, but side by side: the document decides how many there are.
+        // The servers are probed concurrently, because the document decides their number.
         let servers = &self.mcp_deps()?.servers;
         futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE))).await;
         Ok(ImportedMcpServers { data, next_cursor: None, warnings })
@@ -423,18 +423,18 @@ impl Service {
         let Value::Object(entry) = entry else { return Err(Error::conflict("the entry must be an object")) };
         let (enabled, variables, scope) = (!switched_off(&entry)?, document.variables.clone(), document.scope);
         let new = NewMcpServer { name: name.to_owned(), entry: entry.clone(), variables: variables.clone(), enabled, scope };
-        // Made before it is looked for: a server that a repeated request made the first time must not be replaced.
-        let made = self.make_mcp_server(principal, new, key).await;
-        // Its name may be taken; or there may be no room for another one, or its secrets may be those that are stored.
+        // Creates first and searches later: a server that the first try of a repeated request created must not be replaced.
+        let outcome = self.make_mcp_server(principal, new, key).await;
+        // The name may exist, the limit may be reached, or the entry may need stored secrets.
         if document.replace
-            && matches!(made, Err(Error::Invalid { .. } | Error::Conflict(_)))
+            && matches!(outcome, Err(Error::Invalid { .. } | Error::Conflict(_)))
             && let Some(id) = self.mcp_server_named(principal, name, scope).await?
         {
             let patch = McpServerPatch { entry: Some(entry), variables, enabled: Some(enabled), name: None };
             let (replay, warnings) = self.replace_mcp_server(principal, &id, &patch, replace_key).await?;
             return Ok((id, ImportOutcome::Replaced, replay, warnings));
         }
-        made.map(|(id, replay, warnings)| (id, ImportOutcome::Made, replay, warnings))
+        outcome.map(|(id, replay, warnings)| (id, ImportOutcome::Made, replay, warnings))
     }
 
     async fn replace_mcp_server(
@@ -448,29 +448,30 @@ impl Service {
         let (after, warnings) = self.patched_mcp_server(principal, &before, patch).await?;
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
-            (NamedChanged::Changed(_), Replay::Fresh) => {
+            (UpdateNamedOutcome::Changed(_), Replay::Fresh) => {
                 self.mcp_server_changed(&before, &after).await?;
                 Ok((Replay::Fresh, warnings))
             }
             // Later changes of the server stay.
-            (NamedChanged::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
-            (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
+            (UpdateNamedOutcome::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
+            (UpdateNamedOutcome::Stale | UpdateNamedOutcome::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
     }
 
-    /// Deletes tokens that a stored change makes invalid, and ends connections that use them.
+    /// Deletes tokens that a stored change invalidates, and closes connections that use them.
     async fn mcp_server_changed(&self, before: &McpServerRecord, after: &McpServerRecord) -> Result<()> {
         if before.entry.get("url") != after.entry.get("url") {
-            // Tokens are for the URL of the login.
+            // Tokens are bound to the URL of the login.
             self.store.forget_mcp_tokens(&after.id, None).await?;
         }
         self.mcp_deps()?.servers.changed(&after.id).await;
         Ok(())
     }
 
-    /// Returns the server of exactly that name among those of the principal, or of the server.
+    /// Returns the server with exactly that name, of the principal or of the server.
     async fn mcp_server_named(&self, principal: &Principal, name: &str, scope: OwnerScope) -> Result<Option<McpServerId>> {
-        // The cursor before any record of that name: no id is empty. There are two of a name at most, one of them the server's.
+        // A cursor before all records with that name, because no id is empty. At most two records have the name, one of them the
+        // server's.
         let after = McpServerCursor { name: name.to_owned(), id: McpServerId::from_stored(String::new()) };
         let page = self.store.mcp_servers(&principal.user_id, &PageRequest { limit: 2, after: Some(after) }).await?;
         let is_global = scope == OwnerScope::Global;
@@ -497,20 +498,25 @@ impl Service {
                 entries.insert(name, Value::Object(entry));
             }
             match page.next {
-                Some(next) => after = Some(next.parse().map_err(|_| Error::InvalidCursor("the list has no end".to_owned()))?),
+                Some(next) => {
+                    after = Some(
+                        next.parse()
+                            .map_err(|_| Error::InvalidCursor("the list of MCP servers has an invalid cursor".to_owned()))?,
+                    );
+                }
                 None => return Ok(json!({ "mcpServers": entries })),
             }
         }
     }
 
-    /// Tries a server for a moment and returns its status. Whether it can be reached does not matter for keeping it.
-    pub(in crate::service) async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    /// Probes a server briefly and returns its status. A server stays stored if it cannot be reached.
+    pub(in crate::service) async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let server = self.any_mcp_server(principal, id).await?;
         let status = self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await;
         Ok(described(principal, server, status))
     }
 
-    /// Returns the record, if the principal may change it and it is of one of the named versions.
+    /// Returns the record, if the principal may change it. If versions are named, the record must have one of them.
     async fn changeable_mcp_server(
         &self,
         principal: &Principal,
@@ -519,7 +525,9 @@ impl Service {
     ) -> Result<McpServerRecord> {
         let record = match self.any_mcp_server(principal, id).await? {
             AnyMcpServer::Stored(record) => *record,
-            AnyMcpServer::Configured(_) => return Err(Error::Forbidden("MCP servers of the configuration are changed there")),
+            AnyMcpServer::Configured(_) => {
+                return Err(Error::Forbidden("MCP servers of the configuration can only be changed there"));
+            }
         };
         may_change(principal, record.owner.as_ref(), &SERVERS)?;
         check_version(versions, record.version)?;
@@ -533,30 +541,30 @@ impl Service {
         Ok(server)
     }
 
-    /// Puts an entry into a record, its secrets sealed, and returns the parts of it that have no effect. `kept` are its secrets so far: names
-    /// stand for them further on, unless the entry leads to another host.
+    /// Sets the entry of a record with its secrets encrypted, and returns the parts without effect. `kept` contains the stored
+    /// secrets. The new entry may refer to them by name, unless its host differs.
     async fn put_entry(
         &self,
         record: &mut McpServerRecord,
         entry: &Map<String, Value>,
         variables: &Variables,
-        kept: &Secrets,
+        stored: &Secrets,
     ) -> Result<Vec<String>> {
         let rules = &self.mcp_deps()?.rules;
         let refused = |reason: String| Error::field("/entry", reason);
-        let given = |name: &str| variables.get(name).map(|value| value.expose_secret().to_owned());
-        let given_or_kept = |name: &str| given(name).or_else(|| kept.get(name).cloned());
-        let mut parted = part(entry, &given_or_kept).map_err(refused)?;
+        let variable = |name: &str| variables.get(name).map(|value| value.expose_secret().to_owned());
+        let given_or_stored = |name: &str| variable(name).or_else(|| stored.get(name).cloned());
+        let mut parted = part(entry, &given_or_stored).map_err(refused)?;
         let read = |entry: &Map<String, Value>, secrets: &Secrets| read_kept(&Value::Object(entry.clone()), secrets);
         let mut config = read(&parted.entry, &parted.secrets).map_err(refused)?;
         let leads_elsewhere =
-            !kept.is_empty() && read(&record.entry, kept).map_or(true, |before| destination(&before) != destination(&config));
+            !stored.is_empty() && read(&record.entry, stored).map_or(true, |before| destination(&before) != destination(&config));
         if leads_elsewhere {
-            let why = "the entry leads elsewhere, and its secrets were not given for that";
-            parted = part(entry, &given).map_err(|reason| refused(format!("{reason}: {why}")))?;
+            let why = "the entry has another host, and its secrets were not given for that host";
+            parted = part(entry, &variable).map_err(|reason| refused(format!("{reason}: {why}")))?;
             config = read(&parted.entry, &parted.secrets).map_err(refused)?;
         }
-        rules.apply(config, record.reach).map_err(refused)?;
+        rules.apply(config, record.egress).map_err(refused)?;
         record.entry = parted.entry;
         record.secrets = None;
         if !parted.secrets.is_empty() {
@@ -571,7 +579,7 @@ fn switched_off(entry: &Map<String, Value>) -> Result<bool> {
     is_switched_off(entry).map_err(|reason| Error::field("/entry", reason))
 }
 
-/// Refuses keys of a document that are misspelt keys of Capstan, and returns warnings about the others.
+/// Refuses keys of a document that are misspelt keys of Capstan. Returns warnings about the others.
 fn check_rest(rest: &Map<String, Value>) -> Result<Vec<String>> {
     for key in rest.keys() {
         if let Some(near) = nearest(key, ["variables", "scope", "replace"]) {
@@ -581,7 +589,7 @@ fn check_rest(rest: &Map<String, Value>) -> Result<Vec<String>> {
     check_document(rest).map_err(|reason| Error::field("", reason))
 }
 
-/// Returns the host that an entry leads to; `None` for this machine.
+/// Returns the host of an entry; `None` for a local process.
 fn destination(config: &ServerConfig) -> Option<String> {
     match &config.transport {
         ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => None,
@@ -589,8 +597,8 @@ fn destination(config: &ServerConfig) -> Option<String> {
     }
 }
 
-/// Returns whether a principal may see what has gone wrong inside of a server. Errors of the operator's servers name hosts, programs and
-/// settings of theirs, and a server may write anything on its standard error stream.
+/// Returns whether a principal may see the errors of a server. Errors of the operator's servers contain hosts, programs and
+/// settings, and a server may write anything to its standard error stream.
 fn sees_inside(principal: &Principal, owner: Option<&UserId>) -> bool {
     match principal.role {
         UserRole::Admin => true,
@@ -598,33 +606,33 @@ fn sees_inside(principal: &Principal, owner: Option<&UserId>) -> bool {
     }
 }
 
-/// Returns a status as a principal may see it. That a server is in error is shown to all who may use it.
-fn shown(status: ServerStatus, principal: &Principal) -> ServerStatus {
+/// Returns a status as a principal may see it. All users of a server see whether it is in error.
+fn status_visible_to(status: ServerStatus, principal: &Principal) -> ServerStatus {
     let sees = sees_inside(principal, status.owner.as_ref());
     ServerStatus { error: status.error.filter(|_| sees), stderr: status.stderr.filter(|_| sees), ..status }
 }
 
-/// Shortens the standard error stream in a status, for lists.
-fn cut(status: ServerStatus) -> ServerStatus {
-    ServerStatus { stderr: status.stderr.map(|said| last_words(&said).to_owned()), ..status }
+/// Shortens the standard error output in a status, for lists.
+fn shorten_stderr(status: ServerStatus) -> ServerStatus {
+    ServerStatus { stderr: status.stderr.map(|text| shown_stderr(&text).to_owned()), ..status }
 }
 
-fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> ShownMcpServer {
+fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> McpServerView {
     let McpServerCursor { name, id } = server.cursor();
     let owner = server.owner().cloned();
-    let status = shown(status.unwrap_or_else(|| ServerStatus::unknown(id, name, owner)), principal);
-    ShownMcpServer { server, status, warnings: Vec::new() }
+    let status = status_visible_to(status.unwrap_or_else(|| ServerStatus::unknown(id, name, owner)), principal);
+    McpServerView { server, status, warnings: Vec::new() }
 }
 
-/// Returns what a server lists, or why it does not, as far as the principal may know that.
+/// Returns what a server lists, or the reason why not, as far as the principal may see it.
 fn listed_or<T>(principal: &Principal, server: &AnyMcpServer, all: Option<std::result::Result<Vec<T>, String>>) -> Result<Vec<T>> {
     match all {
         Some(Ok(all)) => Ok(all),
         Some(Err(reason)) if sees_inside(principal, server.owner()) => {
-            Err(Error::Conflict(format!("what it offers cannot be listed: {reason}")))
+            Err(Error::Conflict(format!("the MCP server cannot be listed: {reason}")))
         }
-        Some(Err(_)) => Err(Error::conflict("what it offers cannot be listed; an administrator can see why")),
-        None => Err(Error::conflict("this MCP server is not enabled; change that first")),
+        Some(Err(_)) => Err(Error::conflict("the MCP server cannot be listed; an administrator can see the reason")),
+        None => Err(Error::conflict("this MCP server is disabled; enable it first")),
     }
 }
 
@@ -634,21 +642,21 @@ fn check_name(name: &str) -> Result<()> {
     if is_fit { Ok(()) } else { Err(Error::field("/name", detail())) }
 }
 
-fn opened(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secrets, SealError> {
+fn decrypt_secrets(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secrets, EncryptionError> {
     let Some(sealed) = &record.secrets else { return Ok(Secrets::new()) };
     let secrets = vault.open(&record.secrets_place(), sealed)?;
-    serde_json::from_str(secrets.expose_secret()).map_err(|_| SealError::Damaged { key_id: sealed.key_id.clone() })
+    serde_json::from_str(secrets.expose_secret()).map_err(|_| EncryptionError::Damaged { key_id: sealed.key_id.clone() })
 }
 
-/// Returns a record as it is connected to, by the present settings.
-pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> KeptServer {
-    let secrets = opened(vault, record).map_err(|error| {
-        tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be opened");
-        "its secrets cannot be opened by this server, whose log says why; give them anew".to_owned()
+/// Returns a record with its decrypted secrets, by the current settings.
+pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> UserServer {
+    let secrets = decrypt_secrets(vault, record).map_err(|error| {
+        tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be decrypted");
+        "this server cannot decrypt its secrets (the server's log has the reason); enter them again".to_owned()
     });
     let entry = Value::Object(record.entry.clone());
-    let config = secrets.and_then(|secrets| read_kept(&entry, &secrets)).and_then(|config| rules.apply(config, record.reach));
-    KeptServer {
+    let config = secrets.and_then(|secrets| read_kept(&entry, &secrets)).and_then(|config| rules.apply(config, record.egress));
+    UserServer {
         id: record.id.clone(),
         owner: record.owner.clone(),
         name: record.name.clone(),

@@ -1,6 +1,6 @@
-//! Providers that users keep: making, changing, listing models, testing.
+//! Providers that are stored through the API: creation, changes, model lists, tests.
 //!
-//! A user may use a provider that they may see, but its key goes only to the host that it was given for, and is never shown.
+//! A user may use every visible provider. Its key is sent only to the host that it was given for, and is never shown.
 
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -11,31 +11,35 @@ use utoipa::ToSchema;
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::model::ModelError;
-use crate::domain::model::provider::{CallLimits, MAX_LIMIT_MS, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
+use crate::domain::model::provider::{
+    CallLimits, EgressScope, MAX_LIMIT_MS, ModelEntry, ProviderKind, ProviderRecord, StoredSecret,
+};
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::service::idempotency::{Replay, RequestKey, keyed};
-use crate::service::records::configured::AnyProvider;
-use crate::service::records::endpoints::{ProviderDeps, Target, Unfit};
-use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all, yes};
-use crate::service::runs::choices::is_short;
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::records::configured_providers::AnyProvider;
+use crate::service::records::endpoints::{InvalidProvider, ProviderDeps, Target};
+use crate::service::records::named::{
+    Kind, OwnerScope, TRIES, check_version, default_true, may_change, new_owner, nullable, page_of_all,
+};
+use crate::service::runs::agent_and_model::is_short;
 use crate::service::{Error, Result, Service};
 use crate::store::{Page, PageRequest, ProviderChanged, ProviderCursor};
+use crate::support::encryption::{AssociatedData, EncryptedSecret, EncryptionError, Vault};
 use crate::support::redact::names_secret;
-use crate::support::seal::{Place, SealError, Sealed, Vault};
 
 const MAX_NAME_CHARS: usize = 64;
 const MAX_URL_BYTES: usize = 2_048;
 const MAX_KEY_BYTES: usize = 8_192;
-const MAX_MODELS: usize = 500;
-/// The largest accent, as JSON.
-const MAX_ACCENT_BYTES: usize = 16 * 1024;
+pub(in crate::service) const MAX_MODELS: usize = 500;
+/// Limit of the quirks as JSON, in bytes.
+const MAX_QUIRKS_BYTES: usize = 16 * 1024;
 const MAX_MODEL_CHARS: usize = 200;
-/// A shorter key has no hint.
+/// Shorter keys have no hint.
 const MIN_HINTED_CHARS: usize = 20;
 const HINT_CHARS: usize = 4;
 
 const PROVIDERS: Kind =
-    Kind { one: "a provider", many: "providers", refusal: "providers of the server are an administrator's to change" };
+    Kind { one: "a provider", many: "providers", refusal: "only an administrator can change providers of the server" };
 
 /// A provider to create.
 #[derive(Deserialize, ToSchema)]
@@ -64,7 +68,7 @@ pub struct NewProvider {
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use the provider.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     #[schema(default = true)]
     enabled: bool,
     /// The owner of the provider: the caller or the server. Only an administrator may create a provider for all users.
@@ -86,7 +90,7 @@ pub struct ProviderPatch {
     #[schema(max_length = 2048)]
     base_url: Option<String>,
     /// A new key. `null` removes the stored key.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<Option<SecretString>>,
     /// All facts about its models.
@@ -95,7 +99,7 @@ pub struct ProviderPatch {
     /// All time limits of the provider's calls.
     limits: Option<CallLimits>,
     /// Quirks of the provider's chat completions. `null` removes them.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Option<Map<String, Value>>>,
     /// Whether runs may use the provider.
@@ -118,10 +122,10 @@ pub struct TestedProvider {
 
 impl Service {
     pub(in crate::service) fn provider_deps(&self) -> Result<&ProviderDeps> {
-        self.providers.as_ref().ok_or_else(|| Error::conflict("this server keeps no providers"))
+        self.providers.as_ref().ok_or_else(|| Error::conflict("this server stores no providers"))
     }
 
-    /// Returns whether the owner's runs can ask this model. The database is not asked about providers of the configuration.
+    /// Returns whether the owner's runs can use this model. Needs no query for providers of the configuration.
     pub(in crate::service) async fn serves(&self, owner: &UserId, model: &str) -> Result<bool> {
         if (self.models)(model) {
             return Ok(true);
@@ -143,16 +147,16 @@ impl Service {
         let deps = self.provider_deps()?;
         let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = new;
         let owner = new_owner(principal, scope, &PROVIDERS)?;
-        let base_url = base_url.or_else(|| deps.endpoints.usual_url(kind).map(str::to_owned));
+        let base_url = base_url.or_else(|| deps.endpoints.default_base_url(kind).map(str::to_owned));
         let base_url = base_url.ok_or_else(|| Error::field("/base_url", "must be given for this kind"))?;
         let new = ProviderRecord::new(ProviderId::generate(self.ids.as_ref()), owner, name, kind, self.clock.now());
-        let mut record = ProviderRecord { base_url, reach: reach_of(principal), models, limits, accent, enabled, ..new };
+        let mut record = ProviderRecord { base_url, egress: egress_of(principal), models, limits, quirks: accent, enabled, ..new };
         check(&record)?;
         self.put_key(&mut record, secret).await?;
         let claim = self.claim(&principal.user_id, key);
-        let (made, replay) = keyed(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
-        let id = PROVIDERS.made(made, &record.name, deps.max_per_owner)?;
-        deps.endpoints.changed(&id);
+        let (outcome, replay) = keyed(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
+        let id = PROVIDERS.created_id(outcome, &record.name, deps.max_per_owner)?;
+        deps.endpoints.forget_client(&id);
         Ok((self.record(principal, &id).await?, replay))
     }
 
@@ -170,12 +174,12 @@ impl Service {
 
     pub async fn providers(&self, principal: &Principal, page: &PageRequest<ProviderCursor>) -> Result<Page<AnyProvider>> {
         let configured = self.provider_deps()?.endpoints.configured();
-        let kept = self.store.providers(&principal.user_id, page).await?;
+        let stored = self.store.providers(&principal.user_id, page).await?;
         let configured = configured.iter().cloned().map(AnyProvider::Configured).collect();
-        Ok(page_of_all(kept, AnyProvider::Stored, configured, page, AnyProvider::cursor))
+        Ok(page_of_all(stored, AnyProvider::Stored, configured, page, AnyProvider::cursor))
     }
 
-    /// Changes a provider, of one of these versions if any are named.
+    /// Changes a provider. If versions are named, the provider must have one of them.
     pub async fn update_provider(
         &self,
         principal: &Principal,
@@ -186,11 +190,11 @@ impl Service {
         let deps = self.provider_deps()?;
         for _ in 0..TRIES {
             let before = self.changeable(principal, id, versions).await?;
-            let mut after = self.patched(principal, &before, patch).await?;
+            let mut after = self.apply_patch(principal, &before, patch).await?;
             after.updated_at = self.clock.now().max(before.updated_at);
             match self.store.change_provider(&after).await? {
                 ProviderChanged::Changed(version) => {
-                    deps.endpoints.changed(id);
+                    deps.endpoints.forget_client(id);
                     return Ok(ProviderRecord { version, ..after });
                 }
                 ProviderChanged::NameTaken => return Err(PROVIDERS.name_taken(&after.name)),
@@ -205,50 +209,18 @@ impl Service {
         for _ in 0..TRIES {
             let record = self.changeable(principal, id, versions).await?;
             if self.store.delete_provider(record.owner.as_ref(), id, record.version).await? {
-                deps.endpoints.changed(id);
+                deps.endpoints.forget_client(id);
                 return Ok(());
             }
         }
         Err(Error::Stale)
     }
 
-    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its record
-    /// knows.
-    pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ModelEntry>)> {
-        let provider = self.provider(principal, id).await?;
-        let endpoints = &self.provider_deps()?.endpoints;
-        let mut models = Vec::new();
-        let listed = match &provider {
-            AnyProvider::Configured(provider) => endpoints.models_of_configured(&provider.name).await,
-            AnyProvider::Stored(record) => {
-                models.clone_from(&record.models);
-                endpoints.models(&self.target(record)?).await
-            }
-        };
-        let listed = match listed {
-            Ok(listed) => listed,
-            // Not every endpoint has a list.
-            Err(error) if matches!(error.status, Some(404 | 405 | 501)) && !models.is_empty() => Vec::new(),
-            Err(error) => return Err(Error::Provider(error)),
-        };
-        for model in listed {
-            match models.iter_mut().find(|known| known.name == model.name) {
-                Some(known) => *known = known.clone().or(&model),
-                None => models.push(model),
-            }
-        }
-        for model in &mut models {
-            *model = model.clone().or(&endpoints.known(&model.name));
-        }
-        models.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok((provider.name().to_owned(), models))
-    }
-
-    /// Asks a provider's model for one word: the named one, or the first that is known.
+    /// Requests a one-word answer from the named model, or from the first known one.
     pub async fn test_provider(&self, principal: &Principal, id: &ProviderId, model: Option<String>) -> Result<TestedProvider> {
         let provider = self.provider(principal, id).await?;
         let endpoints = &self.provider_deps()?.endpoints;
-        let (target, said) = match &provider {
+        let (target, configured_model) = match &provider {
             AnyProvider::Configured(_) => (None, None),
             AnyProvider::Stored(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
         };
@@ -258,14 +230,14 @@ impl Service {
             let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
             TestedProvider { ok: error.is_none(), model, latency_ms, error }
         };
-        let model = match model.or(said) {
+        let model = match model.or(configured_model) {
             Some(model) => model,
             None => {
                 let listed = match &target {
                     Some(target) => endpoints.models(target).await,
                     None => endpoints.models_of_configured(provider.name()).await,
                 };
-                match listed.map(|listed| listed.into_iter().next()) {
+                match listed.map(|listed| listed.into_iter().find(|model| model.chats != Some(false))) {
                     Ok(Some(first)) => first.name,
                     Ok(None) => return Err(Error::field("/model", "must be given: the provider lists no models")),
                     Err(error) => return Ok(done(String::new(), Some(error))),
@@ -279,32 +251,32 @@ impl Service {
         Ok(done(model, outcome.err()))
     }
 
-    /// Returns the record, if the principal may change it and it is of one of the named versions.
+    /// Returns the record, if the principal may change it. If versions are named, the record must have one of them.
     async fn changeable(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<ProviderRecord> {
         let record = match self.provider(principal, id).await? {
             AnyProvider::Stored(record) => *record,
-            AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration are changed there")),
+            AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration can only be changed there")),
         };
         may_change(principal, record.owner.as_ref(), &PROVIDERS)?;
         check_version(versions, record.version)?;
         Ok(record)
     }
 
-    async fn patched(&self, principal: &Principal, before: &ProviderRecord, patch: &ProviderPatch) -> Result<ProviderRecord> {
+    async fn apply_patch(&self, principal: &Principal, before: &ProviderRecord, patch: &ProviderPatch) -> Result<ProviderRecord> {
         let mut after = before.clone();
         after.name = patch.name.clone().unwrap_or(after.name);
         after.kind = patch.kind.unwrap_or(after.kind);
         if let Some(url) = &patch.base_url {
             after.base_url.clone_from(url);
-            after.reach = reach_of(principal);
+            after.egress = egress_of(principal);
         }
         after.models = patch.models.clone().unwrap_or(after.models);
         after.limits = patch.limits.unwrap_or(after.limits);
-        after.accent = patch.accent.clone().unwrap_or(after.accent);
+        after.quirks = patch.accent.clone().unwrap_or(after.quirks);
         after.enabled = patch.enabled.unwrap_or(after.enabled);
         check(&after)?;
         if patch.key.is_none() && after.key.is_some() && origin(&after.base_url) != origin(&before.base_url) {
-            let detail = "leads to another host, and the key was not given for it: give the key again, or null to take it away";
+            let detail = "has another host than the stored key was given for: send the key again, or null to remove it";
             return Err(Error::field("/base_url", detail));
         }
         match &patch.key {
@@ -314,7 +286,7 @@ impl Service {
         Ok(after)
     }
 
-    /// Puts a key into a record, sealed, or removes the one that it has.
+    /// Stores a key in a record, encrypted, or removes it.
     pub(in crate::service) async fn put_key(&self, record: &mut ProviderRecord, key: Option<SecretString>) -> Result<()> {
         let key = key.map(|key| SecretString::from(key.expose_secret().trim()));
         if let Some(key) = &key {
@@ -336,25 +308,29 @@ impl Service {
 
     fn check_target(&self, record: &ProviderRecord, key: Option<SecretString>) -> Result<()> {
         let deps = self.provider_deps()?;
-        let target = Target { record, reach: now(record.reach, deps.reach_of_members), key };
-        deps.endpoints.check(&target).map_err(|Unfit { pointer, reason }| Error::field(pointer, reason))
+        let target = Target { record, egress: now(record.egress, deps.member_egress), key };
+        deps.endpoints.check(&target).map_err(|InvalidProvider { pointer, reason }| Error::field(pointer, reason))
     }
 
-    /// Seals a secret. The first one makes the master key, if the server was given none and no other process can be on the database. A new
-    /// master key is not made where there are secrets of another one: it would split them.
-    pub(in crate::service) async fn seal(&self, place: &Place<'_>, secret: &SecretString) -> Result<Sealed> {
+    /// Encrypts a secret. For the first secret, creates the master key if none is configured and no other process can use the
+    /// database. Creates no new master key while secrets with another one exist, because each process would know only one of them.
+    pub(in crate::service) async fn seal(
+        &self,
+        associated_data: &AssociatedData<'_>,
+        secret: &SecretString,
+    ) -> Result<EncryptedSecret> {
         let vault = &self.provider_deps()?.vault;
-        let sealed = match vault.seal(place, secret) {
-            Err(SealError::NoKey(_)) if self.store.is_shared() => {
-                let detail = "this server has no master key to seal keys with, and makes none by itself, because other processes may be \
-                              on its database: its operator sets CAPSTAN_SECRET_KEY, the same for all of them, or runs `capstan \
-                              secrets rotate --new-key` with the data folder that they share";
+        let sealed = match vault.seal(associated_data, secret) {
+            Err(EncryptionError::NoKey(_)) if self.store.is_shared() => {
+                let detail = "this server has no master key to encrypt keys, and creates none because other processes may use \
+                 its database: the operator must set CAPSTAN_SECRET_KEY, the same for all of them, or run `capstan secrets \
+                 rotate --new-key` with the data folder that they share";
                 return Err(Error::conflict(detail));
             }
-            Err(SealError::NoKey(_)) => {
+            Err(EncryptionError::NoKey(_)) => {
                 let id = vault.make_first_key().map_err(Error::Sealing)?;
-                tracing::info!(key.id = id, file = ?vault.file(), "made the first master key; keep a copy of the file");
-                vault.seal(place, secret)
+                tracing::info!(key.id = id, file = ?vault.file(), "created the first master key; keep a copy of the file");
+                vault.seal(associated_data, secret)
             }
             sealed => sealed,
         };
@@ -362,42 +338,42 @@ impl Service {
         let in_use = self.store.master_keys_in_use().await?;
         match in_use.into_iter().find(|(id, _)| !vault.has_key(id)) {
             Some((id, _)) => Err(Error::Conflict(format!(
-                "the database holds keys that are sealed with the master key {id}, which this process does not have: its operator \
-                 gives it to every process, as CAPSTAN_SECRET_KEY or in CAPSTAN_SECRET_KEY_PREVIOUS"
+                "the database contains keys that are encrypted with the master key {id}, which this process does not have: the \
+                 operator must give it to every process, as CAPSTAN_SECRET_KEY or in CAPSTAN_SECRET_KEY_PREVIOUS"
             ))),
             None => Ok(sealed),
         }
     }
 
-    fn target<'a>(&self, record: &'a ProviderRecord) -> Result<Target<'a>> {
+    pub(in crate::service) fn target<'a>(&self, record: &'a ProviderRecord) -> Result<Target<'a>> {
         let deps = self.provider_deps()?;
-        open_target(&deps.vault, record, deps.reach_of_members).map_err(Error::Sealing)
+        open_target(&deps.vault, record, deps.member_egress).map_err(Error::Sealing)
     }
 }
 
-/// Opens the key of a record. `reach_of_members` is where URLs of members may lead. Fails if the key cannot be opened.
+/// Decrypts the key of a record, or fails. `member_egress` contains the addresses that URLs of members may have.
 pub fn open_target<'a>(
     vault: &Vault,
     record: &'a ProviderRecord,
-    reach_of_members: Reach,
-) -> std::result::Result<Target<'a>, SealError> {
+    member_egress: EgressScope,
+) -> std::result::Result<Target<'a>, EncryptionError> {
     let key = record.key.as_ref().map(|key| vault.open(&record.key_place(), &key.sealed)).transpose()?;
-    Ok(Target { record, reach: now(record.reach, reach_of_members), key })
+    Ok(Target { record, egress: now(record.egress, member_egress), key })
 }
 
-/// Returns where a URL may lead by the role of the user who gives it.
-pub(in crate::service) fn reach_of(principal: &Principal) -> Reach {
+/// Returns the addresses that a URL may have, by the role of the user who set it.
+pub(in crate::service) fn egress_of(principal: &Principal) -> EgressScope {
     match principal.role {
-        UserRole::Admin => Reach::Anywhere,
-        UserRole::Member => Reach::Public,
+        UserRole::Admin => EgressScope::Anywhere,
+        UserRole::Member => EgressScope::Public,
     }
 }
 
-/// Returns where a URL may lead by the present settings.
-fn now(by_role: Reach, of_members: Reach) -> Reach {
+/// Returns the addresses that a URL may have, by the current settings.
+fn now(by_role: EgressScope, of_members: EgressScope) -> EgressScope {
     match by_role {
-        Reach::Anywhere => Reach::Anywhere,
-        Reach::Public | Reach::Listed(_) => of_members,
+        EgressScope::Anywhere => EgressScope::Anywhere,
+        EgressScope::Public | EgressScope::Listed(_) => of_members,
     }
 }
 
@@ -408,7 +384,7 @@ pub fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Checks what does not depend on the kind.
+/// Checks the fields that are the same for all kinds.
 fn check(record: &ProviderRecord) -> Result<()> {
     if !is_name(&record.name) {
         let detail = format!("must have 1 to {MAX_NAME_CHARS} of a-z, 0-9, -, _ and ., and begin with a letter or digit");
@@ -417,21 +393,21 @@ fn check(record: &ProviderRecord) -> Result<()> {
     if record.base_url.len() > MAX_URL_BYTES {
         return Err(Error::field("/base_url", format!("must have at most {MAX_URL_BYTES} bytes")));
     }
-    // A URL that others read more leniently would lead elsewhere than it seems to.
+    // Some clients parse such a URL differently and would connect to another host than it seems.
     let host = record.base_url.split_once("://").map(|(_, rest)| authority(rest));
     if host.is_none_or(str::is_empty) || record.base_url.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return Err(Error::field("/base_url", "must be a URL such as https://api.example.com/v1"));
     }
     if host.is_some_and(|host| host.contains('@')) {
-        return Err(Error::field("/base_url", "must not hold a user or password; give the key as key"));
+        return Err(Error::field("/base_url", "must not contain a user or password; send the key as key"));
     }
     if record.base_url.contains('#') || !has_plain_query(&record.base_url) {
-        let detail = "may have no query but api-version=..., and no fragment: everybody who may use the provider sees it; give a \
-                      key as key";
+        let detail = "may have no query except api-version=..., and no fragment, because all users of the provider see it; \
+         send a key as key";
         return Err(Error::field("/base_url", detail));
     }
     check_limits("/limits", &record.limits)?;
-    check_accent(record)?;
+    check_quirks(record)?;
     if record.models.len() > MAX_MODELS {
         return Err(Error::field("/models", format!("must be at most {MAX_MODELS}")));
     }
@@ -442,7 +418,7 @@ fn check(record: &ProviderRecord) -> Result<()> {
             return Err(Error::field(&pointer, detail));
         }
         if record.models.iter().take(index).any(|other| other.name == model.name) {
-            return Err(Error::field(&pointer, "stands there twice"));
+            return Err(Error::field(&pointer, "occurs twice"));
         }
         for (field, tokens) in [("context", model.context), ("max_output", model.max_output)] {
             if tokens == Some(0) {
@@ -452,7 +428,7 @@ fn check(record: &ProviderRecord) -> Result<()> {
         if let Some(limits) = &model.limits {
             check_limits(&format!("/models/{index}/limits"), limits)?;
             if limits.connect_ms.is_some() {
-                let detail = "is the same for all models of a provider: say it in its limits";
+                let detail = "is the same for all models of a provider: set it in the provider's limits";
                 return Err(Error::field(&format!("/models/{index}/limits/connect_ms"), detail));
             }
         }
@@ -467,27 +443,30 @@ fn check_limits(pointer: &str, limits: &CallLimits) -> Result<()> {
     }
 }
 
-/// Checks that it can be an accent of this provider. Its content is checked by the wire.
-fn check_accent(record: &ProviderRecord) -> Result<()> {
-    let Some(accent) = &record.accent else { return Ok(()) };
+/// Checks whether the provider can have quirks. The dialect checks their content.
+fn check_quirks(record: &ProviderRecord) -> Result<()> {
+    let Some(quirks) = &record.quirks else { return Ok(()) };
     match record.kind {
         ProviderKind::Openai => {}
         ProviderKind::OpenaiResponses | ProviderKind::Anthropic | ProviderKind::Gemini | ProviderKind::Ollama => {
-            return Err(Error::field("/accent", "is of the kind openai alone"));
+            return Err(Error::field("/accent", "is only allowed for the kind openai"));
         }
     }
-    let whole = Value::Object(accent.clone());
-    if whole.to_string().len() > MAX_ACCENT_BYTES {
-        return Err(Error::field("/accent", format!("must have at most {MAX_ACCENT_BYTES} bytes")));
+    let whole = Value::Object(quirks.clone());
+    if whole.to_string().len() > MAX_QUIRKS_BYTES {
+        return Err(Error::field("/accent", format!("must have at most {MAX_QUIRKS_BYTES} bytes")));
     }
-    let url = accent.get("url").and_then(Value::as_str).unwrap_or_default();
+    let url = quirks.get("url").and_then(Value::as_str).unwrap_or_default();
     if !has_plain_query(url) || holds_secret(&whole) {
-        return Err(Error::field("/accent", "must hold no secret: everybody who may use the provider sees it; give a key as key"));
+        return Err(Error::field(
+            "/accent",
+            "must not contain a secret, because all users of the provider see it; send a key as key",
+        ));
     }
     Ok(())
 }
 
-/// Returns whether a URL has a query that can hold no key.
+/// Returns whether the query of a URL certainly contains no key.
 fn has_plain_query(url: &str) -> bool {
     let is_plain = |value: &str| value.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     match url.split_once('?') {
@@ -504,7 +483,7 @@ fn holds_secret(value: &Value) -> bool {
     }
 }
 
-/// Returns scheme, host and port of a URL as it was written.
+/// Returns scheme, host and port of a URL as written.
 pub(in crate::service) fn origin(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     format!("{scheme}://{}", authority(rest)).to_ascii_lowercase()
@@ -515,7 +494,7 @@ fn authority(rest: &str) -> &str {
 }
 
 fn hint(key: &str) -> Option<String> {
-    // ASCII only: see `put_key`.
+    // Keys are ASCII: see `put_key`.
     let end = key.get(key.len().checked_sub(HINT_CHARS)?..)?;
     (key.len() >= MIN_HINTED_CHARS).then(|| format!("…{end}"))
 }
@@ -545,6 +524,6 @@ mod tests {
         assert_eq!(origin("https://Host:1/a?b"), origin("HTTPS://host:1?c"));
         assert_ne!(origin("https://host/a"), origin("http://host/a"));
         assert_ne!(origin("https://host/a"), origin("https://host.evil/a"));
-        assert_eq!(origin("https://host"), origin("https://host\\.evil"), "which is a path");
+        assert_eq!(origin("https://host"), origin("https://host\\.evil"), "the backslash begins a path");
     }
 }

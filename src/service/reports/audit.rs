@@ -7,11 +7,11 @@ use crate::domain::tool::call_record::ToolCallRecord;
 use crate::service::{Error, Result, Service};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
-/// The word for all owners in a query.
+/// The query value for all owners.
 const ALL: &str = "all";
 
 impl Service {
-    /// A page of ended calls, newest first.
+    /// Returns a page of ended calls, newest first.
     pub async fn tool_audit(
         &self,
         principal: &Principal,
@@ -21,7 +21,7 @@ impl Service {
         outcome: Option<AuditOutcome>,
         page: &PageRequest<AuditCursor>,
     ) -> Result<Page<AuditRecord>> {
-        let owner = owner_of(principal, owner, "the calls of others are an administrator's to see")?;
+        let owner = owner_of(principal, owner, "only an administrator can see the calls of others")?;
         Ok(self.store.tool_audit(&AuditFilter { owner, run, tool, outcome }, page).await?)
     }
 
@@ -30,9 +30,9 @@ impl Service {
     }
 }
 
-/// Reads the owner whose rows are wanted, the principal if none is named; `None` for all owners.
+/// Returns the owner of the requested rows, by default the principal; `None` for all owners.
 pub(in crate::service) fn owner_of(principal: &Principal, owner: Option<&str>, refusal: &'static str) -> Result<Option<UserId>> {
-    let invalid = |_| Error::invalid("the query's owner is neither a user's id nor all");
+    let invalid = |_| Error::invalid("the query parameter owner must be a user's id or all");
     let wanted = match owner {
         None => Some(principal.user_id.clone()),
         Some(ALL) => None,

@@ -1,16 +1,16 @@
-//! Ratings of answers.
+//! Feedback on answers.
 
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
 use crate::service::reports::audit::owner_of;
-use crate::service::runs::input::bounded;
+use crate::service::runs::message_content::bounded;
 use crate::service::{Error, Result, Service};
-use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, Page, PageRequest};
+use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackOutcome, GiveFeedback, Page, PageRequest};
 
 impl Service {
-    /// Stores a rating, which replaces an earlier one. Only messages of a model can be rated.
+    /// Stores a rating, which replaces an earlier one. Only answers of a model can be rated.
     pub async fn give_feedback(
         &self,
         principal: &Principal,
@@ -23,11 +23,11 @@ impl Service {
         let (owner, now) = (principal.user_id.clone(), self.clock.now());
         let give = GiveFeedback { owner, conversation_id: conversation_id.clone(), message_id, rating, comment, now };
         let claim = self.claim(&principal.user_id, key);
-        let (given, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
-        let feedback = match given {
-            FeedbackGiven::Kept(feedback) => feedback,
-            FeedbackGiven::NotAnAnswer => return Err(Error::conflict("only what a model has said can be rated")),
-            FeedbackGiven::NoMessage => return Err(Error::NotFound("message in this conversation")),
+        let (outcome, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
+        let feedback = match outcome {
+            FeedbackOutcome::Kept(feedback) => feedback,
+            FeedbackOutcome::NotAnAnswer => return Err(Error::conflict("only answers of a model can be rated")),
+            FeedbackOutcome::NoMessage => return Err(Error::NotFound("message in this conversation")),
         };
         if replay == Replay::Fresh {
             metrics::counter!("capstan_feedback_total", "rating" => rating.as_str()).increment(1);
@@ -48,13 +48,13 @@ impl Service {
         (rating, reviewed): (Option<Rating>, Option<bool>),
         page: &PageRequest<FeedbackCursor>,
     ) -> Result<Page<FeedbackRecord>> {
-        let owner = owner_of(principal, owner, "the feedback of others is an administrator's to see")?;
+        let owner = owner_of(principal, owner, "only an administrator can see the feedback of others")?;
         Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
     }
 
     pub async fn review_feedback(&self, principal: &Principal, message: &MessageId, is_reviewed: bool) -> Result<FeedbackRecord> {
         if principal.role != UserRole::Admin {
-            return Err(Error::Forbidden("feedback is reviewed by administrators"));
+            return Err(Error::Forbidden("only an administrator can review feedback"));
         }
         let by = is_reviewed.then_some(&principal.user_id);
         let found = self.store.review_feedback(message, by, self.clock.now()).await?;

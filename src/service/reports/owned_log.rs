@@ -1,4 +1,4 @@
-//! A log as its owner reads it: no reader of one can ask for events of another owner.
+//! The log of one owner: a reader cannot request events of another owner.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::store::{LogBounds, LogStore, StoreResult};
 
-/// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
+/// Number of events in one read, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(in crate::service) const PAGE: u32 = 500;
 
 #[derive(Clone)]

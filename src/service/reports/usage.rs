@@ -10,7 +10,7 @@ use crate::support::clock::UnixMillis;
 pub const MAX_USAGE_DAYS: u32 = 366;
 
 impl Service {
-    /// Returns a page of the usage of the last days, today among them.
+    /// Returns a page of the usage of the last days, including today.
     pub async fn usage(
         &self,
         principal: &Principal,
@@ -18,7 +18,7 @@ impl Service {
         days: u32,
         page: &PageRequest<UsageCursor>,
     ) -> Result<Page<DayUsage>> {
-        let owner = owner_of(principal, owner, "what the runs of others have used is an administrator's to see")?;
+        let owner = owner_of(principal, owner, "only an administrator can see the usage of others")?;
         let today = self.clock.now().0.div_euclid(DAY_MS);
         let since = UnixMillis((today - i64::from(days.clamp(1, MAX_USAGE_DAYS)) + 1) * DAY_MS);
         Ok(self.store.usage(&UsageFilter { owner, since }, page).await?)

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::ids::{InputId, NodeId, RunId};
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::input::InputKind;
+use crate::domain::run::question::InputKind;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
@@ -81,7 +81,7 @@ pub struct StepInfo {
 }
 
 impl RunExplanation {
-    /// Explains a run. `ahead` is what is known of the run that it is queued behind.
+    /// Explains a run. `ahead` contains the known facts about the run that it is queued behind.
     pub fn new(known: Explanation, ahead: Option<&Explanation>) -> Self {
         let (summary, moving) = summary(&known, ahead);
         let lease = known.lease_node.map(|node| LeaseInfo {
@@ -109,14 +109,14 @@ impl RunExplanation {
     }
 }
 
-/// A run that has been claimable for longer than this waits for more than the next poll of a worker.
+/// A run that has been claimable for longer is not just waiting for the next poll of a worker.
 const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 
-/// Workers no longer sweep a run whose lease expired longer ago than this. They sweep every 2 s. If many leases expire at once,
-/// which looks like an outage, they wait for one more lease of 10 s.
+/// A run whose lease expired longer ago than this is not being swept. Workers sweep every 2 s. If many leases expire at once, which
+/// looks like an outage, they wait for one more lease duration of 10 s.
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
-/// Returns why the run is or is not moving, and whether it moves without any action from outside.
+/// Returns an explanation, and whether the run makes progress without any action from outside.
 fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     let run = &known.run;
     let (mut text, moving) = match run.status {
@@ -126,8 +126,8 @@ fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
             (format!("The run was cancelled{by}."), false)
         }
         RunStatus::Failed => {
-            let why = run.error.as_ref().map_or("the cause was not kept", |error| error.detail.as_str());
-            let then = if known.resumable { " POST .../resume goes on from what is stored." } else { "" };
+            let why = run.error.as_ref().map_or("the cause was not stored", |error| error.detail.as_str());
+            let then = if known.resumable { " POST .../resume continues from the stored state." } else { "" };
             (format!("The run failed: {why}.{then}"), false)
         }
         RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known, ahead),
@@ -137,16 +137,16 @@ fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     }
     if let Some(by) = &known.cancel_requested_by {
         let who = match known.lease_expires_in_ms {
-            Some(left) if left > 0 => "its worker ends it as soon as it notices",
-            Some(_) | None => "whoever takes it up ends it",
+            Some(left) if left > 0 => "its worker ends it soon",
+            Some(_) | None => "the next worker that claims it ends it",
         };
-        text.push_str(&format!(" Cancellation was asked for by {by}; {who}."));
+        text.push_str(&format!(" {by} requested the cancellation; {who}."));
     }
     match known.crashes {
         0 => {}
-        1 => text.push_str(" Its worker died once so far."),
+        1 => text.push_str(" Its worker has crashed once."),
         times => {
-            text.push_str(&format!(" Its workers died {times} times so far; a process works on one such run at a time."));
+            text.push_str(&format!(" Its workers have crashed {times} times; a process works on one such run at a time."));
         }
     }
     (text, moving)
@@ -154,137 +154,142 @@ fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
 
 fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     if let Some(node) = &known.lease_node {
-        return held(known, node);
+        return lease_text(known, node);
     }
     if let Some(behind) = &known.behind_run {
         return queued_behind(behind, ahead);
     }
     match known.claimable_in_ms {
-        Some(wait) if wait > 0 => later(known, wait),
+        Some(wait) if wait > 0 => timer_text(known, wait),
         Some(wait) => in_line(known, -wait),
         None => match known.run.reason {
-            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
-                (format!("The run waits for {}.{}", awaited(reason), questions(known)), false)
+            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool | WaitReason::Budget)) => {
+                (format!("The run waits for {}.{}", wait_text(reason), questions(known)), false)
             }
             Some(WaitReason::Backoff) | None => {
-                ("No worker has the run and none can take it up: this should not last.".to_owned(), false)
+                ("No worker holds the run and none can claim it: this should last only for a moment.".to_owned(), false)
             }
         },
     }
 }
 
-/// The run moves when the one ahead of it has ended, so it moves if that one does.
+/// The run continues when the one ahead of it has ended, so it makes progress if that one does.
 fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) {
     let text = format!("The run is queued behind {behind} in the same conversation");
-    // A run that has ended in the meantime no longer holds it back.
+    // A run that has ended meanwhile no longer blocks it.
     let Some(ahead) = ahead.filter(|ahead| !ahead.run.status.is_terminal()) else { return (format!("{text}."), true) };
     let (why, moving) = not_over(ahead, None);
     let waits = ahead.run.reason.filter(|_| ahead.lease_node.is_none());
     let text = match (waits, moving) {
-        (Some(WaitReason::Backoff), true) => format!("{text}, which waits to try again."),
-        (Some(reason @ WaitReason::Budget), true) => format!("{text}, which waits for {}.", awaited(reason)),
-        (Some(WaitReason::Approval | WaitReason::Input) | None, true) => format!("{text}."),
-        (Some(reason @ (WaitReason::Approval | WaitReason::Input)), false) if ahead.claimable_in_ms.is_none_or(|wait| wait > 0) => {
-            format!("{text}, which waits for {}.", awaited(reason))
+        (Some(WaitReason::Backoff), true) => format!("{text}, which waits for a retry."),
+        (Some(reason @ WaitReason::Budget), true) => format!("{text}, which waits for {}.", wait_text(reason)),
+        (Some(WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool) | None, true) => format!("{text}."),
+        (Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool)), false)
+            if ahead.claimable_in_ms.is_none_or(|wait| wait > 0) =>
+        {
+            format!("{text}, which waits for {}.", wait_text(reason))
         }
-        (Some(_) | None, false) => format!("{text}, which does not move either. Of that one: {why}"),
+        (Some(_) | None, false) => format!("{text}, which makes no progress either: {why}"),
     };
     (text, moving)
 }
 
-fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
+fn lease_text(known: &Explanation, node: &NodeId) -> (String, bool) {
     let left = known.lease_expires_in_ms.unwrap_or_default();
     if left <= 0 {
-        let lost = format!("Worker {node} has lost the run {} s ago", seconds(-left));
+        let lost = format!("The lease of worker {node} expired {} s ago", seconds(-left));
         if known.live_leases == 0 && -left > SWEPT_WITHIN_MS {
-            return (format!("{lost}, and no worker has any run: it seems that none is alive to take it up."), false);
+            return (format!("{lost}, and no worker holds any run: probably no worker is alive."), false);
         }
-        return (format!("{lost}; another takes it up at the next sweep."), true);
+        return (format!("{lost}; another worker claims it after the next sweep."), true);
     }
     let doing = match &known.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
             match known.tools_under_way.join(", ") {
-                // A step is as old as its first call, over which a person may have thought for days.
-                none if none.is_empty() => format!("is about to go on with the calls of step {step}"),
+                // The step is as old as its first call, but an approval may have taken days.
+                none if none.is_empty() => format!("is about to continue the calls of step {step}"),
                 tools => format!("runs tools ({tools}) in step {step} for {} s", seconds(*age)),
             }
         }
         Some((step, _, status, age)) if status == "started" => {
             format!("waits for the model in step {step} for {} s", seconds(*age))
         }
-        Some((step, ..)) => format!("is past step {step}"),
+        Some((step, ..)) => format!("has finished step {step}"),
         None => "is about to begin".to_owned(),
     };
-    // A server may ask in the middle of a call, which then stands still together with its time limit.
+    // A server may ask a question during a call, which then waits together with its time limit.
     let under_way = i64::try_from(known.tools_under_way.len()).unwrap_or(i64::MAX);
     if known.calls_asking > 0 && under_way <= known.calls_asking {
-        return (format!("Worker {node} has the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
+        return (format!("Worker {node} holds the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
     }
-    (format!("Worker {node} has the run and {doing}."), true)
+    (format!("Worker {node} holds the run and {doing}."), true)
 }
 
-fn later(known: &Explanation, wait: i64) -> (String, bool) {
+fn timer_text(known: &Explanation, wait: i64) -> (String, bool) {
     let wait = seconds(wait);
     match known.run.reason {
         Some(WaitReason::Backoff) => {
-            (format!("The model call failed and will be made again in {wait} s; POST .../resume tries at once."), true)
+            (format!("The model call failed and will be retried in {wait} s; POST .../resume retries at once."), true)
         }
         Some(reason @ WaitReason::Budget) => {
-            let text = format!("The run waits for {} and asks again in {wait} s; POST .../resume asks at once.", awaited(reason));
+            let text =
+                format!("The run waits for {} and checks again in {wait} s; POST .../resume checks at once.", wait_text(reason));
             (text, true)
         }
-        Some(reason @ (WaitReason::Approval | WaitReason::Input)) => {
-            let text = format!("The run waits for {}, for at most {wait} s more.{}", awaited(reason), questions(known));
+        Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool)) => {
+            let text = format!("The run waits for {}, for at most {wait} s more.{}", wait_text(reason), questions(known));
             (text, false)
         }
-        None => (format!("The run can be taken up in {wait} s."), true),
+        None => (format!("The run can be claimed in {wait} s."), true),
     }
 }
 
-/// Explains a run that could have been claimed `since` milliseconds ago.
+/// Explains a run that could have been claimed since `since` milliseconds.
 fn in_line(known: &Explanation, since: i64) -> (String, bool) {
     let what = match (known.run.reason, known.questions.is_empty()) {
-        (Some(WaitReason::Backoff), _) => "The model call that failed can be made again, and the run",
-        (Some(WaitReason::Input | WaitReason::Approval), true) => "The answer is there, and the run",
+        (Some(WaitReason::Backoff), _) => "The failed model call can be retried, and the run",
+        (Some(WaitReason::Input | WaitReason::Approval | WaitReason::ClientTool), true) => "The answer is stored, and the run",
         (Some(_) | None, _) => "The run",
     };
     if let Some((running, cap)) = known.owner_cap {
         let text = format!(
-            "{what} is queued because of the owner's cap: {running} runs of its owner are worked on, and at most {cap} may be; it is \
-             taken up when one of them ends or waits."
+            "{what} is queued because of the owner's limit: {running} runs of its owner are running, and at most {cap} may; it \
+             is claimed when one of them ends or waits."
         );
         return (text, true);
     }
-    let place = match known.queue_position.unwrap_or_default() {
+    let position = match known.queue_position.unwrap_or_default() {
         0 => "is the next in the queue".to_owned(),
         1 => "is in the queue; 1 run comes first".to_owned(),
         before => format!("is in the queue; {before} runs come first"),
     };
     if since <= TAKEN_UP_WITHIN_MS {
-        return (format!("{what} {place}."), true);
+        return (format!("{what} {position}."), true);
     }
     let since = seconds(since);
     match known.live_leases {
-        0 => (format!("{what} {place}, for {since} s, and no worker has any run: it seems that none is alive."), false),
-        live => (format!("{what} {place}, for {since} s; no worker has room, it seems: they have {live} at the moment."), true),
+        0 => (format!("{what} {position}, for {since} s, and no worker holds any run: probably no worker is alive."), false),
+        live => (format!("{what} {position}, for {since} s; probably no worker has a free slot: they hold {live} runs."), true),
     }
 }
 
-fn awaited(reason: WaitReason) -> &'static str {
+fn wait_text(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Approval => "a human to approve a tool call",
         WaitReason::Input => "a human's answer",
+        WaitReason::ClientTool => "its client to execute a tool call",
         WaitReason::Backoff => "its next try",
-        WaitReason::Budget => "the budget of the day, which is used up or held by calls that are under way,",
+        WaitReason::Budget => "the budget of the day, which is spent or reserved by running calls,",
     }
 }
 
 fn questions(known: &Explanation) -> String {
-    let resource = |kind: InputKind| match kind {
-        InputKind::Approval => "approvals",
-        InputKind::Question | InputKind::UnknownOutcome | InputKind::Elicitation => "input-requests",
+    let path = |kind: InputKind, id: &InputId| match kind {
+        InputKind::Approval => format!("approvals/{id}"),
+        InputKind::Question | InputKind::UnknownOutcome | InputKind::Elicitation => format!("input-requests/{id}"),
+        InputKind::ClientTool => format!("runs/{}/tool-results", known.run.id),
     };
-    let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{}/{id} answers: {text}", resource(*kind));
+    let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{} answers: {text}", path(*kind, id));
     known.questions.iter().map(hint).collect()
 }
 
@@ -311,6 +316,7 @@ mod tests {
                 finish_reason: None,
                 usage: None,
                 error: None,
+                output: None,
                 trace_id: None,
                 created_at: String::new(),
                 started_at: None,
@@ -335,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_nobody_can_take_up_is_called_stuck() {
+    fn unclaimable_run_is_explained_as_stuck() {
         let said = RunExplanation::new(known(RunStatus::Processing), None);
         assert!(!said.moving, "{}", said.summary);
     }
@@ -345,16 +351,16 @@ mod tests {
         let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..known(RunStatus::Waiting) };
         waiting.run.reason = Some(WaitReason::Budget);
         let said = RunExplanation::new(waiting, None);
-        assert!(said.moving, "it goes on by itself when the next day begins");
+        assert!(said.moving, "it continues by itself when the next day begins");
         assert_eq!(
             said.summary,
-            "The run waits for the budget of the day, which is used up or held by calls that are under way, and asks again in 3600.0 s; \
-             POST .../resume asks at once."
+            "The run waits for the budget of the day, which is spent or reserved by running calls, and checks again in 3600.0 \
+             s; POST .../resume checks at once."
         );
     }
 
     #[test]
-    fn what_a_worker_does_is_said() {
+    fn explanation_names_the_workers_activity() {
         let working = Explanation {
             lease_node: Some(NodeId::from_stored("node_1".into())),
             lease_expires_in_ms: Some(9_000),
@@ -366,7 +372,7 @@ mod tests {
         let said = RunExplanation::new(working, None);
         assert_eq!(
             said.summary,
-            "Worker node_1 has the run and runs tools (files__read) in step 2 for 1.5 s. Its worker died once so far."
+            "Worker node_1 holds the run and runs tools (files__read) in step 2 for 1.5 s. Its worker has crashed once."
         );
     }
 }

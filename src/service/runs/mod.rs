@@ -1,9 +1,13 @@
-//! Runs: accepting messages, waiting, cancelling, explaining.
+//! Runs: acceptance of messages, waiting, cancellation, explanation.
+//!
+//! Owns the checks before a run is stored. Must not know how a worker executes a run.
 
-pub(super) mod choices;
+pub(super) mod agent_and_model;
+pub(super) mod client_tools;
 pub(super) mod explain;
-pub(super) mod input;
+pub(super) mod message_content;
 pub(super) mod resume;
+pub(super) mod transcript;
 pub(super) mod undo;
 pub(super) mod user_counts;
 
@@ -11,24 +15,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::principal::{Principal, UserRole};
-use crate::domain::agent::{AgentProfile, FallbacksFor, InvalidProfile};
+use crate::domain::agent::{AgentProfile, FallbackTrigger, InvalidProfile};
 use crate::domain::conversation::AgentChoice;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::message::{Message, Part};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::model::InvalidOption;
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
-use crate::service::idempotency::{Replay, RequestKey, keyed};
-use crate::service::runs::choices::ChosenAgent;
-use crate::service::runs::input::StartRun;
+use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::runs::agent_and_model::ChosenAgent;
+use crate::service::runs::message_content::StartRun;
 use crate::service::streams::stream::{Reader, Scope};
 use crate::service::{Error, Result, RunExplanation, Service};
-use crate::store::{AcceptRun, Accepted, CancelRun, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, Taker};
+use crate::store::{
+    AcceptOutcome, AcceptRun, AcceptingWorker, CancelOutcome, CancelRun, EditOutcome, Page, PageRequest, RunCursor, RunFilter,
+    RunView, Transcript,
+};
 use crate::support::failpoint;
 
-/// A message that was accepted, with the run that answers it.
-pub struct Started {
+/// An accepted message with the run that answers it.
+pub struct StartedRun {
     /// The run: a new one, or the active one that the message joined.
     pub run: Run,
     pub message: Message,
@@ -37,86 +44,112 @@ pub struct Started {
     tail: Subscription,
 }
 
-impl Started {
-    /// Returns the path of the page of events that holds the message.
+impl StartedRun {
+    /// Returns the path of the event page that contains the message.
     pub fn message_path(&self) -> String {
         let Self { run, first_seq, .. } = self;
         format!("/api/v1/conversations/{}/events?after={}&limit=1", run.conversation_id, first_seq - 1)
     }
 }
 
-/// The longest that a request waits for a run.
+/// The checked parts of a request that starts a run.
+struct PreparedRun {
+    profile: AgentProfile,
+    parts: Vec<Part>,
+    run_id: RunId,
+    transcript: Option<Transcript>,
+}
+
+/// The longest time for which a request waits for a run.
 pub const MAX_WAIT_SECONDS: u64 = 60;
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Waited {
-    /// It is over, or waits for a human.
+pub enum WaitOutcome {
+    /// The run has ended, or waits for a human.
     Settled(Run),
-    /// The time ran out first.
+    /// The time limit was reached first.
     StillGoing(Run),
 }
 
-/// Hands events to the subscribers in this process.
+/// Sends events to the subscribers in this process.
 pub(in crate::service) fn publish(hub: &Hub, conversation: &ConversationId, events: Vec<StoredEvent>) {
     let events: Vec<_> = events.into_iter().map(Arc::new).collect();
     hub.publish(conversation, &events);
 }
 
-/// Returns the message that has replaced another one.
-fn accepted_edit(edited: Edited) -> Result<Accepted> {
+/// Returns the message that replaced another one.
+fn accepted_edit(edited: EditOutcome) -> Result<AcceptOutcome> {
     match edited {
-        Edited::Accepted(accepted) => Ok(*accepted),
-        Edited::NotTheUsers => {
-            Err(Error::conflict("only a message that the user has sent can be edited; to have an answer made again, retry its run"))
+        EditOutcome::Accepted(accepted) => Ok(*accepted),
+        EditOutcome::NotTheUsers => {
+            Err(Error::conflict("only a message of the user can be edited; to get another answer, retry its run"))
         }
-        // Only if a result stands before a user's message, which no writer produces.
-        Edited::PartsCalls => Err(Error::conflict("this would part calls of tools from their results")),
-        Edited::NoMessage => Err(Error::NotFound("message in this conversation")),
+        // Occurs only if a result precedes a user's message, which no writer produces.
+        EditOutcome::PartsCalls => Err(Error::conflict("this would separate tool calls from their results")),
+        EditOutcome::NoMessage => Err(Error::NotFound("message in this conversation")),
     }
 }
 
-/// Returns whether a request that waits for a run is answered: the run is over, or only a human can move it.
+/// Returns whether a request that waits for a run gets its response: the run has ended, or only a human or its client can continue it.
 fn is_settled(run: &Run) -> bool {
-    run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_human)
+    run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_answer)
 }
 
 impl Service {
-    /// Accepts a message. When this returns, message and run are stored and cannot be lost.
-    pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
-        let (owner, field) = (&principal.user_id, request.content_field);
+    /// Accepts a message. When this returns, message and run are durable.
+    pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<StartedRun> {
         let profile = self.profile(principal, &request).await?;
         self.admit_to_active(principal, &request).await?;
+        let most = profile.admission.and(self.limits.admission()).max_message_chars;
+        let mut parts = self.parts(&principal.user_id, &request.content, request.content_field, most).await?;
+        if let (Some(first), Some(id)) = (parts.first_mut(), request.setup.first_part.clone()) {
+            first.set_id(id);
+        }
+        let run_id = request.setup.run_id.clone().unwrap_or_else(|| RunId::generate(self.ids.as_ref()));
+        self.accept(principal, request, PreparedRun { profile, parts, run_id, transcript: None }, key).await
+    }
+
+    async fn accept(
+        &self,
+        principal: &Principal,
+        request: StartRun,
+        prepared: PreparedRun,
+        key: Option<RequestKey>,
+    ) -> Result<StartedRun> {
+        let field = request.content_field;
+        let PreparedRun { profile, parts, run_id, transcript } = prepared;
         let admission = profile.admission.and(self.limits.admission());
-        let parts = self.parts(owner, &request.content, field, admission.max_message_chars).await?;
+        let is_hidden = transcript.as_ref().is_some_and(|transcript| transcript.hidden);
         let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
-        // Subscribed before the commit, so that a stream of this run need not read back what is published after it.
+        // Subscribed before the commit, so that a stream of this run need not read the events that are published after it.
         let tail = self.hub.subscribe(&conversation_id);
         let slot = self.hub.hand_off().reserve();
         let trace = request.trace.clone();
         let accept = AcceptRun {
             owner: principal.user_id.clone(),
             conversation_id,
-            // An empty title: the store makes one from the message.
+            // An empty title makes the store create one from the message.
             create_with_title: request.create.then(String::new),
-            run_id: RunId::generate(self.ids.as_ref()),
+            run_id,
             message_id: MessageId::generate(self.ids.as_ref()),
             parts,
             profile,
             choice: AgentChoice { agent: request.agent, model: request.model },
             on_busy: request.on_busy,
             max_active_runs: admission.max_active_runs,
-            max_conversations: admission.max_conversations,
+            max_conversations: if is_hidden { 0 } else { admission.max_conversations },
             max_files: self.files.limits.max_per_conversation,
             trace: request.trace,
-            taker: slot.as_ref().map(|slot| Taker { node: slot.node().clone(), lease_ms: slot.lease_ms() }),
+            taker: slot.as_ref().map(|slot| AcceptingWorker { node: slot.node().clone(), lease_ms: slot.lease_ms() }),
+            transcript,
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
         let (edits, most) = (request.edits, admission.max_active_runs);
         let (most_files, most_conversations) = (accept.max_files, accept.max_conversations);
-        let accepted = self.whole(|store, hub| async move {
-            failpoint::reached("C01");
+        let accepted = self.run_to_end(|store, hub| async move {
+            failpoint::hit("C01");
             let written = match edits {
                 None => store.accept_run(accept, claim).await.map(keyed),
                 Some(message) => store.edit_message(accept, &message, claim).await.map(|edited| {
@@ -125,32 +158,32 @@ impl Service {
                 }),
             };
             let (accepted, replay) = written??;
-            failpoint::reached("C02");
+            failpoint::hit("C02");
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {
-                Accepted::Run { run, message, first_seq, events, interrupted, claim } => {
+                AcceptOutcome::Run { run, message, first_seq, events, interrupted, claim } => {
                     for run in &interrupted {
                         hub.notify_control(run);
                     }
                     handed = slot.zip(claim);
                     (run, message, first_seq, events)
                 }
-                Accepted::Steered { run, message, first_seq, events } => {
+                AcceptOutcome::Steered { run, message, first_seq, events } => {
                     hub.notify_control(&run.id);
                     (run, message, first_seq, events)
                 }
-                Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
-                Accepted::NoConversation => return Err(Error::NotFound("conversation")),
-                Accepted::TooManyRuns => return Err(Error::TooManyRuns(most)),
-                Accepted::TooManyConversations => return Err(Error::TooManyConversations(most_conversations)),
-                Accepted::NoFile { file_id } => return Err(Self::no_file(&places, &file_id, field)),
-                Accepted::TooManyFiles { files } => return Err(Self::too_many_files(files, most_files, field)),
+                AcceptOutcome::Busy { run_id } => return Err(Error::RunActive(run_id)),
+                AcceptOutcome::NoConversation => return Err(Error::NotFound("conversation")),
+                AcceptOutcome::TooManyRuns => return Err(Error::TooManyRuns(most)),
+                AcceptOutcome::TooManyConversations => return Err(Error::TooManyConversations(most_conversations)),
+                AcceptOutcome::NoFile { file_id } => return Err(Self::no_file(&places, &file_id, field)),
+                AcceptOutcome::TooManyFiles { files } => return Err(Self::too_many_files(files, most_files, field)),
             };
             if replay == Replay::Fresh {
                 tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
             }
             publish(&hub, &run.conversation_id, events);
-            failpoint::reached("C03");
+            failpoint::hit("C03");
             match handed {
                 Some((slot, claim)) => slot.hand_over(claim, trace),
                 None => hub.notify_queue(),
@@ -158,23 +191,23 @@ impl Service {
             Ok((run, message, first_seq, replay))
         });
         let (run, message, first_seq, replay) = accepted.await?;
-        // A worker that has claimed the run begins first: the model's answer takes longer than ours.
+        // A worker that has claimed the run starts first: the model's answer takes longer than this response.
         tokio::task::yield_now().await;
         let (tail, first_seq) = match replay {
             Replay::Fresh => (tail, first_seq),
             Replay::Replayed => {
-                // It may have been for another conversation than the one minted for this request. Its run may have been deleted: the client
-                // would wait for nothing.
+                // The earlier request may have been for another conversation than the new id of this one. Its run may have been
+                // deleted: the client would wait forever.
                 let tail = self.hub.subscribe(&run.conversation_id);
                 let view = self.run_view(principal, &run.id).await?;
-                // A message that joined a run begins within it; any other begins with its run.
+                // A message that joined a run begins inside the run; any other begins with its run.
                 (tail, first_seq.max(view.first_seq))
             }
         };
-        Ok(Started { run, message, replay, first_seq, tail })
+        Ok(StartedRun { run, message, replay, first_seq, tail })
     }
 
-    /// Checks that a member may use the agent of the active run that their message joins, whichever agent it names.
+    /// Checks that a member may use the agent of the active run that the message joins, even if the message names another agent.
     async fn admit_to_active(&self, principal: &Principal, request: &StartRun) -> Result<()> {
         match (&request.conversation_id, request.on_busy, principal.role) {
             (Some(conversation), OnBusy::Steer, UserRole::Member) => {
@@ -188,14 +221,23 @@ impl Service {
     }
 
     /// Streams an accepted run, from the first event that its message caused.
-    pub fn stream_started(&self, principal: &Principal, started: Started) -> Reader {
-        let Started { run, replay, first_seq, tail, .. } = started;
+    pub fn stream_started(&self, principal: &Principal, started: StartedRun) -> Reader {
+        let StartedRun { run, replay, first_seq, tail, .. } = started;
         let scope = Scope::Run { conversation_id: run.conversation_id, run_id: run.id, last_seq: None };
         self.stream_accepted(principal, tail, scope, first_seq, replay)
     }
 
+    /// Returns the profile that a run has frozen.
+    pub async fn run_profile(&self, principal: &Principal, id: &RunId) -> Result<AgentProfile> {
+        self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
+    }
+
     pub async fn run(&self, principal: &Principal, id: &RunId) -> Result<Run> {
-        Ok(self.run_view(principal, id).await?.run)
+        let mut run = self.run_view(principal, id).await?.run;
+        if run.status.is_terminal() {
+            run.output = self.store.run_output(&principal.user_id, id).await?;
+        }
+        Ok(run)
     }
 
     /// Returns a page of the principal's runs, newest first: those of one conversation, or all.
@@ -210,8 +252,8 @@ impl Service {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Waits until a run is over or waits for a human, at most `seconds` (and never longer than the limit).
-    pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
+    /// Waits until a run has ended or waits for a human, at most `seconds` and at most the limit.
+    pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<WaitOutcome> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
         let limit = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
@@ -223,10 +265,10 @@ impl Service {
             failed?;
         }
         let run = self.run(principal, id).await?;
-        Ok(if is_settled(&run) { Waited::Settled(run) } else { Waited::StillGoing(run) })
+        Ok(if is_settled(&run) { WaitOutcome::Settled(run) } else { WaitOutcome::StillGoing(run) })
     }
 
-    /// Waits until the run's row is worth reading again; false if no more events will come.
+    /// Waits until the run's row should be read again. Returns false if no more events will follow.
     async fn settles(&self, id: &RunId, tail: &Subscription) -> bool {
         loop {
             match tail.next().await {
@@ -242,32 +284,32 @@ impl Service {
         }
     }
 
-    /// Asks for a run to be cancelled. A run that is over stays as it is.
+    /// Requests the cancellation of a run. Does nothing if the run has ended.
     pub async fn cancel_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
         let (claim, now) = (self.claim(&principal.user_id, key), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let cancelled = self.whole(|store, hub| async move {
+        let cancelled = self.run_to_end(|store, hub| async move {
             let cancel = CancelRun { owner: &owner, id: &id, by: "user", now };
             let (cancelled, replay) = keyed(store.cancel_run(cancel, claim).await?)?;
-            failpoint::reached("C20-asked");
+            failpoint::hit("C20-asked");
             let run = match cancelled {
-                Cancelled::Over { run, events } => {
+                CancelOutcome::Over { run, events } => {
                     publish(&hub, &run.conversation_id, events);
                     run
                 }
-                Cancelled::Requested { run } => {
+                CancelOutcome::Requested { run } => {
                     hub.notify_control(&id);
                     run
                 }
-                Cancelled::NoRun => return Err(Error::NotFound("run")),
+                CancelOutcome::NoRun => return Err(Error::NotFound("run")),
             };
-            // A run that waited can be claimed now, and so can the one behind a run that was cancelled at once.
+            // A waiting run can be claimed now, and so can the run behind one that was cancelled at once.
             hub.notify_queue();
             Ok((run, replay))
         });
         let (run, replay) = cancelled.await?;
         if replay == Replay::Replayed {
-            // The record of the earlier request outlives the run.
+            // The idempotency record outlives the run.
             self.run_view(principal, &run.id).await?;
         }
         Ok((run, replay))
@@ -282,17 +324,18 @@ impl Service {
         Ok(RunExplanation::new(known, ahead.as_ref()))
     }
 
-    /// Returns whether this owner's runs can ask a model that the profile names for something else than answers; if not, logs that.
+    /// Returns whether this owner's runs can use a model that the profile names for a purpose other than answers. Logs a warning if
+    /// not.
     async fn is_usable(&self, principal: &Principal, model: &str, what: &str) -> Result<bool> {
         let is_served = self.serves(&principal.user_id, model).await?;
         if !is_served {
-            tracing::warn!(model, "{what} is left out: no provider of this name is configured, or kept for this owner");
+            tracing::warn!(model, "{what} is ignored: no provider with its name is configured, or stored for this owner");
         }
         Ok(is_served)
     }
 
-    /// Keeps of the profile's other models those that this owner's runs can ask: an unserved fallback would only hide why the model before
-    /// it failed. A request that names a model means it for plans and titles, too.
+    /// Keeps those additional models of the profile that this owner's runs can use: an unserved fallback would hide why the model
+    /// before it failed. A request that names a model uses it for plans and titles, too.
     async fn keep_usable_models(&self, principal: &Principal, profile: &mut AgentProfile, names_model: bool) -> Result<()> {
         let mut usable: Vec<String> = Vec::new();
         for model in profile.fallbacks.iter().filter(|model| **model != profile.model) {
@@ -318,10 +361,11 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the profile that is frozen into the run.
+    /// Returns the profile that the run freezes.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let ChosenAgent { mut profile, names_model, model } = self.chosen_agent(principal, request).await?;
-        match (&model, &self.find_model) {
+        let preferred = if model.is_none() && !names_model { self.usable_default_model(principal).await? } else { None };
+        match (model.as_ref().or(preferred.as_ref()), &self.find_model) {
             (Some(model), _) => profile.model.clone_from(model),
             (None, Some(find_model)) if !names_model => profile.model = find_model.find().await.map_err(Error::NoModel)?,
             (None, Some(_) | None) => {}
@@ -330,8 +374,8 @@ impl Service {
             return Err(Error::UnknownModel(profile.model));
         }
         match (std::mem::take(&mut profile.fallbacks_for), &model) {
-            (FallbacksFor::Unnamed, Some(_)) => profile.fallbacks.clear(),
-            (FallbacksFor::Unnamed, None) | (FallbacksFor::All, _) => {}
+            (FallbackTrigger::Unnamed, Some(_)) => profile.fallbacks.clear(),
+            (FallbackTrigger::Unnamed, None) | (FallbackTrigger::All, _) => {}
         }
         self.keep_usable_models(principal, &mut profile, model.is_some()).await?;
         if let Some(options) = &request.options {
@@ -341,7 +385,7 @@ impl Service {
             if let (Some(most), Some(wanted)) = (profile.options.max_output_tokens, options.max_output_tokens)
                 && wanted > most
             {
-                let reason = format!("the agent's answers have at most {most}, which a request can lower and not raise");
+                let reason = format!("must be at most {most}, the agent's limit, which a request can only lower");
                 return Err(Error::field("/options/max_output_tokens", reason));
             }
             profile.options = options.clone().over(std::mem::take(&mut profile.options));
@@ -351,7 +395,10 @@ impl Service {
                 .lower(&mut profile)
                 .map_err(|InvalidProfile { field, reason }| Error::field(&format!("/limits/{field}"), reason))?;
         }
+        request.setup.check(self.limits.max_message_chars)?;
+        request.setup.apply(&mut profile);
         profile.budget.day = profile.budget.day.and(self.limits.day);
+        profile.client_tools = self.client_tools(principal, &profile, &request.tools).await?;
         Ok(profile)
     }
 }

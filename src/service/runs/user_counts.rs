@@ -1,4 +1,4 @@
-//! The number of things that each user has open in this process.
+//! Counts open uses of a resource per user in this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,14 +9,14 @@ use crate::support::locks::lock;
 #[derive(Default)]
 pub struct UserCounts(Mutex<HashMap<UserId, usize>>);
 
-/// One open thing of a user, for as long as it lives.
+/// One open use. Dropping it releases it.
 pub struct UserPermit {
     counts: Arc<UserCounts>,
     user: UserId,
 }
 
 impl UserCounts {
-    /// Returns a permit for one more, unless the user has `most` already.
+    /// Returns a permit for one more use, unless the user has `most` already.
     pub fn permit(self: &Arc<Self>, user: &UserId, most: usize) -> Option<UserPermit> {
         let mut open = lock(&self.0);
         let count = open.entry(user.clone()).or_default();

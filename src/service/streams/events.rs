@@ -1,4 +1,4 @@
-//! Pages of the event log, and streams of it.
+//! Pages and streams of the event log.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::service::streams::stream::{Reader, ResetReason, Restart, Scope, Strea
 use crate::service::{Error, Result, Service};
 use crate::store::{LogBounds, LogStore, PAGE_BYTES, is_full_page};
 
-/// The `seq` of the last event that a client has.
+/// The `seq` of the last event that a client has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor(pub i64);
 
 impl Cursor {
-    /// Reads the decimal digits of a `seq`, or 0 for the beginning.
+    /// Parses the decimal digits of a `seq`, or 0 for the beginning.
     pub fn parse(text: &str) -> Result<Self> {
         let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
             Ok(seq) if digits => Ok(Self(seq)),
-            Ok(_) | Err(_) => Err(Error::InvalidCursor("a cursor is the seq of an event, in decimal digits".to_owned())),
+            Ok(_) | Err(_) => Err(Error::InvalidCursor("a cursor is the seq of an event in decimal digits".to_owned())),
         }
     }
 }
@@ -30,11 +30,11 @@ impl Cursor {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
     pub events: Vec<StoredEvent>,
-    /// The cursor of the next page, if there is one now.
+    /// The cursor of the next page, if more events exist.
     pub next: Option<i64>,
 }
 
-/// The beginning of a stream. `Finished`: the client has every event and the run is over, so it need not come back.
+/// The beginning of a stream. `Finished`: the client has every event and the run has ended, so the client need not reconnect.
 pub enum StreamStart {
     Stream(Reader),
     Finished { scope: Scope, last_seq: i64 },
@@ -56,7 +56,7 @@ impl Service {
         let after = after.map_or(0, |Cursor(seq)| seq);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
-        within(after, bounds)?;
+        check_cursor(after, bounds)?;
         let events = log.events(id, after, limit + 1).await?;
         goes_on(&log, id, after, &events, bounds).await?;
         Ok(page(events, limit, bounds.head))
@@ -68,7 +68,7 @@ impl Service {
         let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
         let log = self.log(principal);
         let bounds = bounds(&log, conversation).await?;
-        within(cursor, bounds)?;
+        check_cursor(cursor, bounds)?;
         let end = view.last_seq.unwrap_or(bounds.head);
         let mut events = Vec::new();
         while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
@@ -81,7 +81,7 @@ impl Service {
         Ok(page(events, limit, end))
     }
 
-    /// Streams a conversation: from a cursor, or with a snapshot first.
+    /// Streams a conversation: from a cursor, or from a snapshot.
     pub async fn stream_conversation(
         &self,
         principal: &Principal,
@@ -134,7 +134,7 @@ impl Service {
         Ok(StreamStart::Stream(reader))
     }
 
-    /// Streams a run that was just accepted, with a subscription from before its commit.
+    /// Streams a run that was just accepted. The subscription is from before its commit.
     pub(in crate::service) fn stream_accepted(
         &self,
         principal: &Principal,
@@ -156,7 +156,7 @@ async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBoun
     log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
 }
 
-/// Refuses a cursor that the log does not continue from. `page` is what follows it.
+/// Refuses a cursor from which the log does not continue. `page` contains the events after it.
 async fn goes_on(log: &OwnedLog, conversation: &ConversationId, after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     match is_gone(log, conversation, after, page, head).await? {
@@ -169,12 +169,12 @@ fn in_future(bounds: LogBounds) -> StreamItem {
     StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
 }
 
-fn within(after: i64, bounds: LogBounds) -> Result<()> {
+fn check_cursor(after: i64, bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }
 }
 
-/// Cuts off what was read beyond the limits, and names the cursor of the next page. `end` is the last known `seq`.
+/// Cuts a page at its limits, and sets the cursor of the next page. `end` is the last known `seq`.
 fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let mut bytes = 0;
     let fitting = events.iter().take(limit as usize).take_while(|event| {
@@ -185,7 +185,7 @@ fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let count = fitting.count();
     let cut = events.len() > count;
     events.truncate(count);
-    // A page that reached its bytes was not read any further.
+    // The page reached its limit of bytes, so more events may exist.
     let next = events.last().map(|event| event.seq).filter(|last| cut || (bytes >= PAGE_BYTES && *last < end));
     EventPage { events, next }
 }

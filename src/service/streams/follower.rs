@@ -1,6 +1,6 @@
-//! Follows, for all streams of this process, the logs that other processes write to.
+//! Follows the logs that other processes write to, for all streams of this process.
 //!
-//! Each log is read once, however many streams follow it. A stream that is behind, or finds a gap, reads the store by itself.
+//! Each log is read once, however many streams follow it. A stream that lags, or finds a gap, reads the store by itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::domain::ids::ConversationId;
 use crate::live::Hub;
 use crate::store::{LogStore, ServiceStore, StoreResult, is_full_page};
 
-/// How often the heads of watched logs are read where other processes may write to them.
+/// The polling interval for heads of watched logs if other processes may write.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// The same for a process that is alone: what it stores it also publishes, unless a task dies between the two.
+/// The polling interval of a single process: it publishes what it stores, unless a task dies between the two.
 const EVERY_ALONE: Duration = Duration::from_secs(2);
 
-/// Events of a log that are read at a time: the capacity of a subscriber's queue.
+/// Number of events in one read of a log: the capacity of a subscriber's queue.
 const NEWS: u32 = 256;
 
-/// Logs that are read with one query. Together they are 16 MiB at most.
+/// Number of logs in one query. Together they have at most 16 MiB.
 const LOGS: usize = 16;
 
 const AT_A_TIME: usize = 4;
 
-/// How long one query may take. Then the subscribers read for themselves: a connection that hangs must stop only the streams that wait
-/// for it.
+/// The time limit of a query. After it, the subscribers read for themselves, so that a stuck connection delays only the streams
+/// that wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Reads the logs that are known to have grown, and polls the store every 250 ms (2 s if it is not
-/// [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)), in one query, for the heads of the logs with subscribers here.
-/// Notifications are faster, and only an addition to it. Neither waits for the other. Ends with `stop`.
+/// Reads the logs that are known to have grown. Also polls the heads of all watched logs in one query, every 250 ms (2 s if the
+/// store is not [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)). Notifications are faster, but optional. Neither
+/// waits for the other. Ends with `stop`.
 pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
     let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
     stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
@@ -53,7 +53,7 @@ async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
     };
     let relaying = async {
         loop {
-            let grown = hub.grown().await;
+            let grown = hub.foreign_appends().await;
             let relayed = |logs| relay_in_time(store, hub, logs);
             stream::iter(grown.chunks(LOGS)).for_each_concurrent(AT_A_TIME, relayed).await;
         }
@@ -65,12 +65,15 @@ async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
     }
 }
 
-/// Relays new events of some logs, or has their subscribers read for themselves.
+/// Relays new events of some logs, or tells their subscribers to read for themselves.
 async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) {
     match tokio::time::timeout(PATIENCE, relay_news(store, hub, logs)).await {
         Ok(Ok(())) => return,
-        Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "streams read for themselves"),
-        Err(_elapsed) => tracing::debug!(logs = logs.len(), "streams read for themselves: the news does not come"),
+        Ok(Err(error)) => tracing::debug!(
+            error = &error as &dyn std::error::Error,
+            "cannot read new events for all streams: each stream reads for itself"
+        ),
+        Err(_elapsed) => tracing::debug!(logs = logs.len(), "reading new events timed out: each stream reads for itself"),
     }
     logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
 }
@@ -78,7 +81,7 @@ async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId,
 pub(in crate::service) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) -> StoreResult<()> {
     let (known, unknown): (Vec<_>, Vec<_>) = logs.iter().cloned().partition(|(_, published)| *published > 0);
     if !unknown.is_empty() {
-        // How far the subscribers have read is not known here, so each reads once; from there on events are relayed.
+        // The positions of the subscribers are unknown here, so each of them reads once. After that, events are relayed.
         let unknown: Vec<ConversationId> = unknown.into_iter().map(|(conversation, _)| conversation).collect();
         for (conversation, head) in store.heads(&unknown).await? {
             hub.read_until(&conversation, head);
@@ -87,7 +90,7 @@ pub(in crate::service) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs
     if known.is_empty() {
         return Ok(());
     }
-    for (conversation, events) in store.news(&known, NEWS).await? {
+    for (conversation, events) in store.events_after(&known, NEWS).await? {
         let goes_on = is_full_page(&events, NEWS);
         let events: Vec<SharedEvent> = events.into_iter().map(Arc::new).collect();
         hub.relay(&conversation, &events);
@@ -114,7 +117,7 @@ impl Poll<'_> {
             self.seen.clear();
             return;
         }
-        // Before the heads are read: what was published by now is in the log.
+        // Read before the heads, so that everything published is in the log.
         let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
@@ -130,15 +133,15 @@ impl Poll<'_> {
         for (conversation, published) in watched.iter().zip(published) {
             let before = self.seen.get(conversation).copied().unwrap_or(-1);
             match heads.get(conversation) {
-                // Logs only grow.
+                // A log never becomes shorter.
                 Some(head) if *head < before.max(published) => {
                     tracing::error!(conversation.id = %conversation, head, "the database has lost events that it had confirmed");
-                    hub.went_back(conversation, *head);
+                    hub.log_truncated(conversation, *head);
                 }
-                // Events that this process published need no hint: the subscribers have them.
+                // Events that this process published need no hint: the subscribers have received them.
                 Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
-                // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made here at
-                // this moment. The subscribers read the store, which knows.
+                // The conversation has no log. Another node has deleted it, or it is just being created here. The subscribers read
+                // the store, which knows.
                 None => hub.hint(conversation),
                 Some(_) => {}
             }
@@ -159,10 +162,10 @@ mod tests {
     use crate::domain::ids::UserId;
     use crate::domain::run::record::RunWrite;
     use crate::live::{HubLimits, Tail};
-    use crate::store::{Committed, LogBounds, Refused};
+    use crate::store::{CommitReceipt, LogBounds, WriteRejection};
     use crate::support::clock::UnixMillis;
 
-    /// A store that is slow to say how far logs reach, and has one more event of each log that is asked for, or never answers.
+    /// A store that is slow to return heads, and has one more event of each requested log, or never answers.
     struct Slow {
         heads: Duration,
         hangs: Option<ConversationId>,
@@ -178,7 +181,7 @@ mod tests {
 
     #[async_trait]
     impl LogStore for Slow {
-        async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
             Ok(Vec::new())
         }
 
@@ -196,7 +199,11 @@ mod tests {
             Ok(logs.iter().map(|log| (log.clone(), *self.newest.lock().unwrap())).collect())
         }
 
-        async fn news(&self, after: &[(ConversationId, i64)], _: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        async fn events_after(
+            &self,
+            after: &[(ConversationId, i64)],
+            _: u32,
+        ) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
             if after.iter().any(|(log, _)| Some(log) == self.hangs.as_ref()) {
                 std::future::pending::<()>().await;
             }
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_grown_is_told_however_slow_the_look_at_all_logs_is() {
+    async fn growth_is_reported_despite_a_slow_full_scan() {
         let store = Slow::new(Duration::from_millis(400), None);
         let hub = Hub::new(HubLimits::default());
         let tail = hub.subscribe(&log(0));
@@ -241,14 +248,14 @@ mod tests {
             () = told => {}
             () = follow(&store, &hub, EVERY) => {}
         }
-        assert!(*store.asked.lock().unwrap() >= 4, "it was looked at all logs meanwhile");
+        assert!(*store.asked.lock().unwrap() >= 4, "all logs were polled meanwhile");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_read_that_hangs_stops_nobody_for_long() {
+    async fn hanging_read_delays_other_streams_briefly() {
         let store = Slow::new(Duration::ZERO, Some(log(0)));
         let hub = Hub::new(HubLimits::default());
-        // One more than is read at a time: the last one is in another query than the first.
+        // One log more than fits into one query.
         let tails: Vec<_> = (0..=16).map(|number| hub.subscribe(&log(number))).collect();
         for (number, tail) in (0..).zip(&tails) {
             hub.publish(&log(number), &[Arc::new(event(&log(number), 1))]);

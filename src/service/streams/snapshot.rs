@@ -1,35 +1,37 @@
-//! Snapshots: the state of a conversation at one point of its log, for a client that has none of it.
+//! Snapshots: the state of a conversation at one point of its log, for a client without a cursor.
 
 use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::frame::fit;
+use crate::domain::frame_limit::fit;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::run::Run;
-use crate::domain::run::input::{InputRequest, InputState};
+use crate::domain::run::question::{InputRequest, InputState};
 use crate::domain::tool::approval::{Approval, ApprovalState};
+use crate::domain::tool::client_tool::ClientCall;
 use crate::service::reports::owned_log::PAGE;
 use crate::service::{Error, Result};
 use crate::store::{BeforeCursor, EarlierPage, ServiceStore, is_full_page};
 
-/// Messages in a snapshot; earlier ones are read from the list of messages.
+/// Limit of messages in a snapshot. Earlier ones are in the list of messages.
 const MAX_MESSAGES: u32 = 500;
 
-/// Bytes of the messages in a snapshot, as JSON. Each message is in it whole, or not at all.
+/// Limit of the messages in a snapshot, in bytes of JSON. A message is included completely or not at all.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
-/// Bytes of the unfinished message in a snapshot, as JSON.
+/// Limit of the unfinished message in a snapshot, in bytes of JSON.
 const MAX_PARTIAL_BYTES: usize = 96 * 1024;
 
-/// Bytes of the approvals and questions in a snapshot together, as JSON.
+/// Limit of all approvals and questions in a snapshot, in bytes of JSON.
 const MAX_QUESTION_BYTES: usize = 128 * 1024;
 
-/// The state of a conversation as of `head`. Events after `head` continue it.
+/// The state of a conversation at `head`. Events after `head` continue it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// The newest messages that are complete, oldest first, as many as fit.
+    /// The newest complete messages, oldest first, as many as fit.
     pub messages: Vec<Message>,
     /// The cursor of the messages before these; `None` if there are none.
     pub before: Option<BeforeCursor>,
@@ -37,18 +39,24 @@ pub struct Snapshot {
     pub pending_approvals: Vec<Approval>,
     /// Questions without an answer, oldest first.
     pub pending_inputs: Vec<InputRequest>,
-    /// The `seq` of the last event in it.
+    /// Calls of client tools without a result, oldest first.
+    pub pending_calls: Vec<ClientCall>,
+    /// The `seq` of the last included event.
     pub head: i64,
 }
 
 impl Snapshot {
-    /// Renders the data of `stream.snapshot`, with `before` as the text of its cursor. It fits into a frame: an approval or question that is
-    /// too large is shortened, and names its own resource.
+    /// Renders the data of `stream.snapshot`, with `before` as the text of its cursor. It fits into a frame: a question that is too
+    /// large is shortened, and refers to its own resource.
     pub fn data(&self, before: Option<&str>) -> String {
         let mut approvals: Vec<_> = self.pending_approvals.iter().map(json).collect();
         let mut inputs: Vec<_> = self.pending_inputs.iter().map(json).collect();
-        if approvals.iter().chain(&inputs).map(String::len).sum::<usize>() > MAX_QUESTION_BYTES {
-            let each = MAX_QUESTION_BYTES / (approvals.len() + inputs.len());
+        let mut calls: Vec<_> = self.pending_calls.iter().map(json).collect();
+        if approvals.iter().chain(&inputs).chain(&calls).map(String::len).sum::<usize>() > MAX_QUESTION_BYTES {
+            let each = MAX_QUESTION_BYTES / (approvals.len() + inputs.len() + calls.len());
+            for shown in &mut calls {
+                *shown = fit(std::mem::take(shown), each, || None);
+            }
             for (shown, approval) in approvals.iter_mut().zip(&self.pending_approvals) {
                 *shown = fit(std::mem::take(shown), each, || Some(format!("/api/v1/approvals/{}", approval.id)));
             }
@@ -57,13 +65,14 @@ impl Snapshot {
             }
         }
         format!(
-            "{{\"messages\":{},\"truncated\":{},\"before\":{},\"active_run\":{},\"pending_approvals\":[{}],\"pending_inputs\":[{}],\"head\":{}}}",
+            "{{\"messages\":{},\"truncated\":{},\"before\":{},\"active_run\":{},\"pending_approvals\":[{}],\"pending_inputs\":[{}],\"pending_calls\":[{}],\"head\":{}}}",
             json(&self.messages),
             before.is_some(),
             json(&before),
             json(&self.active_run),
             approvals.join(","),
             inputs.join(","),
+            calls.join(","),
             self.head,
         )
     }
@@ -73,18 +82,21 @@ fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The active run of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ActiveRun {
+    /// The run.
     pub run: Run,
+    /// The message that the run is writing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial_message: Option<Message>,
 }
 
 /// Takes a snapshot. The caller must be subscribed to the conversation.
 ///
-/// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole messages, which are
-/// put in. So the snapshot is exactly the state at its `head`, however busy the conversation is. Where the unfinished message is too large
-/// for a frame, that `head` is the event before the message begins: the stream then repeats the message from its start.
+/// Rows are read first and may be older than the end of the log. The later events contain complete messages, which are added. So
+/// the snapshot is exactly the state at its `head`, however busy the conversation is. If the unfinished message is too large for a
+/// frame, `head` is the event before the message begins: the stream then repeats the message from its start.
 pub(in crate::service) async fn take_snapshot(
     store: &dyn ServiceStore,
     owner: &UserId,
@@ -99,7 +111,7 @@ pub(in crate::service) async fn take_snapshot(
         Some(run) => store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
         None => head,
     };
-    let messages = newest.items.into_iter().map(|(place, message)| (Some(place), message)).collect();
+    let messages = newest.items.into_iter().map(|(position, message)| (Some(position), message)).collect();
     let mut fold = SnapshotBuilder { messages, ..SnapshotBuilder::default() };
     let mut cursor = since.min(head);
     loop {
@@ -124,30 +136,31 @@ pub(in crate::service) async fn take_snapshot(
         let partial_message = fold.partial.filter(|message| message.run_id == run.id);
         ActiveRun { run, partial_message }
     });
-    Ok(Snapshot { messages, before, active_run, pending_approvals: fold.approvals, pending_inputs: fold.asked, head: cursor })
+    let SnapshotBuilder { approvals: pending_approvals, asked: pending_inputs, calls: pending_calls, .. } = fold;
+    Ok(Snapshot { messages, before, active_run, pending_approvals, pending_inputs, pending_calls, head: cursor })
 }
 
-/// A message with its place, which is unknown if the message comes from an event.
-type Placed = (Option<BeforeCursor>, Message);
+/// A message with its position, which is unknown if the message comes from an event.
+type MessageWithCursor = (Option<BeforeCursor>, Message);
 
-/// Keeps the newest messages that fit into a snapshot, and returns the place of the messages before them. `earlier` says that there are
-/// messages before all of these.
-fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
-    // The brackets of the list.
+/// Returns the newest messages that fit into a snapshot, and the cursor of the messages before them. `earlier`: messages before all
+/// of these exist.
+fn newest_that_fit(messages: Vec<MessageWithCursor>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
+    // The brackets of the array.
     let mut bytes = 2;
     let fitting = messages.iter().rev().take(MAX_MESSAGES as usize).take_while(|(_, message)| {
-        // With the comma after it.
+        // Includes the comma after it.
         bytes += json(message).len() + 1;
         bytes <= MAX_MESSAGE_BYTES
     });
     let left_out = messages.len() - fitting.count();
     let before = (earlier || left_out > 0).then(|| {
-        let first = messages.get(left_out).and_then(|(place, _)| *place);
+        let first = messages.get(left_out).and_then(|(position, _)| *position);
         let after_left_out = || {
-            let (Some(BeforeCursor(place)), _) = messages.get(left_out.checked_sub(1)?)? else { return None };
-            Some(BeforeCursor(place.saturating_add(1)))
+            let (Some(BeforeCursor(position)), _) = messages.get(left_out.checked_sub(1)?)? else { return None };
+            Some(BeforeCursor(position.saturating_add(1)))
         };
-        // Without a known place, from the newest on: messages may come twice, and none is missing.
+        // Without a known position, the client reads from the newest message: some messages may be repeated, but none is missing.
         first.or_else(after_left_out).unwrap_or(BeforeCursor(i64::MAX))
     });
     (messages.into_iter().skip(left_out).map(|(_, message)| message).collect(), before)
@@ -155,30 +168,32 @@ fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Optio
 
 #[derive(Default)]
 struct SnapshotBuilder {
-    messages: Vec<Placed>,
+    messages: Vec<MessageWithCursor>,
     partial: Option<Message>,
     asked: Vec<InputRequest>,
     approvals: Vec<Approval>,
-    begun: Beginning,
+    calls: Vec<ClientCall>,
+    begun: StateBeforeMessage,
     runs_changed: bool,
 }
 
 /// The state at the event before the unfinished message began.
 #[derive(Default)]
-struct Beginning {
+struct StateBeforeMessage {
     seq: i64,
     asked: Vec<InputRequest>,
     approvals: Vec<Approval>,
+    calls: Vec<ClientCall>,
     /// The messages that were stored since.
     later: Vec<MessageId>,
 }
 
 impl SnapshotBuilder {
-    /// Undoes all events since the unfinished message began. Returns the `seq` of the last one that still counts.
+    /// Reverts all events since the unfinished message began. Returns the `seq` of the last event that still counts.
     fn back_to_beginning(&mut self) -> i64 {
-        let Beginning { seq, asked, approvals, later } = std::mem::take(&mut self.begun);
+        let StateBeforeMessage { seq, asked, approvals, calls, later } = std::mem::take(&mut self.begun);
         self.messages.retain(|(_, message)| !later.contains(&message.id));
-        (self.partial, self.asked, self.approvals) = (None, asked, approvals);
+        (self.partial, self.asked, self.approvals, self.calls) = (None, asked, approvals, calls);
         seq
     }
 
@@ -190,7 +205,7 @@ impl SnapshotBuilder {
         if event.ends_run() {
             self.partial = None;
         }
-        let Some(body) = parse(event) else { return };
+        let Some(body) = event.body() else { return };
         match body {
             EventBody::MessageCreated { message } | EventBody::MessageCompleted { message } => {
                 if self.partial.as_ref().is_some_and(|partial| partial.id == message.id) {
@@ -203,8 +218,8 @@ impl SnapshotBuilder {
             }
             EventBody::StepStarted { .. } | EventBody::StepReset { .. } => self.partial = None,
             EventBody::MessageStarted { message_id, role } => {
-                let (asked, approvals) = (self.asked.clone(), self.approvals.clone());
-                self.begun = Beginning { seq: event.seq - 1, asked, approvals, later: Vec::new() };
+                let (asked, approvals, calls) = (self.asked.clone(), self.approvals.clone(), self.calls.clone());
+                self.begun = StateBeforeMessage { seq: event.seq - 1, asked, approvals, calls, later: Vec::new() };
                 self.partial = event.run_id.clone().map(|run_id| Message {
                     status: MessageStatus::Partial,
                     created_at: event.at.to_rfc3339(),
@@ -249,6 +264,10 @@ impl SnapshotBuilder {
                 });
             }
             EventBody::ApprovalResolved { id, .. } => self.approvals.retain(|approval| approval.id != id),
+            EventBody::ToolRequested { call } => self.calls.push(call),
+            EventBody::ToolCompleted { call_id, .. } | EventBody::ToolOutcomeUnknown { call_id, .. } => {
+                self.calls.retain(|call| call.call_id != call_id);
+            }
             EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
             EventBody::RunQueued { supersedes, .. } | EventBody::ConversationUpdated { supersedes, .. } => {
                 self.messages.retain(|(_, message)| !supersedes.contains(&message.id));
@@ -259,6 +278,8 @@ impl SnapshotBuilder {
             | EventBody::ContextBudget { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolQuarantined { .. }
+            | EventBody::ToolBreakerOpened { .. }
+            | EventBody::PlanRejected { .. }
             | EventBody::ModelAdapted { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::RunCompleted { .. }
@@ -267,8 +288,6 @@ impl SnapshotBuilder {
             | EventBody::StepCompleted { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolProgress { .. }
-            | EventBody::ToolCompleted { .. }
-            | EventBody::ToolOutcomeUnknown { .. }
             | EventBody::PlanCreated { .. }
             | EventBody::PlanStepStarted { .. }
             | EventBody::PlanStepCompleted { .. } => {}
@@ -291,7 +310,7 @@ impl SnapshotBuilder {
                 let arguments = serde_json::json!({ "_raw": "" });
                 Part::ToolCall(ToolCallPart::new(id, call_id, name.unwrap_or_default(), arguments))
             }
-            // A kind that this version does not know is shown when it is complete.
+            // A part of an unknown kind appears when it is complete.
             _ => return,
         };
         message.parts.push(part);
@@ -308,7 +327,7 @@ impl SnapshotBuilder {
                     raw.push_str(delta);
                 }
             }
-            Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
         }
     }
 
@@ -319,10 +338,4 @@ impl SnapshotBuilder {
             None => message.parts.push(part),
         }
     }
-}
-
-/// Reads the body of an event; `None` for types that this version does not know.
-fn parse(event: &StoredEvent) -> Option<EventBody> {
-    let data: &serde_json::value::RawValue = serde_json::from_str(&event.data).ok()?;
-    serde_json::from_str(&format!("{{\"type\":\"{}\",\"data\":{}}}", event.kind, data)).ok()
 }

@@ -1,13 +1,13 @@
 //! Streams of the log: every event once, in order, without a gap.
 //!
-//! A reader subscribes first, then reads the store from its cursor, then follows the live tail. It drops repeated events by `seq`, and reads
-//! the store again where it finds a gap. It is pulled: nothing is fetched before it is asked for, so a slow client costs its hub queue and
-//! one page at most.
+//! A reader subscribes first, then reads the store from its cursor, then follows the live tail. It drops repeated events by `seq`,
+//! and reads the store again where it finds a gap. It fetches only on request, so a slow client costs at most its queue and one
+//! page.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::conversation::fold::swallows;
+use crate::domain::conversation::delta_compaction::covers_cursor;
 use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
@@ -18,19 +18,19 @@ use crate::service::Error;
 use crate::service::reports::owned_log::{OwnedLog, PAGE};
 use crate::service::streams::snapshot::{Snapshot, take_snapshot};
 
-/// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: a client that asks and does not read must not
-/// cost the others much.
+/// Number of events in the first page of a stream. Each further page is twice as large, up to [`PAGE`]: a client that connects and
+/// does not read must cost little.
 const FIRST_PAGE: u32 = 100;
-/// The wait after the first failed read of the store; doubled up to [`MAX_PAUSE`].
+/// The delay after the first failed read of the store. It doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// The reason why a stream does not begin at the client's cursor.
+/// The reason why a stream does not continue at the client's cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
-    /// The log has no such event yet: the cursor is not from this log as it is now.
+    /// The log does not contain this event yet: the cursor is not from the current log.
     CursorInFuture,
-    /// The log does not continue from there: the cursor is within folded deltas, or names an event that the log has lost when it was restored.
+    /// The log does not continue there: the cursor is inside compacted deltas, or names an event that a restored log has lost.
     CursorExpired,
 }
 
@@ -48,17 +48,17 @@ pub enum StreamItem {
     Event(SharedEvent),
     /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
-    /// The stream does not continue at the client's cursor. It goes on like that of a client without a cursor.
+    /// The stream cannot continue at the client's cursor. It continues as for a client without a cursor.
     Reset {
         reason: ResetReason,
         oldest: i64,
         head: i64,
     },
-    /// The run is over; nothing follows. `last_seq` is that of its last event.
+    /// The run has ended; nothing follows. `last_seq` is the `seq` of its last event.
     End {
         last_seq: i64,
     },
-    /// The conversation was deleted, and its log with it; nothing follows. `last_seq` is the newest that was read.
+    /// The conversation was deleted with its log; nothing follows. `last_seq` is the newest `seq` that was read.
     Deleted {
         last_seq: i64,
     },
@@ -76,7 +76,7 @@ impl StreamItem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     Conversation(ConversationId),
-    /// The events of one run, with the numbers of the conversation. `last_seq` is that of the terminal event, if the run is over already.
+    /// The events of one run, with the conversation's numbers. `last_seq` is the `seq` of the terminal event, if the run has ended.
     Run {
         conversation_id: ConversationId,
         run_id: RunId,
@@ -101,29 +101,30 @@ impl Scope {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Reads the store; without events, the conversation may have been deleted.
+    /// Reads the store. Without events, checks whether the conversation was deleted.
     CatchUp,
     Live,
     Over,
 }
 
-/// How a stream begins again that cannot continue at its cursor.
+/// How a stream restarts that cannot continue at its cursor.
 #[derive(Clone)]
 pub(in crate::service) enum Restart {
-    /// With the event after this one.
+    /// From the event after this one.
     From(i64),
     Snapshot(Arc<dyn ServiceStore>),
 }
 
-/// A page of the log. `Lost`: the log does not continue from the cursor, `items` begin again, and the log goes on after `cursor`.
+/// A page of the log. `Lost`: the log does not continue at the cursor; `items` restart the stream, and the log continues after
+/// `cursor`.
 enum Page {
     Events(Vec<StoredEvent>),
     Lost { items: Vec<StreamItem>, cursor: i64 },
     Gone,
 }
 
-/// Returns whether the log goes on without the event that `cursor` names: that one was folded, or lost when the log was restored from a
-/// copy and continued with higher numbers. `page` is what follows the cursor, `head` the newest number.
+/// Returns whether the event at `cursor` no longer exists: it was compacted, or lost when the log was restored from a copy and
+/// continued with higher numbers. `page` contains the events after the cursor, `head` is the newest number.
 pub(in crate::service) async fn is_gone(
     log: &OwnedLog,
     conversation: &ConversationId,
@@ -132,14 +133,14 @@ pub(in crate::service) async fn is_gone(
     head: i64,
 ) -> StoreResult<bool> {
     let goes_on = match page.first() {
-        Some(first) if swallows(first, cursor) => return Ok(true),
+        Some(first) if covers_cursor(first, cursor) => return Ok(true),
         Some(first) => first.seq == cursor + 1,
         None => head <= cursor,
     };
     if goes_on || cursor == 0 {
         return Ok(false);
     }
-    // A number that no event ever had is skipped by a client that has the event before it.
+    // A number that no event ever had is valid for a client that has the event before it.
     let next = log.events(conversation, cursor - 1, 1).await?;
     Ok(next.first().is_none_or(|next| next.seq > cursor + 1))
 }
@@ -149,9 +150,9 @@ pub struct Reader {
     log: OwnedLog,
     tail: Subscription,
     pub scope: Scope,
-    /// The newest `seq` that was read. A client that has everything so far may come back with it.
+    /// The newest `seq` that was read. A client that has received everything may reconnect with it.
     pub cursor: i64,
-    /// The newest `seq` of the log when the stream was asked for.
+    /// The newest `seq` of the log when the stream was requested.
     pub head: i64,
     phase: Phase,
     /// The items before the first event.
@@ -162,21 +163,21 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
+    /// Reads the events after `cursor`. `tail` must be subscribed before anything is read on which `cursor` depends.
     pub(in crate::service) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Restart) -> Self {
         let (first, phase, page, pause) = (Vec::new(), Phase::CatchUp, FIRST_PAGE, FIRST_PAUSE);
         Self { log, tail, scope, cursor, head: cursor, phase, first, afresh, page, pause }
     }
 
-    /// Begins at the live tail without reading the store: right if nothing can have been committed after `cursor` before `tail` was
-    /// subscribed. Events of other processes that it is not told of show as a gap or a hint.
+    /// Starts at the live tail without reading the store. Correct if nothing can be committed after `cursor` before `tail` is
+    /// subscribed. Missed events of other processes appear as a gap or a hint.
     pub(in crate::service) fn at_the_tail(mut self) -> Self {
         self.phase = Phase::Live;
         self
     }
 
-    /// Returns the next items, at least one; `None` when the stream is over. Cancel-safe. While the store cannot be reached it waits and tries
-    /// again. It fails if another try cannot help.
+    /// Returns the next items, at least one; `None` at the end of the stream. Cancel-safe. While the store is unavailable, it waits
+    /// and retries. Fails if a retry cannot help.
     pub async fn next(&mut self) -> Result<Option<Vec<StreamItem>>, StoreError> {
         if !self.first.is_empty() {
             return Ok(Some(std::mem::take(&mut self.first)));
@@ -226,12 +227,12 @@ impl Reader {
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
         let page = self.log.events(conversation, self.cursor, self.page).await?;
-        if page.first().is_some_and(|first| first.seq == self.cursor + 1 && !swallows(first, self.cursor)) {
+        if page.first().is_some_and(|first| first.seq == self.cursor + 1 && !covers_cursor(first, self.cursor)) {
             return Ok(Page::Events(page));
         }
         let Some(LogBounds { oldest, head }) = self.log.bounds(conversation).await? else { return Ok(Page::Gone) };
         let reason = if head < self.cursor {
-            // The log has lost this event: the database has lost commits that it had confirmed.
+            // The database has lost commits that it had confirmed, and this event with them.
             ResetReason::CursorInFuture
         } else if is_gone(&self.log, conversation, self.cursor, &page, head).await? {
             ResetReason::CursorExpired
@@ -247,7 +248,7 @@ impl Reader {
                     Ok(Page::Lost { items: vec![reset, StreamItem::Snapshot(Box::new(snapshot))], cursor })
                 }
                 Err(Error::Store(error)) => Err(error),
-                // A snapshot fails of nothing else than a missing conversation.
+                // A snapshot fails only if the conversation is missing.
                 Err(_) => Ok(Page::Gone),
             },
         }
@@ -269,7 +270,7 @@ impl Reader {
                         continue;
                     }
                     if event.seq > self.cursor + 1 && !skips_what_it_lost {
-                        // A gap: the missing events are in the store, and so is the rest of this batch.
+                        // There is a gap: the store contains the missing events and the rest of this batch.
                         self.phase = Phase::CatchUp;
                         break;
                     }
@@ -284,7 +285,7 @@ impl Reader {
         items
     }
 
-    /// Moves past one event, and adds it to the items if it belongs to the stream.
+    /// Advances past one event, and adds it to the items if it belongs to the stream.
     fn take(&mut self, event: SharedEvent, items: &mut Vec<StreamItem>) {
         if self.phase == Phase::Over || event.seq <= self.cursor {
             return;

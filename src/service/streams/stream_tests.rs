@@ -12,7 +12,7 @@ use crate::domain::ids::UserId;
 use crate::domain::run::record::RunWrite;
 use crate::live::{Hub, HubLimits};
 use crate::service::streams::follower::relay_news;
-use crate::store::{Committed, LogStore, Refused, StoreResult};
+use crate::store::{CommitReceipt, LogStore, StoreResult, WriteRejection};
 use crate::support::clock::UnixMillis;
 
 fn conversation() -> ConversationId {
@@ -133,7 +133,7 @@ impl Log {
 
 #[async_trait]
 impl LogStore for Log {
-    async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         Ok(Vec::new())
     }
 
@@ -156,7 +156,11 @@ impl LogStore for Log {
         Ok(vec![(conversation(), self.head())])
     }
 
-    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+    async fn events_after(
+        &self,
+        after: &[(ConversationId, i64)],
+        limit: u32,
+    ) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
         let page = self.events(&owner(), &conversation(), after[0].1, limit).await?;
         Ok(vec![(conversation(), page)])
     }
@@ -314,7 +318,7 @@ async fn a_closed_conversation_ends_the_stream_after_its_last_event() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
+async fn unnoticed_deletion_of_the_log_ends_its_stream() {
     let log = Log::new(i64::MAX, Vec::new());
     log.apply(Op::Commit(2));
     let mut reader = log.reader(Scope::Conversation(conversation()), 2);
@@ -328,7 +332,7 @@ async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
 
 /// D-01, W-19: a failover to a replica that was behind, under an open stream.
 #[tokio::test]
-async fn a_log_that_went_back_is_told_anew() {
+async fn log_with_lower_head_starts_a_new_snapshot() {
     let log = Log::new(i64::MAX, Vec::new());
     log.apply(Op::Commit(5));
     let mut reader = log.reader(Scope::Conversation(conversation()), 0);
@@ -337,7 +341,7 @@ async fn a_log_that_went_back_is_told_anew() {
     assert_eq!(seqs(&said), [1, 2, 3, 4, 5]);
     log.events.lock().unwrap().truncate(3);
     *log.announced.lock().unwrap() = 3;
-    log.hub.went_back(&conversation(), 3);
+    log.hub.log_truncated(&conversation(), 3);
     said.clear();
     assert!(drain(&mut reader, &mut said));
     assert_eq!(said[0], StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: 1, head: 3 });

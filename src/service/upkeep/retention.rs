@@ -1,98 +1,109 @@
-//! Delta compaction: the deltas of runs that ended long ago are folded.
+//! Retention of conversations: idle ones are archived, and archived ones deleted later; empty ones are deleted early.
 //!
-//! Each piece is one page of a log, read without a lock and written in one short transaction, which is refused if the log has changed
-//! since. Every piece leaves a whole log, so a process that dies leaves nothing to repair, and the next pass continues.
+//! Each step is complete in itself, so a crash needs no repair. Each write checks again whether the conversation is still idle.
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::domain::conversation::fold::fold_deltas;
-use crate::service::reports::owned_log::PAGE;
-use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
+use crate::domain::ids::ConversationId;
+use crate::live::Hub;
+use crate::service::runs::publish;
+use crate::service::upkeep::delta_compaction::CompactionMode;
+use crate::store::{IdleAction, ServiceStore, StoreResult};
 
-/// Runs that are looked up at a time.
-const RUNS: u32 = 100;
+const PIECE: u32 = 100;
 
-/// Whether a pass writes, or only counts what it would do.
+/// The ages in milliseconds after which an action happens; `None` for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FoldMode {
-    Fold,
-    Count,
+pub struct IdleAges {
+    /// From the last change until a conversation is archived.
+    pub archive_ms: Option<u64>,
+    /// From the archiving until a conversation is deleted.
+    pub delete_ms: Option<u64>,
+    /// From the last change until a conversation without messages and without a user's title is deleted.
+    pub empty_ms: Option<u64>,
+    /// From the last change until a hidden conversation is deleted.
+    pub hidden_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FoldStep {
-    Went,
-    /// Another process folds at this moment: it will do the rest.
-    Taken,
-    Done,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CleanupCounts {
+    pub archived: u64,
+    pub deleted: u64,
 }
 
-/// One pass over all runs that ended long enough ago.
-pub struct Folder {
+pub struct IdleCleanup {
     store: Arc<dyn ServiceStore>,
-    age_ms: u64,
-    mode: FoldMode,
-    waiting: VecDeque<EndedRun>,
-    /// The last run that was looked up.
-    last: Option<EndedRun>,
-    /// The current run, and how far its log was read.
-    at: Option<(EndedRun, i64)>,
-    /// The number of runs that are through.
-    pub runs: u64,
-    /// The number of events that were removed, or would be. Their text is in others.
-    pub events: u64,
+    /// The subscribers of this process, if any.
+    hub: Option<Arc<Hub>>,
+    mode: CompactionMode,
+    /// The remaining actions; the last element is the next one.
+    left: Vec<(IdleAction, u64)>,
+    last: Option<ConversationId>,
+    /// Conversations that were counted as empty, so that later steps do not count them again.
+    empty: HashSet<ConversationId>,
+    pub tidied: CleanupCounts,
 }
 
-impl Folder {
-    /// Begins a pass over runs that ended at least `age_ms` ago by the database's clock.
-    pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
-        Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
+impl IdleCleanup {
+    /// Begins a pass. With [`CompactionMode::Count`], nothing is changed.
+    pub fn new(store: Arc<dyn ServiceStore>, hub: Option<Arc<Hub>>, ages: IdleAges, mode: CompactionMode) -> Self {
+        // Deletion comes first, so that a conversation is never archived and deleted in the same pass.
+        let archive = ages.archive_ms.map(|age| (IdleAction::Archive, age));
+        let delete = ages.delete_ms.map(|age| (IdleAction::Delete, age));
+        let empty = ages.empty_ms.map(|age| (IdleAction::DeleteEmpty, age));
+        let hidden = ages.hidden_ms.map(|age| (IdleAction::DeleteHidden, age));
+        let left = [archive, delete, empty, hidden].into_iter().flatten().collect();
+        Self { store, hub, mode, left, last: None, empty: HashSet::new(), tidied: CleanupCounts::default() }
     }
 
-    /// Counts the runs that are still to go through. No log is read for that.
-    pub async fn left(&self) -> StoreResult<u64> {
-        let (mut count, mut last) = (self.waiting.len() as u64 + u64::from(self.at.is_some()), self.last.clone());
-        loop {
-            let found = self.store.runs_to_fold(self.age_ms, last.as_ref(), RUNS).await?;
-            count += found.len() as u64;
-            if found.len() < RUNS as usize {
-                return Ok(count);
+    /// Performs one step. Returns false if nothing is left. After an error, the pass can continue.
+    pub async fn step(&mut self) -> StoreResult<bool> {
+        let Some((tidying, age_ms)) = self.left.last().copied() else { return Ok(false) };
+        let found = self.store.idle_conversations(tidying, age_ms, self.last.as_ref(), PIECE).await?;
+        let count = match (self.mode, tidying) {
+            (CompactionMode::Count, IdleAction::DeleteEmpty) => {
+                self.empty.extend(found.iter().map(|(_, id)| id.clone()));
+                found.len() as u64
             }
-            last = found.into_iter().next_back();
-        }
-    }
-
-    /// Does one piece: at most one page of a log and one transaction. A pass whose step fails may be continued.
-    pub async fn step(&mut self) -> StoreResult<FoldStep> {
-        let Some((run, cursor)) = self.next().await? else { return Ok(FoldStep::Done) };
-        let mut page = self.store.events(&run.owner, &run.conversation_id, cursor, PAGE).await?;
-        let is_full = is_full_page(&page, PAGE);
-        page.retain(|event| event.seq <= run.last_seq);
-        let is_last = !is_full || page.last().is_none_or(|event| event.seq == run.last_seq);
-
-        let folds = fold_deltas(&page, &run.id);
-        let through = is_last.then_some(&run.id);
-        let is_idle = folds.is_empty() && through.is_none();
-        if self.mode == FoldMode::Fold && !is_idle && !self.store.fold_deltas(&run.conversation_id, &folds, through).await? {
-            return Ok(FoldStep::Taken);
-        }
-        self.events += folds.iter().map(|fold| fold.gone.len() as u64).sum::<u64>();
-        self.runs += u64::from(is_last);
-        // The next page begins with the last event of this one, so that deltas on both sides of the border meet.
-        let overlap = i64::from(page.len() > 1);
-        self.at = page.last().filter(|_| !is_last).map(|last| (run, last.seq - overlap));
-        Ok(FoldStep::Went)
-    }
-
-    async fn next(&mut self) -> StoreResult<Option<(EndedRun, i64)>> {
-        if self.at.is_none() {
-            if self.waiting.is_empty() {
-                self.waiting = self.store.runs_to_fold(self.age_ms, self.last.as_ref(), RUNS).await?.into();
-                self.last = self.waiting.back().or(self.last.as_ref()).cloned();
+            (CompactionMode::Count, IdleAction::Archive | IdleAction::Delete | IdleAction::DeleteHidden) => {
+                found.iter().filter(|(_, id)| !self.empty.contains(id)).count() as u64
             }
-            self.at = self.waiting.pop_front().map(|run| (run.clone(), run.first_seq - 1));
+            (CompactionMode::Write, IdleAction::Archive) => {
+                let ids: Vec<ConversationId> = found.iter().map(|(_, id)| id.clone()).collect();
+                let events = self.store.archive_idle(&ids, age_ms).await?;
+                let archived = events.len() as u64;
+                if let Some(hub) = &self.hub {
+                    for event in events {
+                        let conversation = event.conversation_id.clone();
+                        publish(hub, &conversation, vec![event]);
+                    }
+                }
+                archived
+            }
+            (CompactionMode::Write, IdleAction::Delete | IdleAction::DeleteEmpty | IdleAction::DeleteHidden) => {
+                let mut deleted = 0;
+                for (owner, id) in &found {
+                    if self.store.delete_idle(owner, id, tidying, age_ms).await? {
+                        deleted += 1;
+                        if let Some(hub) = &self.hub {
+                            hub.deleted(id);
+                        }
+                    }
+                }
+                deleted
+            }
+        };
+        match tidying {
+            IdleAction::Archive => self.tidied.archived += count,
+            IdleAction::Delete | IdleAction::DeleteEmpty | IdleAction::DeleteHidden => self.tidied.deleted += count,
         }
-        Ok(self.at.clone())
+        if found.len() < PIECE as usize {
+            self.left.pop();
+            self.last = None;
+        } else {
+            self.last = found.into_iter().next_back().map(|(_, id)| id);
+        }
+        Ok(true)
     }
 }

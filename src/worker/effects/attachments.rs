@@ -1,4 +1,4 @@
-//! Puts uploaded files into requests: where a message refers to a file, the model gets its bytes or its text.
+//! Adds uploaded files to requests: the content replaces a message's reference to a file. Must not know dialects.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,39 +13,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::conversation::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::store::{AttachedFile, FileStore, StoreResult, WorkerStore, patiently};
+use crate::store::{AttachedFile, RecordStore, StoreResult, WorkerStore, retry_while_unavailable};
 use crate::support::locks::lock;
 
-/// The most bytes of files in one request, about as much as providers accept. The newest files come first, and each file is sent
-/// once.
-const MOST_BYTES: u64 = 24 * 1024 * 1024;
+/// The most bytes of files in one request, about as much as providers accept. The newest files have precedence, and each file is sent once.
+const MAX_BYTES: u64 = 24 * 1024 * 1024;
 
-/// Bytes of files in all requests that are being sent; others wait. A request holds each byte about four times: in the cache, in
-/// the part and in the body, all in base64.
+/// The most bytes of files in all requests that are being sent; others wait. A request has each byte about four times, in base64: in the
+/// cache, in the part and in the body.
 const ALL_BYTES: u32 = 96 * 1024 * 1024;
 
-/// The same of one owner, so that one owner cannot block the others.
+/// The same limit per owner, so that one owner cannot block the others.
 const OWNER_BYTES: u32 = ALL_BYTES / 3;
 
 /// Files larger than this are encoded on a blocking thread.
 const LARGE: usize = 1024 * 1024;
 
-/// Bytes of encoded files in the cache.
-const REMEMBERED: u64 = 64 * 1024 * 1024;
+/// The capacity of the cache of encoded files, in bytes.
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How long files are waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for files.
+const READ_LIMIT: Duration = Duration::from_secs(20);
 
 const PDF: &str = "application/pdf";
 
-/// A request with its files, and the permits for its memory until it is sent.
-pub struct Expanded {
+/// A request with its files, and the memory permits that it holds until it is sent.
+pub struct RequestWithFiles {
     pub request: ModelRequest,
-    _room: Option<Room>,
+    _room: Option<MemoryPermits>,
 }
 
-/// The permits of an owner, and of the process.
-type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// The memory permits of an owner and of the process.
+type MemoryPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 pub struct Attachments {
     room: Arc<Semaphore>,
@@ -57,7 +56,7 @@ pub struct Attachments {
 impl Default for Attachments {
     fn default() -> Self {
         let size = |_: &FileId, url: &Arc<str>| u32::try_from(url.len()).unwrap_or(u32::MAX);
-        let cache = Cache::builder().max_capacity(REMEMBERED).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
+        let cache = Cache::builder().max_capacity(CACHE_BYTES).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
         Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache }
     }
 }
@@ -65,7 +64,7 @@ impl Default for Attachments {
 /// A reference to a stored file in a request.
 enum Reference<'r> {
     Part(&'r mut FilePart),
-    /// A picture in the result of a tool. Other files in results are notes with their text beside them.
+    /// An image in the result of a tool. Other files in results are notes with their text.
     Picture(&'r mut ToolContent),
 }
 
@@ -89,13 +88,13 @@ fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
                     }
                 }
             }
-            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => {}
         }
     }
     found
 }
 
-/// Cuts texts that are inline in data URLs.
+/// Cuts texts in inline data URLs.
 fn cut_inline(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         let Part::File(file) = part else { continue };
@@ -108,8 +107,8 @@ fn cut_inline(request: &mut ModelRequest) {
     }
 }
 
-/// Replaces inline pictures by notes, for a model without vision, whose provider would refuse the request.
-fn name_pictures(request: &mut ModelRequest) {
+/// Replaces inline images by notes, for a model without vision, whose provider would refuse the request.
+fn name_images(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         match part {
             Part::ToolResult(result) => {
@@ -123,17 +122,22 @@ fn name_pictures(request: &mut ModelRequest) {
                 picture.url = None;
                 picture.text = Some(not_sent(picture));
             }
-            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => {}
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
         }
     }
 }
 
 impl Attachments {
-    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot see, its text. `sees` says
-    /// whether the model has vision, if that is known. Fails if the files cannot be read in time.
-    pub async fn expand(&self, store: &dyn WorkerStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
-        let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
-        match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
+    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot process becomes its text. `sees` is
+    /// whether the model has vision, if known. Fails if the files cannot be read in time.
+    pub async fn expand(
+        &self,
+        store: &dyn WorkerStore,
+        request: ModelRequest,
+        sees: Option<bool>,
+    ) -> Result<RequestWithFiles, ModelError> {
+        let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read now");
+        match tokio::time::timeout(READ_LIMIT, self.fill(store, request, sees)).await {
             Ok(Ok(expanded)) => Ok(expanded),
             Ok(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the files of a conversation cannot be read");
@@ -146,12 +150,12 @@ impl Attachments {
         }
     }
 
-    async fn fill(&self, store: &dyn WorkerStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
+    async fn fill(&self, store: &dyn WorkerStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<RequestWithFiles> {
         if sees == Some(false) {
-            name_pictures(&mut request);
+            name_images(&mut request);
         }
         cut_inline(&mut request);
-        // The newest reference to a file counts, which is the first here.
+        // The newest reference to a file applies, which is the first one here.
         let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
         for (reference, id) in references(&mut request) {
             if wanted.iter().all(|(known, _)| *known != id) {
@@ -163,27 +167,28 @@ impl Attachments {
             }
         }
         let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
-        let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
+        let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else {
+            return Ok(RequestWithFiles { request, _room: None });
+        };
         let files = store.records();
-        // Retried, because an unavailable store is no failure of the model, of which its agent may forgive none.
-        let found = patiently(PATIENCE, || files.attached_files(&owner, &ids)).await?;
+        // Retried, because an unavailable store is no failure of the model, and an agent may tolerate no such failure.
+        let found = retry_while_unavailable(READ_LIMIT, || files.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
         for (id, limit) in &wanted {
-            // A file whose text is cut has no room for its pages.
+            // The request has no room for the pages of a file whose text is cut.
             let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
-            // A model with vision is shown PDF pages, too, if its dialect carries documents. If vision is unknown, pictures are
-            // tried.
+            // A model with vision also gets PDF pages, if its dialect supports documents. If vision is unknown, images are tried.
             let goes = match file.media_type.as_str() {
                 PDF => sees == Some(true),
                 _ => file.is_picture() && sees != Some(false),
             };
-            if goes && bytes + file.size <= MOST_BYTES {
+            if goes && bytes + file.size <= MAX_BYTES {
                 bytes += file.size;
                 native.insert(id.clone(), None);
             }
         }
-        let room = self.room(&owner, bytes).await;
+        let room = self.reserve_memory(&owner, bytes).await;
         for (id, url) in &mut native {
             if let Some(AttachedFile { file, .. }) = found.get(id) {
                 *url = self.data_url(files, &owner, id, &file.media_type).await?;
@@ -196,16 +201,17 @@ impl Attachments {
             let url = native.get(&id).and_then(Option::as_ref).filter(|_| !is_again);
             match reference {
                 Reference::Part(part) => {
-                    part.text = Some(if is_again { again(part, attached) } else { words(part, attached, url.is_some()) });
+                    part.text =
+                        Some(if is_again { repeated_note(part, attached) } else { file_text(part, attached, url.is_some()) });
                     part.url = url.map(|url| url.to_string());
                 }
-                Reference::Picture(content) => show_picture(content, attached, url.map(AsRef::as_ref), is_again),
+                Reference::Picture(content) => show_image(content, attached, url.map(AsRef::as_ref), is_again),
             }
         }
-        Ok(Expanded { request, _room: room })
+        Ok(RequestWithFiles { request, _room: room })
     }
 
-    async fn room(&self, owner: &UserId, bytes: u64) -> Option<Room> {
+    async fn reserve_memory(&self, owner: &UserId, bytes: u64) -> Option<MemoryPermits> {
         let bytes = u32::try_from(bytes).unwrap_or(OWNER_BYTES).min(OWNER_BYTES);
         if bytes == 0 {
             return None;
@@ -228,7 +234,7 @@ impl Attachments {
     /// Returns `None` if the file was deleted meanwhile.
     async fn data_url(
         &self,
-        files: &dyn FileStore,
+        files: &dyn RecordStore,
         owner: &UserId,
         id: &FileId,
         media_type: &str,
@@ -238,7 +244,7 @@ impl Attachments {
         }
         let mut bytes = Vec::new();
         for number in 0.. {
-            let Some(piece) = patiently(PATIENCE, || files.file_chunk(owner, id, number)).await? else { break };
+            let Some(piece) = retry_while_unavailable(READ_LIMIT, || files.file_chunk(owner, id, number)).await? else { break };
             bytes.extend_from_slice(&piece);
         }
         let size = bytes.len();
@@ -259,13 +265,13 @@ impl Attachments {
 
     fn remember(&self, id: FileId, url: &Arc<str>) {
         self.cache.insert(id, Arc::clone(url));
-        // Applies the bound now, which the cache otherwise does at intervals.
+        // Applies the limit now, which the cache otherwise does at intervals.
         self.cache.run_pending_tasks();
     }
 }
 
-/// Puts the bytes of a picture into the result of a tool, or replaces the picture by a note.
-fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
+/// Puts the bytes of an image into the result of a tool, or replaces the image by a note.
+fn show_image(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
     let ToolContent::Image(picture) = content else { return };
     let data = url.and_then(|url| url.split_once(";base64,")).map(|(_, data)| data.to_owned());
     if data.is_some() {
@@ -276,39 +282,38 @@ fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url:
     *content = ToolContent::text(match attached {
         None => format!("[{described}: it has been deleted since]"),
         Some(_) if is_again => format!("[{described}: the same as in a later message]"),
-        Some(_) => format!("[{described}: not sent, because the model cannot see pictures or the request is full]"),
+        Some(_) => format!("[{described}: not sent, because the model accepts no images or the request is full]"),
     });
 }
 
 /// Returns the note for a file that a newer message also has.
-fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
+fn repeated_note(part: &FilePart, attached: Option<&AttachedFile>) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     match attached {
         Some(_) => format!("[file {name}, {kind}: the same as in a later message]"),
-        None => words(part, None, false),
+        None => file_text(part, None, false),
     }
 }
 
-/// Returns the text of a file that the dialect does not carry.
-fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
+/// Returns the text of a file that the dialect cannot send.
+fn file_text(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };
     match text {
         Some(text) => shown_text(part, text, file.text_cut, file.size),
-        None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
+        None if is_native => format!("[file {name}, {kind}: this model does not accept it]"),
         None if file.is_picture() => not_sent(part),
         None => format!("[file {name}, {kind}: no text was found in it]"),
     }
 }
 
-/// Returns the note for a picture that the model is not shown.
+/// Returns the note for an image that is not sent.
 fn not_sent(part: &FilePart) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
-    format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
+    format!("[picture {name}, {kind}: not sent, because the model accepts no images or the request is full]")
 }
 
-/// Returns the text of a file of so many bytes, cut to the limit of the request. `has_more` says that the file has text that is not
-/// stored.
+/// Returns the text of a file of `size` bytes, cut to the limit of the request. `has_more` is whether the file has text that is not stored.
 fn shown_text(part: &FilePart, text: &str, has_more: bool, size: u64) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     let left = part.text_limit.map_or(text, |limit| limit.cut(text));
@@ -387,9 +392,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_for_long_is_forgotten_first() {
+    fn least_recently_used_attachment_is_evicted_first() {
         let id = |n: u32| FileId::from_stored(format!("file_{n}"));
-        let all = usize::try_from(REMEMBERED).unwrap();
+        let all = usize::try_from(CACHE_BYTES).unwrap();
         let third: Arc<str> = "x".repeat(all / 3).into();
         let files = Attachments::default();
         for n in 0..3 {
@@ -400,6 +405,9 @@ mod tests {
         assert!(files.cache.get(&id(1)).is_none(), "it was not used since");
         assert!(files.cache.get(&id(0)).is_some() && files.cache.get(&id(3)).is_some());
         files.remember(id(4), &"x".repeat(all + 1).into());
-        assert!(files.cache.get(&id(4)).is_none() && files.cache.weighted_size() <= REMEMBERED, "nothing is larger than all of it");
+        assert!(
+            files.cache.get(&id(4)).is_none() && files.cache.weighted_size() <= CACHE_BYTES,
+            "nothing is larger than all of it"
+        );
     }
 }

@@ -1,13 +1,13 @@
-//! Executes the engine's commands: model calls, tool calls, questions, reservations and titles.
+//! Executes the engine's commands: model calls, tool calls, questions, reservations and titles. Must not know when a command follows.
 
-pub(super) mod asker;
 pub(super) mod attachments;
-pub(super) mod content_keeper;
+pub(super) mod elicitation;
 pub(super) mod model_call;
-pub(super) mod one_answer;
-pub(super) mod pins;
 pub(super) mod progress;
 pub(super) mod reservation;
-pub(super) mod sampler;
+pub(super) mod sampling;
+pub(super) mod single_answer;
+pub(super) mod store_content;
 pub(super) mod titles;
 pub(super) mod tool_calls;
+pub(super) mod tool_reviews;

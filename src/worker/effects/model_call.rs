@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use crate::domain::conversation::message::Role;
-use crate::domain::ids::RunId;
+use crate::domain::conversation::message::{BinaryContent, Role};
+use crate::domain::ids::{RunId, UserId};
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
 use crate::engine::{Assembler, PartialAnswer, RunState, check_sendable};
 use crate::provider::ModelStream;
@@ -15,25 +15,30 @@ use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
 use crate::support::ids::SharedIds;
 use crate::worker::context::WorkerContext;
+use crate::worker::effects::store_content::ContentStore;
 use crate::worker::log_writer::{RunLog, Urgency};
+use crate::worker::run::run_metrics;
 
-type Asking = Pin<Box<dyn Future<Output = Result<ModelStream, ModelError>> + Send>>;
+type Storing = Pin<Box<dyn Future<Output = ModelEvent> + Send>>;
+type PendingRequest = Pin<Box<dyn Future<Output = Result<ModelStream, ModelError>> + Send>>;
 
 enum Phase {
-    /// Kept across polls: a new future would ask the provider a second time.
-    Asking(Asking),
+    /// Reused across polls, because a new future would send a second request.
+    Requesting(PendingRequest),
     Streaming(ModelStream),
+    /// A picture is being stored, before the answer refers to it. Kept across polls, so that it is stored once.
+    Storing(Storing, ModelStream),
     Over,
 }
 
-/// Returns the request if it keeps the rules that providers have in common. Only a bug of this server breaks them.
+/// Returns the request if it follows the rules that all providers share. Only a bug of this server violates them.
 pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<ModelRequest> {
     if failpoint::is_planted("results-lost") {
         request.messages.retain(|message| message.role != Role::Tool);
     }
     if let Err(broken) = check_sendable(&request.messages) {
-        tracing::error!(run.id = %run_id, error = %broken, "a request that no provider takes is not sent: this is a bug of the server");
-        metrics::counter!("capstan_unsendable_requests_total").increment(1);
+        tracing::error!(run.id = %run_id, error = %broken, "a request that no provider accepts is not sent: this is a bug of the server");
+        metrics::counter!("capstan_invalid_model_requests_total").increment(1);
         return None;
     }
     Some(request)
@@ -43,8 +48,12 @@ pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<Mod
 pub struct ModelCall {
     ids: SharedIds,
     assembler: Assembler,
+    /// Stores a picture of the answer, and returns its event, or that of a note in its place.
+    store_picture: Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync>,
     phase: Phase,
     began: Instant,
+    /// The label of the model's provider in metrics.
+    provider: String,
     shown: bool,
 }
 
@@ -55,54 +64,86 @@ impl ModelCall {
         metrics::histogram!("capstan_request_messages").record(request.messages.len() as f64);
         metrics::histogram!("capstan_request_tokens").record(assembler.asked_tokens() as f64);
         let WorkerContext { deps, attachments, .. } = context;
-        let sees = run.sees(&request.model);
+        let sees = run.has_vision(&request.model);
+        let provider = run_metrics::provider_label(&request.model);
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
-        let asking: Asking = Box::pin(async move {
-            // The permits are freed when the provider begins to answer.
+        let pending: PendingRequest = Box::pin(async move {
+            // The memory permits are released when the provider begins to answer.
             let expanded = attachments.expand(store.as_ref(), request, sees).await?;
             models.stream(expanded.request).await
         });
-        Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
+        let store_picture = picture_storer(ContentStore::new(deps), run.record.owner.clone());
+        Self {
+            ids: Arc::clone(&deps.ids),
+            assembler,
+            store_picture,
+            phase: Phase::Requesting(pending),
+            began: Instant::now(),
+            provider,
+            shown: false,
+        }
     }
 
-    /// Makes the call, and shows the answer until it is finished or has failed. Cancel-safe: what was shown is in the assembler.
+    /// Makes the call, and shows the answer until it is complete or has failed. Cancel-safe: the assembler keeps the shown part.
     pub async fn run(&mut self, log: &RunLog) -> Result<(), ModelError> {
         loop {
             match &mut self.phase {
-                Phase::Asking(asking) => {
-                    let stream = asking.await?;
-                    failpoint::reached("C06");
+                Phase::Requesting(pending) => {
+                    let stream = pending.await?;
+                    failpoint::hit("C06");
                     self.phase = Phase::Streaming(stream);
                 }
                 Phase::Streaming(stream) => {
-                    log.room().await;
+                    log.wait_for_capacity().await;
                     let Some(event) = stream.next().await else {
                         self.phase = Phase::Over;
                         continue;
                     };
-                    let event = event?;
+                    let event = match event? {
+                        ModelEvent::Picture(picture) => {
+                            let storing = (self.store_picture)(picture);
+                            self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
+                                Phase::Streaming(stream) => Phase::Storing(storing, stream),
+                                phase @ (Phase::Requesting(_) | Phase::Storing(..) | Phase::Over) => phase,
+                            };
+                            continue;
+                        }
+                        event => event,
+                    };
                     let finished = matches!(event, ModelEvent::Finished(_));
-                    // Words are awaited by a reader. The beginning of a call is usually followed at once by the whole call, and the
-                    // end of an answer by its consequences.
+                    // A reader waits for text. The start of a call is usually followed at once by the complete call, and the end of an
+                    // answer by its consequences.
                     let is_call = matches!(event, ModelEvent::ToolCallStarted { .. } | ModelEvent::ToolCallArguments { .. });
                     let urgency = if is_call || finished { Urgency::Soon } else { Urgency::Now };
-                    let items = self.assembler.push(event, self.ids.as_ref());
-                    if !self.shown && !items.is_empty() {
-                        self.shown = true;
-                        metrics::histogram!("capstan_first_token_seconds").record(self.began.elapsed().as_secs_f64());
-                    }
-                    log.push(items, urgency);
-                    // Nothing of a broken answer is kept, however it continues.
+                    self.show(event, urgency, log);
+                    // A broken answer is dropped, however it continues.
                     if finished || self.assembler.broken().is_some() {
                         self.phase = Phase::Over;
                     }
                 }
+                Phase::Storing(storing, _) => {
+                    let event = storing.await;
+                    if let Phase::Storing(_, stream) = std::mem::replace(&mut self.phase, Phase::Over) {
+                        self.phase = Phase::Streaming(stream);
+                    }
+                    self.show(event, Urgency::Now, log);
+                }
                 Phase::Over => {
-                    failpoint::reached("C08");
+                    failpoint::hit("C08");
                     return Ok(());
                 }
             }
         }
+    }
+
+    fn show(&mut self, event: ModelEvent, urgency: Urgency, log: &RunLog) {
+        let items = self.assembler.push(event, self.ids.as_ref());
+        if !self.shown && !items.is_empty() {
+            self.shown = true;
+            metrics::histogram!("capstan_first_token_seconds", "provider" => self.provider.clone())
+                .record(self.began.elapsed().as_secs_f64());
+        }
+        log.push(items, urgency);
     }
 
     /// Returns the answer after [`ModelCall::run`] has returned `Ok`.
@@ -114,15 +155,28 @@ impl ModelCall {
         self.assembler.spent()
     }
 
-    /// Returns the usage of a call that is dropped.
+    /// Returns the usage of a dropped call.
     pub fn given_up(&self) -> Usage {
         self.assembler.given_up()
     }
 
-    /// Returns what was shown of an answer that is dropped.
+    /// Returns the shown part of a dropped answer.
     pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
         self.assembler.partial(now)
     }
+}
+
+fn picture_storer(content_store: ContentStore, owner: UserId) -> Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync> {
+    let content_store = Arc::new(content_store);
+    Arc::new(move |picture| {
+        let (content_store, owner) = (Arc::clone(&content_store), owner.clone());
+        Box::pin(async move {
+            match content_store.store_picture(&owner, picture).await {
+                Ok(stored) => ModelEvent::Picture(stored),
+                Err(note) => ModelEvent::Text(note),
+            }
+        })
+    })
 }
 
 #[cfg(test)]
@@ -151,8 +205,10 @@ mod tests {
         let mut call = ModelCall {
             ids: Arc::new(SequentialIds::default()),
             assembler: Assembler::new(run, conversation, "demo/m".to_owned(), 1),
+            store_picture: Arc::new(|_| Box::pin(std::future::pending())),
             phase: Phase::Streaming(Box::pin(endless)),
             began: Instant::now(),
+            provider: "demo".to_owned(),
             shown: false,
         };
         let heard = tokio::time::timeout(Duration::from_secs(60), call.run(&log)).await;

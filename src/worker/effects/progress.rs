@@ -11,34 +11,34 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
+use crate::domain::run::call_handle::{Handle as Kept, InputRequired};
 use crate::domain::run::change::Change;
-use crate::domain::run::handle::{Handle as Kept, Pause};
 use crate::engine::StreamItem;
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;
 use crate::tools::{Handle, Progress, Report};
-use crate::worker::effects::asker::Asker;
-use crate::worker::effects::sampler::Sampler;
+use crate::worker::effects::elicitation::QuestionSender;
+use crate::worker::effects::sampling::Sampler;
 use crate::worker::log_writer::{RunLog, Urgency};
 
-/// The least time between two progress events of a call.
+/// The shortest interval between two progress events of a call.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Characters of a report's message that are shown.
 const MESSAGE_CHARS: usize = 500;
 
-/// Shows the newest report of each [`INTERVAL`], when the log has room for it. Reports that are not shown at the end are dropped,
-/// since the call's outcome follows. Returns the pause, if the server has let go of the call.
+/// Shows the newest report of each [`INTERVAL`], when the log has capacity for it. Reports that are not shown at the end are dropped, since
+/// the call's outcome follows. Returns the pause, if the server has paused the call.
 ///
-/// The name of a task is stored at once; then the call can be left to its server (`by_itself`). `log` is the run's current one:
-/// progress is lost while nothing can be written, and the name is stored in the next log.
+/// The id of a task is stored at once; then the call can be detached (`by_itself`). `log` is the run's current one: progress is lost while
+/// the log is not writable, and the id is stored in the next log.
 pub async fn show(
     log: &watch::Receiver<RunLog>,
     call: &CallId,
     mut reports: mpsc::Receiver<Report>,
-    company: Option<(&Asker, &Sampler)>,
+    company: Option<(&QuestionSender, &Sampler)>,
     by_itself: &CancellationToken,
-) -> Option<Pause> {
+) -> Option<InputRequired> {
     let mut pause = None;
     let mut asked: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
@@ -47,7 +47,7 @@ pub async fn show(
         let may_show = async {
             tokio::time::sleep_until(next).await;
             let log = log.borrow().clone();
-            log.room().await;
+            log.wait_for_capacity().await;
         };
         tokio::select! {
             biased;
@@ -65,7 +65,7 @@ pub async fn show(
                 }
                 Some(Report::Handle(Handle { id, stored })) => {
                     if is_stored(log.clone(), Change::ToolHandle(call.clone(), Some(Kept::Task(id)))).await {
-                        failpoint::reached("handle");
+                        failpoint::hit("handle");
                         by_itself.cancel();
                         let _ = stored.send(());
                     }
@@ -84,7 +84,7 @@ pub async fn show(
             }
         }
     }
-    // The call is over: open questions are closed before its outcome is stored.
+    // The call has ended: open questions are closed before its outcome is stored.
     while asked.next().await.is_some() {}
     pause
 }
@@ -95,7 +95,7 @@ async fn is_stored(mut log: watch::Receiver<RunLog>, change: Change) -> bool {
         let now = log.borrow_and_update().clone();
         match now.commit(&[], vec![change.clone()]).await {
             Ok(()) => return true,
-            // The run is loaded again under a new fence, or is lost.
+            // The run is reloaded under a new fence, or is lost.
             Err(_) => {
                 if log.changed().await.is_err() {
                     return false;

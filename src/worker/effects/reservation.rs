@@ -5,30 +5,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::ids::UserId;
-use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
 use crate::domain::run::record::Fence;
 use crate::engine::{Input, RunState};
 use crate::store::StoreResult;
 use crate::worker::WorkerDeps;
-use crate::worker::run::attempt::End;
+use crate::worker::run::attempt::AttemptEnd;
 
-/// How long a reply is awaited that will not be used.
+/// How long to wait for a reply that will not be used.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// A pending request for a reservation.
 pub struct Reservation {
-    reserve: Reserve,
-    asked: Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>,
+    reserve: ReservationRequest,
+    asked: Pin<Box<dyn Future<Output = StoreResult<Option<ReservationOutcome>>> + Send>>,
 }
 
 impl Reservation {
-    pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: Reserve) -> Self {
+    pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: ReservationRequest) -> Self {
         let store = Arc::clone(&deps.store);
         Self { reserve, asked: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
     }
 
-    /// Waits for the reply to the pending request; without one, for ever.
-    pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<Reserved>> {
+    /// Waits for the reply to the pending request; never completes without one.
+    pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<ReservationOutcome>> {
         match under_way {
             Some(Self { asked, .. }) => asked.await,
             None => std::future::pending().await,
@@ -36,18 +36,18 @@ impl Reservation {
     }
 
     /// Converts the reply to an input of the run.
-    pub fn heard(self, answer: StoreResult<Option<Reserved>>) -> Result<Input, End> {
+    pub fn into_input(self, answer: StoreResult<Option<ReservationOutcome>>) -> Result<Input, AttemptEnd> {
         match answer {
             Ok(Some(answer)) => Ok(Input::Reserved(self.reserve, answer)),
-            Ok(None) => Err(End::Fenced),
+            Ok(None) => Err(AttemptEnd::Fenced),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
-                Err(End::from(&error))
+                Err(AttemptEnd::from(&error))
             }
         }
     }
 
-    /// Waits for a reply that will not be used: what is granted is released by the write that follows.
+    /// Waits for a reply that will not be used: the next write releases the granted budget.
     pub async fn end(mut self, state: &mut RunState) {
         if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
             state.learn(&Input::Reserved(self.reserve, answer));

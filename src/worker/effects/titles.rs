@@ -1,5 +1,5 @@
-//! Titles made by models, once for a conversation: after its first turn with an answer, outside the run. After a failure, or at the
-//! end of the process, the first words stay.
+//! Model-made titles, once per conversation: after its first turn with an answer, outside the run. After a failure, or at the end of the
+//! process, the first words of the conversation stay its title.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,16 @@ use tracing::Instrument as _;
 use crate::domain::agent::TitlePolicy;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::run::FinishReason;
 use crate::engine::{RunState, cleaned_title, title_request};
-use crate::store::{StoreResult, TitleMade};
-use crate::worker::effects::one_answer::one_answer;
-use crate::worker::run::figures;
+use crate::store::{GeneratedTitle, StoreResult};
+use crate::support::trace;
+use crate::worker::effects::single_answer::one_answer;
+use crate::worker::run::run_metrics;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
-/// The most titles that are requested at a time. Beyond that, conversations wait for their next turn.
-const AT_A_TIME: usize = 16;
+/// The most concurrent requests for titles. Further conversations wait for their next turn.
+const MAX_CONCURRENT: usize = 16;
 
 #[derive(Clone)]
 pub struct Titles {
@@ -30,7 +32,7 @@ pub struct Titles {
 
 impl Default for Titles {
     fn default() -> Self {
-        Self { tasks: TaskTracker::new(), room: Arc::new(Semaphore::new(AT_A_TIME)), stop: CancellationToken::new() }
+        Self { tasks: TaskTracker::new(), room: Arc::new(Semaphore::new(MAX_CONCURRENT)), stop: CancellationToken::new() }
     }
 }
 
@@ -41,22 +43,25 @@ impl Titles {
             return;
         }
         let Some(request) = title_request(run, deps.ids.as_ref()) else { return };
-        let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { return };
+        let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else { return };
         let fence = &run.record.fence;
         let (owner, conversation) = (run.record.owner.clone(), fence.conversation_id.clone());
         let (run, is_budgeted) = (fence.run_id.clone(), run.record.profile.budget.is_shared());
-        let wanted = Wanted { owner, conversation, run, is_budgeted, request, patience: options.title_patience };
+        let wanted = TitleJob { owner, conversation, run, is_budgeted, request, time_limit: options.title_patience };
         let (deps, stop) = (deps.clone(), self.stop.clone());
         let task = async move {
-            let _place = place;
+            let _permit = permit;
             if let Err(error) = wanted.make(&deps, &stop).await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a conversation keeps its first words as its title");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "no title was made for a conversation; its first words stay"
+                );
             }
         };
-        self.tasks.spawn(task.in_current_span());
+        self.tasks.spawn(trace::within(trace::traceparent(), task).in_current_span());
     }
 
-    /// Cancels pending titles, and waits until nothing more is written.
+    /// Cancels pending titles, and waits until all writes have ended.
     pub async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -64,32 +69,36 @@ impl Titles {
     }
 }
 
-struct Wanted {
+struct TitleJob {
     owner: UserId,
     conversation: ConversationId,
     run: RunId,
     /// Whether the usage counts in a shared budget.
     is_budgeted: bool,
     request: ModelRequest,
-    patience: Duration,
+    time_limit: Duration,
 }
 
-impl Wanted {
+impl TitleJob {
     async fn make(self, deps: &WorkerDeps, stop: &CancellationToken) -> StoreResult<()> {
-        // From here on no title is made for this conversation again.
+        // After this claim, no other title is made for the conversation.
         let Some(was) = deps.store.claim_title(&self.owner, &self.conversation).await? else { return Ok(()) };
-        let Self { owner, conversation, run, is_budgeted, request, patience } = self;
+        let Self { owner, conversation, run, is_budgeted, request, time_limit } = self;
         let budget_of = is_budgeted.then(|| run.clone());
         let model = request.model.clone();
         let over = async {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => ModelError::new(ModelErrorKind::Unavailable, "the process ends"),
-                () = tokio::time::sleep(patience) => ModelError::new(ModelErrorKind::Timeout, "the title did not come in time"),
+                () = tokio::time::sleep(time_limit) => ModelError::new(ModelErrorKind::Timeout, "the title did not arrive in time"),
             }
         };
         let (finished, usage) = one_answer(deps, request, (run, conversation.clone()), over).await;
         let title = match finished {
+            Ok((message, _)) if message.finish_reason == Some(FinishReason::Length) => {
+                tracing::warn!("no title was made, because the model reached its output limit; the first words stay");
+                None
+            }
             Ok((message, _)) => cleaned_title(&message.text()),
             Err(error) => {
                 tracing::warn!(code = error.kind.code(), error = %error.message, "no title was made; the first words stay");
@@ -98,10 +107,18 @@ impl Wanted {
         };
         let outcome = if title.is_some() { "made" } else { "failed" };
         metrics::counter!("capstan_titles_total", "outcome" => outcome).increment(1);
-        figures::count_tokens(&usage);
+        run_metrics::count_tokens(&usage, &run_metrics::provider_label(&model));
         let usage = (usage.model_calls > 0).then_some(usage);
-        let made =
-            TitleMade { owner, conversation: conversation.clone(), was, title, model, usage, budget_of, now: deps.clock.now() };
+        let made = GeneratedTitle {
+            owner,
+            conversation: conversation.clone(),
+            was,
+            title,
+            model,
+            usage,
+            budget_of,
+            now: deps.clock.now(),
+        };
         let events = deps.store.finish_title(made).await?;
         deps.hub.publish(&conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
         Ok(())

@@ -1,8 +1,8 @@
-//! The tool calls that a driver has under way.
+//! The tool calls that a run driver has under way.
 //!
-//! Calls outlive the log that they began with: if the run is loaded again by the same worker, they continue, and write to the next
-//! log. A call ends with its outcome, is stopped, or is left: its server continues it, and the next claim asks for the result. What
-//! that means for the run is decided by the engine.
+//! Calls outlive the log that they began with: if the same worker reloads the run, they continue, and write to the next log. A call ends
+//! with its outcome, is stopped, or is detached: its server continues it, and the next claim asks for the result. Must not know the
+//! consequences for the run, which the engine decides.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,40 +16,40 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
-use crate::domain::run::handle::{Handle, Pause};
+use crate::domain::run::call_handle::{Handle, InputRequired};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
 use crate::support::failpoint;
-use crate::tools::CallPermit;
+use crate::tools::{CallControl, CallPermit};
 use crate::worker::context::WorkerContext;
-use crate::worker::effects::asker::Asker;
-use crate::worker::effects::content_keeper::ContentKeeper;
+use crate::worker::effects::elicitation::QuestionSender;
 use crate::worker::effects::progress;
-use crate::worker::effects::sampler::{Sampler, Spending};
-use crate::worker::leases::registry::Held;
+use crate::worker::effects::sampling::{Sampler, SamplingUsage};
+use crate::worker::effects::store_content::ContentStore;
+use crate::worker::leases::registry::ActiveLease;
 use crate::worker::log_writer::RunLog;
 
-/// How long a cancelled tool gets to report the outcome of its call.
+/// How long a cancelled tool may take to report the outcome of its call.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-type ToolFuture = Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
+type ToolFuture = Pin<Box<dyn Future<Output = (CallId, ToolResult)> + Send>>;
 
 /// The result of a call under way.
-pub enum ToolSays {
+pub enum ToolResult {
     Ended(ToolOutcome),
     Reconciled(Reconciled),
     /// The server needs input before it continues.
-    Pauses(Pause),
-    /// The server continues the call by itself.
-    Left,
+    Pauses(InputRequired),
+    /// The server continues the call as a task.
+    Detached,
 }
 
-/// The results of calls that were stopped.
+/// The results of stopped calls.
 #[derive(Default)]
-pub struct Stopped {
+pub struct StopResults {
     pub outcomes: Vec<(CallId, ToolOutcome)>,
-    /// Calls whose servers let go of them just then: they can be continued.
-    pub paused: Vec<(CallId, Pause)>,
+    /// Calls whose servers paused them at that moment: they can be continued.
+    pub paused: Vec<(CallId, InputRequired)>,
 }
 
 #[derive(Default)]
@@ -57,14 +57,14 @@ pub struct ToolCalls {
     under_way: FuturesUnordered<ToolFuture>,
     /// Calls whose result was not taken yet.
     ids: Vec<CallId>,
-    /// Results that came between attempts.
-    said: VecDeque<(CallId, ToolSays)>,
+    /// Results that arrived between attempts.
+    ready: VecDeque<(CallId, ToolResult)>,
     /// The current log.
     log: Option<watch::Sender<RunLog>>,
     stop: CancellationToken,
-    leave: CancellationToken,
-    has_left: bool,
-    spending: Spending,
+    detach_all: CancellationToken,
+    has_detached: bool,
+    spending: SamplingUsage,
 }
 
 impl ToolCalls {
@@ -76,8 +76,8 @@ impl ToolCalls {
         }
     }
 
-    /// Hands a call to its tool, or asks its server for the result of a task.
-    pub fn run(&mut self, context: &WorkerContext, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
+    /// Sends a call to its tool, or asks its server for the result of a task.
+    pub fn run(&mut self, context: &WorkerContext, state: &RunState, held: &ActiveLease, log: &RunLog, call: Arc<ToolCall>) {
         if self.ids.contains(&call.id) {
             return;
         }
@@ -86,9 +86,9 @@ impl ToolCalls {
         let tools = context.deps.tools.clone();
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
-        let (stop, leave) = (self.stop.clone(), self.leave.clone());
+        let (stop, detach_all) = (self.stop.clone(), self.detach_all.clone());
         let (held, self_stop) = (held.clone(), context.options.self_stop);
-        let asker = Asker {
+        let question_sender = QuestionSender {
             deps: context.deps.clone(),
             log: log.clone(),
             fence: held.fence.clone(),
@@ -104,31 +104,32 @@ impl ToolCalls {
             profile: Arc::clone(&state.record.profile),
             owner: owner.clone(),
             model: state.record.model().to_owned(),
-            window: state.said_window(),
+            window: state.agent_window(),
             tool: call.name.clone(),
             spending: self.spending.clone(),
         };
-        let keeper = ContentKeeper::new(&context.deps);
+        let content_store = ContentStore::new(&context.deps);
         let stopped = self.stop.clone();
+        let conversation = state.record.fence.conversation_id.clone();
         self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
             let id = call.id.clone();
             let Some(definition) = definition else {
-                return (id, ToolSays::Ended(ToolOutcome::failed("the tool is not among those of this run", 0)));
+                return (id, ToolResult::Ended(ToolOutcome::failed("this run has no such tool", 0)));
             };
-            failpoint::reached("C10");
-            // The process may have been stopped since the commit. It must not act when it wakes.
+            failpoint::hit("C10");
+            // The process may have been suspended since the commit. It must not act when it continues.
             if !held.is_fresh(self_stop) {
                 held.lost.cancel();
                 std::future::pending::<()>().await;
             }
-            // Cancelled when the call can be left to its server.
-            let by_itself = CancellationToken::new();
+            // Cancelled when the call can be detached.
+            let detachable = CancellationToken::new();
             if call.handle.as_ref().and_then(Handle::task).is_some() {
-                by_itself.cancel();
+                detachable.cancel();
             }
             let (progress, reports) = mpsc::channel(16);
-            let shown = progress::show(&log, &id, reports, Some((&asker, &sampler)), &by_itself);
+            let shown = progress::show(&log, &id, reports, Some((&question_sender, &sampler)), &detachable);
             // The lease is checked again at the moment of sending.
             let permit = CallPermit::new(stop, move || {
                 let is_held = held.is_fresh(self_stop);
@@ -136,27 +137,28 @@ impl ToolCalls {
                     held.lost.cancel();
                 }
                 is_held
-            });
-            let execution = tools.execute(&owner, &definition, &call, timeout, progress, permit);
+            })
+            .for_conversation(conversation);
+            let execution = tools.execute(&owner, &definition, &call, CallControl { timeout, progress, permit });
             // The reports end when the execution drops its sender; the outcome must not wait for them.
-            let carried_out = futures_util::future::join(execution, shown);
-            let may_leave = async {
-                by_itself.cancelled().await;
-                leave.cancelled().await;
+            let executed = futures_util::future::join(execution, shown);
+            let detached = async {
+                detachable.cancelled().await;
+                detach_all.cancelled().await;
             };
             let (mut outcome, pause) = tokio::select! {
                 biased;
-                carried_out = carried_out => carried_out,
-                () = may_leave => return (id, ToolSays::Left),
+                executed = executed => executed,
+                () = detached => return (id, ToolResult::Detached),
             };
-            // Before the outcome is decided on, because committed references need stored files.
-            keeper.keep(&owner, &mut outcome, &stopped).await;
-            failpoint::reached("C13");
-            (id, pause.map_or(ToolSays::Ended(outcome), ToolSays::Pauses))
+            // Before the engine decides about the outcome, because committed references need stored files.
+            content_store.store_content(&owner, &mut outcome, &stopped).await;
+            failpoint::hit("C13");
+            (id, pause.map_or(ToolResult::Ended(outcome), ToolResult::Pauses))
         }));
     }
 
-    /// Asks a server for the outcome of a call. Nothing is stored before: the next claim asks again.
+    /// Asks a server for the outcome of a call. Stores no request: the next claim asks again.
     pub fn reconcile(&mut self, context: &WorkerContext, state: &RunState, call: Arc<ToolCall>) {
         if self.ids.contains(&call.id) {
             return;
@@ -168,27 +170,27 @@ impl ToolCalls {
         let stop = self.stop.clone();
         self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
-            let said = match definition {
+            let reconciled = match definition {
                 Some(definition) => tools.reconcile(&owner, &definition, &call, timeout, stop).await,
-                None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
+                None => Reconciled::Unclear("this run has no such tool".to_owned()),
             };
-            failpoint::reached("reconciled");
-            (call.id.clone(), ToolSays::Reconciled(said))
+            failpoint::hit("reconciled");
+            (call.id.clone(), ToolResult::Reconciled(reconciled))
         }));
     }
 
-    /// Takes the usage of sampling that is not charged yet.
+    /// Returns and resets the usage of sampling that is not charged yet.
     pub fn take_spent(&self) -> Usage {
         self.spending.take()
     }
 
-    /// Returns usage that could not be charged.
-    pub fn give_back(&self, usage: Usage) {
-        self.spending.give_back(usage);
+    /// Adds usage back that could not be charged.
+    pub fn add_uncharged(&self, usage: Usage) {
+        self.spending.add_uncharged(usage);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.said.is_empty()
+        self.under_way.is_empty() && self.ready.is_empty()
     }
 
     /// Returns the calls whose result was not taken yet.
@@ -197,58 +199,58 @@ impl ToolCalls {
     }
 
     /// Waits for the next result.
-    pub async fn next(&mut self) -> Option<(CallId, ToolSays)> {
-        let next = match self.said.pop_front() {
-            Some(said) => Some(said),
+    pub async fn next(&mut self) -> Option<(CallId, ToolResult)> {
+        let next = match self.ready.pop_front() {
+            Some(result) => Some(result),
             None => self.under_way.next().await,
         };
-        self.has_left |= matches!(next, Some((_, ToolSays::Left)));
+        self.has_detached |= matches!(next, Some((_, ToolResult::Detached)));
         if let Some((id, _)) = &next {
             self.ids.retain(|known| known != id);
         }
         next
     }
 
-    /// Lets the calls continue until `over`, and keeps their results.
-    pub async fn go_on_until(&mut self, over: impl Future<Output = ()>) {
+    /// Lets the calls continue until `over` completes, and keeps their results.
+    pub async fn continue_until(&mut self, over: impl Future<Output = ()>) {
         tokio::pin!(over);
         loop {
             tokio::select! {
                 biased;
                 () = &mut over => return,
-                Some(said) = self.under_way.next() => self.said.push_back(said),
+                Some(result) = self.under_way.next() => self.ready.push_back(result),
             }
         }
     }
 
-    /// Leaves each call from now on as soon as its server continues it by itself.
-    pub fn leave(&self) {
-        self.leave.cancel();
+    /// Detaches each call from now on as soon as its server continues it as a task.
+    pub fn detach(&self) {
+        self.detach_all.cancel();
     }
 
-    /// Returns whether all calls that continue were left.
-    pub fn are_left(&self) -> bool {
-        self.has_left && self.is_empty()
+    /// Returns whether all remaining calls are detached.
+    pub fn all_detached(&self) -> bool {
+        self.has_detached && self.is_empty()
     }
 
-    /// Stops the tools, and collects the outcomes of their calls. The outcome of a call that does not reply in time, or that was
-    /// left, is unknown.
-    pub async fn stop(&mut self) -> Stopped {
+    /// Stops the tools, and collects the outcomes of their calls. The outcome of a call that does not reply in time, or that was detached,
+    /// is unknown.
+    pub async fn stop(&mut self) -> StopResults {
         self.stop.cancel();
         // Calls that wait for a writable log stop waiting.
         self.log = None;
-        let mut stopped = Stopped::default();
+        let mut stopped = StopResults::default();
         let deadline = tokio::time::sleep(STOP_LIMIT);
         tokio::pin!(deadline);
         while !self.is_empty() {
             tokio::select! {
                 biased;
-                Some((call, says)) = self.next() => match says {
-                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => {
+                Some((call, result)) = self.next() => match result {
+                    ToolResult::Ended(outcome) | ToolResult::Reconciled(Reconciled::Happened(outcome)) => {
                         stopped.outcomes.push((call, outcome));
                     }
-                    ToolSays::Pauses(pause) => stopped.paused.push((call, pause)),
-                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Left => {}
+                    ToolResult::Pauses(pause) => stopped.paused.push((call, pause)),
+                    ToolResult::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolResult::Detached => {}
                 },
                 () = &mut deadline => break,
             }

@@ -1,4 +1,4 @@
-//! Prepares the first decision about a claimed run: loads it, and asks for the facts that the engine needs.
+//! Prepares the first decision about a claimed run: loads it, and collects the facts that the engine needs.
 
 use std::sync::Arc;
 
@@ -14,39 +14,39 @@ use crate::domain::tool::approval::ApprovalMode;
 use crate::engine::{Input, RunFacts, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
-use crate::tools::contexts::ContextQuestion;
+use crate::tools::context_providers::ContextQuestion;
 use crate::worker::context::WorkerContext;
-use crate::worker::effects::pins;
-use crate::worker::leases::registry::Held;
+use crate::worker::effects::tool_reviews;
+use crate::worker::leases::registry::ActiveLease;
 use crate::worker::log_writer::RunLog;
-use crate::worker::run::attempt::{Carried, End};
+use crate::worker::run::attempt::{AttemptCarryOver, AttemptEnd};
 
-pub(in crate::worker) struct Ready {
+pub(in crate::worker) struct LoadedRun {
     pub state: Box<RunState>,
     pub log: RunLog,
     pub input: Input,
 }
 
 /// Loads a run, unless it is `known`, and its facts.
-pub(in crate::worker) async fn get_ready(
+pub(in crate::worker) async fn prepare_run(
     context: &WorkerContext,
-    held: &Held,
+    held: &ActiveLease,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    carried: &mut Carried,
-) -> Result<Ready, End> {
+    carried: &mut AttemptCarryOver,
+) -> Result<LoadedRun, AttemptEnd> {
     if carried.crashes >= SUSPECT_CRASHES
         && let Ok(Some(record)) = context.deps.store.load_bare(&held.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
-        // It ends with the first decision. Its workers may have died of what is loaded or done before that.
+        // Cleared by the first decision. The run's earlier workers may have crashed because of the data or calls before that.
         carried.attempt = record.attempt;
         carried.finished.extend(carried.tools.stop().await.outcomes);
         let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
         let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: carried.finished.clone() };
-        return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
+        return Ok(LoadedRun { state: Box::new(RunState::load(record)), log, input });
     }
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
@@ -54,34 +54,34 @@ pub(in crate::worker) async fn get_ready(
     };
     let mut record = match loaded {
         Ok(Some(record)) => record,
-        Ok(None) => return Err(End::Fenced),
+        Ok(None) => return Err(AttemptEnd::Fenced),
         Err(error) => {
             tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
-            return Err(End::from(&error));
+            return Err(AttemptEnd::from(&error));
         }
     };
-    failpoint::reached("C04-loaded");
+    failpoint::hit("C04-loaded");
     carried.attempt = record.attempt;
-    carried.suspected_since = carried.suspected_since.filter(|_| record.has_its_last_chance());
+    carried.suspected_since = carried.suspected_since.filter(|_| record.is_one_crash_before_poison());
     if failpoint::is_planted("unsafe-rerun") {
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
     record.profile = context.profiles.shared(record.profile);
-    // The cause of the claim stays until the run continues: the crash of its last worker has to be decided about.
+    // The cause of the claim stays until the run continues, because the crash of its last worker needs a decision.
     if let Some(cause) = cause.filter(|_| record.cause == ClaimCause::HandedBack) {
         record.cause = cause;
     }
     let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
     if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
-        // The tools are told before the run ends, so that their outcomes are known.
+        // The tools are stopped before the run ends, so that their outcomes are known.
         carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
     let mut state = RunState::load(record);
     let mut facts = RunFacts::default();
-    let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
+    let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| AttemptEnd::from(&error))?;
     if state.record.cancel_requested_by.is_some() {
-        // Cancelled just now.
+        // Cancelled at this moment.
         carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     if let Input::Claimed { finished, .. } = &mut input {
@@ -89,18 +89,18 @@ pub(in crate::worker) async fn get_ready(
     }
     facts.under_way = carried.tools.ids();
     facts.capacities = capacities(context, &state.record).await;
-    state.know(facts);
+    state.set_facts(facts);
     let state = Box::new(counted(state).await);
-    Ok(Ready { state, log, input })
+    Ok(LoadedRun { state, log, input })
 }
 
-/// Messages that joined meanwhile. Each signal repeats all of them, and there may be hundreds while an MCP server starts.
+/// Messages that joined meanwhile. Each signal repeats all of them, and hundreds may arrive while an MCP server starts.
 #[derive(Default)]
-struct Joined(Vec<Message>);
+struct JoinedMessages(Vec<Message>);
 
-impl Joined {
-    fn add(&mut self, told: Vec<Message>) {
-        for message in told {
+impl JoinedMessages {
+    fn add(&mut self, messages: Vec<Message>) {
+        for message in messages {
             if self.0.iter().all(|known| known.id != message.id) {
                 self.0.push(message);
             }
@@ -108,9 +108,9 @@ impl Joined {
     }
 }
 
-/// Finds out what the first decision is about. That may start MCP servers and ask context providers, so a cancellation does not
-/// wait for it: it is noted in the state, and the first decision ends the run. A run that has begun is not handed back from here,
-/// because a crash of its last worker has to be decided about first.
+/// Determines the input of the first decision. That may start MCP servers and request context providers, so a cancellation does not wait
+/// for it: the state stores it, and the first decision ends the run. A run that has begun is not handed back here, because a crash of its
+/// last worker needs a decision first.
 async fn first_input(
     context: &WorkerContext,
     state: &mut RunState,
@@ -119,9 +119,9 @@ async fn first_input(
 ) -> StoreResult<Input> {
     let is_new = state.record.tools.is_none();
     let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
-    let (mut joined, mut cancel_by) = (Joined::default(), None);
+    let (mut joined, mut cancel_by) = (JoinedMessages::default(), None);
     let instead = {
-        let found = find_out(context, &state.record, facts, &mut input);
+        let found = load_facts(context, &state.record, facts, &mut input);
         tokio::pin!(found);
         loop {
             let signal = tokio::select! {
@@ -148,9 +148,9 @@ async fn first_input(
     Ok(instead.unwrap_or(input))
 }
 
-async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
+async fn load_facts(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
     if record.cancel_requested_by.is_some() {
-        // It ends with the first decision.
+        // The first decision ends the run.
         return Ok(());
     }
     if record.tools.is_none()
@@ -161,18 +161,18 @@ async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFa
         tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
     }
     load_grants(context, record, facts, input).await.inspect_err(|error| {
-        tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
+        tracing::error!(error = error as &dyn std::error::Error, "the grants of the run could not be loaded");
     })?;
-    pins::hold(&context.deps, &context.options, &context.accepted, facts, input).await?;
-    load_surroundings(context, record, facts, input).await;
+    tool_reviews::withhold_changed_tools(&context.deps, &context.options, &context.accepted, facts, input).await?;
+    load_prompt_facts(context, record, facts, input).await;
     Ok(())
 }
 
-/// Loads the facts of the system prompt. Context providers are asked once in a turn: their answers are stored with the run.
-async fn load_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
+/// Loads the facts of the system prompt. Context providers are requested once per turn: their texts are stored with the run.
+async fn load_prompt_facts(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
-    // The run's first event names the MCP servers with incomplete tools, even if the model is not told.
+    // The run's first event names the MCP servers with incomplete tools, even if the model does not see them.
     let servers = match profile.prompt.tool_notes {
         ToolNotes::Off if record.tools.is_some() => Vec::new(),
         ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => context.deps.tools.notes(owner).await,
@@ -218,7 +218,7 @@ async fn capacities(context: &WorkerContext, record: &RunRecord) -> Vec<(String,
     capacities
 }
 
-/// Counts the tokens of the run's messages on a blocking thread: the first count of a long conversation takes long.
+/// Counts the tokens of the run's messages on a blocking thread, because the first count of a long conversation is slow.
 async fn counted(state: RunState) -> RunState {
     if !counts_tokens(&state) {
         return state;
@@ -237,7 +237,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_has_joined_is_kept_once_however_often_it_is_told() {
+    fn repeated_join_signal_is_kept_once() {
         let message = |id: u32| -> Message {
             let uuid = "0198c0de-0000-7000-8000-";
             serde_json::from_value(json!({
@@ -247,7 +247,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let mut joined = Joined::default();
+        let mut joined = JoinedMessages::default();
         joined.add(vec![message(1)]);
         joined.add(vec![message(1), message(2)]);
         joined.add(vec![message(1), message(2)]);

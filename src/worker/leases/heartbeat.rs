@@ -1,14 +1,14 @@
-//! Keeps leases alive, gives up runs whose lease cannot be kept, and releases orphaned claims.
+//! Renews leases, drops runs whose lease cannot be renewed, and releases orphaned claims.
 //!
-//! An orphaned claim is a lease that the database granted to this node and that no driver here was given: the reply to the claim
-//! was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
-//! by a drain; otherwise it would expire and count as a crash. A reply that comes after the release harms nothing: its driver loads
-//! the run before it asks a model, and a void fence loads nothing. The lease of a driver that has ended is no orphaned claim, since
-//! that driver may have crashed: it expires.
+//! An orphaned claim is a lease that the database granted to this node, and of which no driver of this process knows: the reply to the
+//! claim was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
+//! by a drain; otherwise it would expire and count as a crash. A reply that arrives after the release is harmless: its driver loads the run
+//! before it asks a model, and a void fence loads no run. The lease of a driver that has ended is no orphaned claim, since that driver may
+//! have crashed: it expires.
 //!
-//! A run that is given up because the database is away has not crashed its worker: the database is told so as soon as it answers,
-//! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, or a run that stalls its
-//! worker would be tried for ever.
+//! If a run is dropped because the database is unavailable, its worker has not crashed: the worker reports it as soon as the database
+//! answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report it, or a run that blocks its
+//! worker would be retried for ever.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -26,8 +26,8 @@ use crate::worker::{WorkerDeps, WorkerOptions};
 /// A lease that expired this long ago may still be renewed if no other worker claimed the run.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or could not be renewed for
-/// `self_stop` by the monotonic clock, is lost: its driver stops at once and writes nothing more.
+/// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or whose lease could not be renewed for
+/// `self_stop` by the monotonic clock, is lost: its driver stops at once and writes no more.
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
     let mut tick = tokio::time::interval(options.renew);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -38,7 +38,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
         let round = async {
             tick.tick().await;
             renew(deps, options, registry, &database).await;
-            // Second, because leases that are still held are more urgent.
+            // After the renewal, because leases that are still held are more urgent.
             give_up(deps, registry).await;
         };
         tokio::select! {
@@ -53,18 +53,19 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
 /// The state of the database, by its replies to renewals.
 #[derive(Default)]
 struct Database {
-    /// The last renewal has failed.
-    is_away: AtomicBool,
+    /// Whether the last renewal failed.
+    last_renewal_failed: AtomicBool,
     /// When the pending renewal was sent.
-    asked_at: Mutex<Option<Instant>>,
+    pending_since: Mutex<Option<Instant>>,
 }
 
 impl Database {
-    /// Returns whether the database prevents renewals: it failed, or has not answered for `limit` while this process was awake
-    /// since `awake_since`.
-    fn keeps_waiting(&self, limit: Duration, awake_since: Instant) -> bool {
-        let asked_at = *lock(&self.asked_at);
-        self.is_away.load(Ordering::Relaxed) || asked_at.is_some_and(|asked_at| asked_at.max(awake_since).elapsed() > limit)
+    /// Returns whether the database prevents renewals: it failed, or has not answered for `limit` while this process was running since
+    /// `awake_since`.
+    fn is_unresponsive(&self, limit: Duration, awake_since: Instant) -> bool {
+        let pending_since = *lock(&self.pending_since);
+        self.last_renewal_failed.load(Ordering::Relaxed)
+            || pending_since.is_some_and(|pending_since| pending_since.max(awake_since).elapsed() > limit)
     }
 }
 
@@ -72,11 +73,11 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     let (ended, held) = (registry.ended(), registry.all());
     let sent_at = Instant::now();
     let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
-    *lock(&database.asked_at) = Some(sent_at);
+    *lock(&database.pending_since) = Some(sent_at);
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
-    *lock(&database.asked_at) = None;
-    // Without a lease to renew, the reply says nothing about the leases that come next.
-    database.is_away.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
+    *lock(&database.pending_since) = None;
+    // Without a lease to renew, the reply is no evidence for later leases.
+    database.last_renewal_failed.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
     match answer {
         Ok(Renewal { renewed, unnamed }) => {
             let took = sent_at.elapsed();
@@ -84,7 +85,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                 tracing::warn!(
                     took_ms = millis(took),
                     runs = fences.len(),
-                    "leases were renewed late: the database is slow, and runs are given up if it becomes slower"
+                    "leases were renewed late: the database is slow, and the worker drops runs if it becomes slower"
                 );
             }
             let renewed: HashSet<_> = renewed.into_iter().collect();
@@ -103,45 +104,48 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
         Err(error) if !fences.is_empty() => {
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
         }
-        Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "orphaned claims could not be looked for"),
+        Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "orphaned claims could not be searched for"),
     }
 }
 
-/// Gives up the orphaned claims among `unnamed` that are at least as old as `age`.
+/// Records the orphaned claims among `unnamed` that are at least as old as `age`, for their release.
 fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration) {
     let old = unnamed.into_iter().filter(|lease| lease.age >= age).map(|lease| lease.fence);
     let orphaned: Vec<_> = old.filter(|fence| registry.is_orphaned(fence)).collect();
     if !orphaned.is_empty() {
-        tracing::warn!(runs = orphaned.len(), "releasing orphaned claims: their leases were granted and the replies lost");
+        tracing::warn!(
+            runs = orphaned.len(),
+            "releasing orphaned claims: the database granted their leases and the replies were lost"
+        );
         registry.keep_given_up(orphaned);
     }
 }
 
-/// Gives up what is left at the end of the worker: runs that drivers gave up, and orphaned claims of any age, since no reply is
+/// Releases the remaining claims at the end of the worker: runs that drivers dropped, and orphaned claims of any age, since no reply is
 /// awaited any more.
 pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
     give_up(deps, registry).await;
-    // Names no lease, so that no lease of a run that cannot be handed back is extended.
+    // Renews no lease, so that no lease of a run that cannot be handed back is extended.
     if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
         keep_orphaned(registry, renewal.unnamed, Duration::ZERO);
     }
     give_up(deps, registry).await;
 }
 
-/// Tells the database about runs that were given up although their worker lives, and about orphaned claims.
+/// Reports to the database the runs that were dropped although their worker has not crashed, and the orphaned claims.
 async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     let fences = registry.take_given_up();
     if fences.is_empty() {
         return;
     }
-    let told = fences.len();
+    let before = fences.len();
     let left = match deps.store.give_up_leases(&fences).await {
         // Nearly always empty, so a linear search is enough.
         Ok(left) => fences.into_iter().filter(|fence| left.contains(&fence.run_id)).collect(),
         Err(_) => fences,
     };
-    if told > left.len() {
-        tracing::info!(runs = told - left.len(), "runs that were given up can be claimed");
+    if before > left.len() {
+        tracing::info!(runs = before - left.len(), "dropped runs are in the queue again");
         deps.hub.queue_signal().notify();
     }
     registry.keep_given_up(left);
@@ -155,15 +159,15 @@ async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database
     loop {
         tick.tick().await;
         if looked_at.elapsed() > pace * 3 {
-            // The process was stopped, or blocked by one of its runs: the database is not to blame for that time.
+            // The process was suspended, or blocked by one of its runs: the database did not cause that time.
             awake_since = Instant::now();
         }
         looked_at = Instant::now();
         for run in registry.all() {
             if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
-                run.span.in_scope(|| tracing::warn!("lease not renewed in time, giving the run up"));
-                if database.keeps_waiting(options.renew, awake_since) {
-                    run.excuse();
+                run.span.in_scope(|| tracing::warn!("lease not renewed in time, dropping the run"));
+                if database.is_unresponsive(options.renew, awake_since) {
+                    run.mark_lost_to_outage();
                 } else {
                     run.lost.cancel();
                 }

@@ -1,7 +1,8 @@
-//! The claims of this process: leases, heartbeat, control signals, and the sweep for expired leases.
+//! The claims of this process: leases, heartbeat, control signals, and the sweep for expired leases. Must not
+//! know how a run is driven.
 
 pub(super) mod claimed;
-pub(super) mod control;
+pub(super) mod control_signals;
 pub(super) mod heartbeat;
 pub(super) mod registry;
 pub(super) mod sweeper;

@@ -1,4 +1,4 @@
-//! The runs that this process has claimed.
+//! The registry of the runs that this process has claimed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ use crate::support::locks::lock;
 
 /// A claimed run, as the heartbeat and the control task see it.
 #[derive(Clone)]
-pub struct Held {
+pub struct ActiveLease {
     pub fence: Fence,
-    /// Cancelled when the run is no longer ours: stop at once and write nothing.
+    /// Cancelled when this process no longer holds the run: stop at once and write no more.
     pub lost: CancellationToken,
     /// The run's span, for log lines of other tasks.
     pub span: Span,
@@ -31,54 +31,54 @@ pub struct Held {
 
 struct Lease {
     renewed_at: Mutex<Instant>,
-    /// A write that gives up the lease, or its fence, is pending.
+    /// Whether a write that gives up the lease, or its fence, is pending.
     let_go: AtomicBool,
-    /// The lease was lost because the database was away.
+    /// Whether the lease was lost because the database was unavailable.
     is_excused: AtomicBool,
 }
 
-impl Held {
-    /// Notes a renewal whose request was sent at `at`.
+impl ActiveLease {
+    /// Stores the time of a renewal, whose request was sent at `at`.
     pub fn renewed(&self, at: Instant) {
         *lock(&self.lease.renewed_at) = at;
     }
 
-    /// Returns whether the lease was renewed less than `limit` ago, by the monotonic clock. By this a process that was stopped
-    /// detects that it must not act.
+    /// Returns whether the lease was renewed less than `limit` ago, by the monotonic clock. A process that was suspended detects this way
+    /// that it must not act.
     pub fn is_fresh(&self, limit: Duration) -> bool {
         lock(&self.lease.renewed_at).elapsed() < limit
     }
 
-    /// Notes whether the driver is about to give the lease up, or to continue under another fence.
-    pub fn lets_go(&self, whether: bool) {
+    /// Sets whether the driver is about to give the lease up, or to continue under another fence.
+    pub fn set_releasing(&self, whether: bool) {
         self.lease.let_go.store(whether, Ordering::Release);
     }
 
-    /// Returns whether the lease under this fence may be gone because its holder gave it up. If not, the next write tells.
+    /// Returns whether the lease under this fence may have ended because its holder gave it up. If not, the next write detects it.
     pub fn is_letting_go(&self) -> bool {
         self.lease.let_go.load(Ordering::Acquire)
     }
 
-    /// Takes the run from its driver, because the database is away, or the run could not be handed back at the end of the worker.
-    pub fn excuse(&self) {
+    /// Takes the run from its driver, because the database is unavailable, or the run could not be handed back at the end of the worker.
+    pub fn mark_lost_to_outage(&self) {
         self.lease.is_excused.store(true, Ordering::Release);
         self.lost.cancel();
     }
 
-    /// Passes a signal to the driver. If its mailbox is full, the next poll repeats the signal.
-    pub fn tell(&self, signal: ControlSignal) {
+    /// Sends a signal to the driver. If its mailbox is full, the next poll repeats the signal.
+    pub fn send_signal(&self, signal: ControlSignal) {
         let _ = self.control.try_send(Box::new(signal));
     }
 }
 
 #[derive(Clone, Default)]
 pub struct Registry {
-    /// Ordered, so that what is done to all of them is reproducible.
-    runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
-    /// Fences that were given up although this process lives, which the database does not know yet.
+    /// Ordered, so that actions on all of them are reproducible.
+    runs: Arc<Mutex<BTreeMap<RunId, ActiveLease>>>,
+    /// Fences that this process gave up without a crash, which the database does not know yet.
     given_up: Arc<Mutex<Vec<Fence>>>,
-    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: the driver
-    /// may have crashed, and then the lease has to expire.
+    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: the driver may have
+    /// crashed, and then the lease has to expire.
     ended: Arc<Mutex<EndedRuns>>,
 }
 
@@ -86,12 +86,12 @@ pub struct Registry {
 pub type EndedRuns = BTreeMap<RunId, i64>;
 
 impl Registry {
-    /// Adds a run that was claimed by a request sent at `claimed_at`. Dropping the guard removes it, also after a panic of its
-    /// driver: the lease then expires.
+    /// Adds a run that was claimed by a request sent at `claimed_at`. Dropping the guard removes it, also after a panic of its driver: the
+    /// lease then expires.
     ///
-    /// A process may claim a run again that it lost without noticing, and a handed-over claim may arrive after that. The claim with
-    /// the higher epoch counts, and the other one is lost from the beginning.
-    pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
+    /// A process may claim a run again that it lost without noticing, and a handed-over claim may arrive after that. The claim with the
+    /// higher epoch applies, and the other one is lost from the start.
+    pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (ActiveLeaseGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let lost = CancellationToken::new();
         let lease = Arc::new(Lease {
@@ -99,7 +99,7 @@ impl Registry {
             let_go: AtomicBool::new(false),
             is_excused: AtomicBool::new(false),
         });
-        let held = Held { fence, lost, span, control, lease };
+        let held = ActiveLease { fence, lost, span, control, lease };
         match lock(&self.runs).entry(held.fence.run_id.clone()) {
             Entry::Vacant(free) => {
                 free.insert(held.clone());
@@ -107,14 +107,14 @@ impl Registry {
             Entry::Occupied(newer) if newer.get().fence.epoch > held.fence.epoch => held.lost.cancel(),
             Entry::Occupied(mut older) => older.insert(held.clone()).lost.cancel(),
         }
-        (HeldGuard { registry: self.clone(), held }, mailbox)
+        (ActiveLeaseGuard { registry: self.clone(), held }, mailbox)
     }
 
-    pub fn all(&self) -> Vec<Held> {
+    pub fn all(&self) -> Vec<ActiveLease> {
         lock(&self.runs).values().cloned().collect()
     }
 
-    /// Returns the runs that were [excused](Held::excuse) and whose drivers have ended, once.
+    /// Returns the runs that were [excused](ActiveLease::mark_lost_to_outage) and whose drivers have ended, once.
     pub fn take_given_up(&self) -> Vec<Fence> {
         let mut given_up = std::mem::take(&mut *lock(&self.given_up));
         // A later claim may have the same epoch, if both were made within a microsecond, or the clock was set back.
@@ -123,7 +123,7 @@ impl Registry {
         given_up
     }
 
-    /// Adds fences that the database has to be told of.
+    /// Adds fences that must be reported to the database.
     pub fn keep_given_up(&self, fences: Vec<Fence>) {
         let mut given_up = lock(&self.given_up);
         for fence in fences {
@@ -138,8 +138,8 @@ impl Registry {
         lock(&self.ended).clone()
     }
 
-    /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the request for `unnamed`. A `named` run is kept:
-    /// a run that is ending is in both for a moment, and the database does not return named leases.
+    /// Removes the runs of `ended` whose leases have ended. `ended` is from before the request for `unnamed`. A `named` run is kept: a run
+    /// that is ending is in both for a moment, and the database does not return named leases.
     pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
         let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
         let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
@@ -149,7 +149,7 @@ impl Registry {
         });
     }
 
-    /// Returns whether no driver of this process was ever given this claim.
+    /// Returns whether no driver of this process ever had this claim.
     pub fn is_orphaned(&self, fence: &Fence) -> bool {
         // In this order: a driver that ends enters the second before it leaves the first.
         let is_held = lock(&self.runs).contains_key(&fence.run_id);
@@ -160,19 +160,19 @@ impl Registry {
         lock(&self.runs).len()
     }
 
-    pub fn get(&self, run: &RunId) -> Option<Held> {
+    pub fn get(&self, run: &RunId) -> Option<ActiveLease> {
         lock(&self.runs).get(run).cloned()
     }
 }
 
 /// Keeps a run in the registry.
-pub struct HeldGuard {
+pub struct ActiveLeaseGuard {
     registry: Registry,
-    pub held: Held,
+    pub held: ActiveLease,
 }
 
-impl HeldGuard {
-    /// Continues under a newer fence of the same claim. A concurrent renewal uses the one or the other.
+impl ActiveLeaseGuard {
+    /// Continues under a newer fence of the same claim. A concurrent renewal uses either fence.
     pub fn continue_under(&mut self, fence: Fence) {
         let mut runs = lock(&self.registry.runs);
         if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.held.fence) {
@@ -182,7 +182,7 @@ impl HeldGuard {
     }
 }
 
-impl Drop for HeldGuard {
+impl Drop for ActiveLeaseGuard {
     fn drop(&mut self) {
         let fence = &self.held.fence;
         // The fence may have been raised, and the reply lost.
@@ -254,7 +254,7 @@ mod tests {
     async fn raised_fence_of_an_ended_driver_is_not_orphaned() {
         let registry = Registry::default();
         let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
-        guard.held.lets_go(true);
+        guard.held.set_releasing(true);
         drop(guard);
         assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)));
     }

@@ -1,4 +1,4 @@
-//! Ranks tools by words: BM25 over names, descriptions and the names of parameters.
+//! Lexical ranking of tools: BM25 over names, descriptions and the names of parameters.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::tool::ToolDefinition;
-use crate::support::words::{distinct, search_terms};
+use crate::support::search_words::{distinct, search_terms};
 
-/// The most tools in all cached indexes together: some tens of megabytes.
-const REMEMBERED: u64 = 20_000;
+/// The most tools in all cached indexes: some tens of megabytes.
+const CACHED_TOOLS: u64 = 20_000;
 
-/// The most terms of a query. Few queries have more that any tool knows.
+/// The most terms of a query. More terms rarely improve the ranking.
 const MAX_TERMS: usize = 256;
 
 type SetHash = [u8; 32];
@@ -25,12 +25,12 @@ pub(super) struct Lexical(Cache<SetHash, Arc<Index>>);
 impl Default for Lexical {
     fn default() -> Self {
         let size = |_: &SetHash, index: &Arc<Index>| u32::try_from(index.names.len()).unwrap_or(u32::MAX);
-        Self(Cache::builder().max_capacity(REMEMBERED).weigher(size).eviction_policy(EvictionPolicy::lru()).build())
+        Self(Cache::builder().max_capacity(CACHED_TOOLS).weigher(size).eviction_policy(EvictionPolicy::lru()).build())
     }
 }
 
 impl Lexical {
-    /// Returns the names of the tools, the best match first, and by name among equals.
+    /// Returns the names of the tools, the best match first; equal matches are sorted by name.
     pub(super) fn order(&self, query: &str, tools: &[Arc<ToolDefinition>]) -> Vec<String> {
         self.index(tools).order(query)
     }
@@ -101,14 +101,14 @@ impl Index {
     }
 }
 
-/// Returns names by score, the highest first, and by name among equals.
+/// Returns names by score, the highest first; equal scores are sorted by name.
 pub(super) fn by_score<'n>(scored: impl Iterator<Item = (f32, &'n String)>) -> Vec<String> {
     let mut scored: Vec<(f32, &String)> = scored.collect();
     scored.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| one.1.cmp(other.1)));
     scored.into_iter().map(|(_, name)| name.clone()).collect()
 }
 
-/// Returns the text that a tool is found by. Its name, which contains its server's, counts twice.
+/// Returns the indexed text of a tool. Its name, which contains its server's, counts twice.
 fn text(tool: &ToolDefinition) -> String {
     let parameters = tool.parameters.get("properties").and_then(|properties| properties.as_object());
     let mut text = format!("{0} {0} {1}", tool.name, tool.description);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_alike_stands_by_name() {
+    fn equal_scores_are_sorted_by_name() {
         let mut expected: Vec<String> = tools().iter().map(|tool| tool.name.clone()).collect();
         expected.sort();
         assert_eq!(Lexical::default().order("", &tools()), expected);
@@ -175,10 +175,10 @@ mod tests {
         let mut changed = tools();
         Arc::make_mut(&mut changed[0]).description.push('!');
         assert!(!Arc::ptr_eq(&first, &lexical.index(&changed)));
-        let many: Vec<_> = (0..REMEMBERED - 3).map(|n| tool(&format!("t{n}"), "")).collect();
+        let many: Vec<_> = (0..CACHED_TOOLS - 3).map(|n| tool(&format!("t{n}"), "")).collect();
         lexical.index(&many);
         let held = lexical.0.weighted_size();
-        assert!(held <= REMEMBERED, "{held}");
+        assert!(held <= CACHED_TOOLS, "{held}");
         assert!(!Arc::ptr_eq(&first, &lexical.index(&set)));
     }
 

@@ -1,6 +1,6 @@
-//! Ranks tools by what a user says: by vectors, if an embedding model answers in time, and else by words.
+//! Ranks tools for a user's message: by vectors if an embedding model answers in time, else lexically.
 //!
-//! Owns the caches of vectors and indexes. A run never fails because of ranking.
+//! Owns the caches of vectors and indexes. Must not fail a run, or know what its tools do.
 
 mod lexical;
 mod vectors;
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::domain::ids::UserId;
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
+use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::provider::embeddings::Embedders;
 
 use lexical::Lexical;
 use vectors::Vectors;
 
-/// The most tools that are ranked, which bounds the cost of one run; further ones follow unranked. Five servers of the largest kind
-/// offer as many.
+/// The most tools that are ranked, which limits the cost of one run; further ones follow unranked. Five servers of the largest size offer
+/// as many.
 const MAX_RANKED: usize = 5_000;
 
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub struct EmbeddingSource {
     /// As `provider/name`.
     pub model: String,
     /// The time limit for all vectors of a run.
-    pub patience: Duration,
+    pub time_limit: Duration,
     pub texts_per_request: usize,
     /// The size of the cache of vectors.
     pub cache_bytes: usize,
@@ -43,15 +43,15 @@ impl Ranker {
         Self { lexical: Lexical::default(), vectors: source.map(Vectors::new) }
     }
 
-    /// The names of the tools, the fittest for `query` first.
+    /// Returns the names of the tools, the best match for `query` first.
     pub async fn rank(&self, owner: &UserId, query: &str, mut tools: Vec<Arc<ToolDefinition>>) -> RankedTools {
         tools.truncate(MAX_RANKED);
         let ranked = match self.by_meaning(owner, query, &tools).await {
-            Some(names) => RankedTools { by: ChosenBy::Semantic, names },
-            None => RankedTools { by: ChosenBy::Lexical, names: self.lexical.order(query, &tools) },
+            Some(names) => RankedTools { by: SelectionMethod::Semantic, names },
+            None => RankedTools { by: SelectionMethod::Lexical, names: self.lexical.order(query, &tools) },
         };
         metrics::counter!("capstan_tool_rankings_total", "by" => ranked.by.as_str()).increment(1);
-        tracing::debug!(by = ranked.by.as_str(), tools = tools.len(), "tools were put in order");
+        tracing::debug!(by = ranked.by.as_str(), tools = tools.len(), "tools ranked");
         ranked
     }
 
@@ -62,9 +62,9 @@ impl Ranker {
             Ok(names) => Some(names),
             Err(error) => {
                 metrics::counter!("capstan_embedding_failures_total", "code" => error.kind.code()).increment(1);
-                if !error.not_asked {
+                if !error.request_not_sent {
                     let (code, error) = (error.kind.code(), error.message);
-                    tracing::warn!(code, error, "tools are ranked by words: there are no vectors");
+                    tracing::warn!(code, error, "tools are ranked lexically, because no vectors are available");
                 }
                 None
             }

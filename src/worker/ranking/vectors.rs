@@ -1,7 +1,7 @@
-//! Ranks tools by meaning: the cosine between vectors of the user's words and of tools' descriptions.
+//! Semantic ranking of tools: the cosine between vectors of the user's message and of tools' descriptions.
 //!
-//! A tool's vector is requested once per endpoint and definition. Vectors that came before a timeout stay in the cache for the next
-//! run. Endpoints are told apart by owner: vectors of one user's endpoint are never used for another's runs.
+//! A tool's vector is requested once per endpoint and definition. Vectors that arrived before a timeout stay in the cache for the next run.
+//! Endpoints are distinguished by owner: vectors of one user's endpoint are never used for another's runs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +21,11 @@ use crate::domain::tool::ToolDefinition;
 use crate::provider::embeddings::Embedder;
 use crate::support::locks::lock;
 
-/// How long an endpoint that failed is not asked: otherwise each run would wait for it again.
-const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// The cool-down of an endpoint after a failure, because otherwise each run would wait for it again.
+const COOL_DOWN: Duration = Duration::from_secs(30);
 
 /// The most endpoints whose state is kept.
-const PLACES: usize = 1_000;
+const MAX_ENDPOINTS: usize = 1_000;
 
 type Key = [u8; 32];
 type Vector = Arc<[f32]>;
@@ -33,12 +33,12 @@ type Vector = Arc<[f32]>;
 pub(super) struct Vectors {
     source: EmbeddingSource,
     cache: Cache<Key, Vector>,
-    places: Mutex<HashMap<String, Place>>,
+    endpoints: Mutex<HashMap<String, EndpointState>>,
 }
 
 #[derive(Default, Clone)]
-struct Place {
-    /// Held by the run that requests vectors of tools, since others would request the same ones.
+struct EndpointState {
+    /// Locked by the run that requests vectors of tools, since others would request the same ones.
     asking: Arc<tokio::sync::Mutex<()>>,
     failed: Option<Instant>,
 }
@@ -48,48 +48,49 @@ impl Vectors {
         let size = |_: &Key, vector: &Vector| u32::try_from(size(vector)).unwrap_or(u32::MAX);
         let capacity = source.cache_bytes as u64;
         let cache = Cache::builder().max_capacity(capacity).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
-        Self { source, cache, places: Mutex::default() }
+        Self { source, cache, endpoints: Mutex::default() }
     }
 
-    /// Returns the names of the tools, the nearest first. Fails if vectors are missing after the time limit; with `not_asked`, if
-    /// the endpoint failed lately.
+    /// Returns the names of the tools, the nearest first. Fails if vectors are missing after the time limit; with `request_not_sent`, if the
+    /// endpoint failed recently.
     pub(super) async fn order(
         &self,
         owner: &UserId,
         query: &str,
         tools: &[Arc<ToolDefinition>],
     ) -> Result<Vec<String>, ModelError> {
-        let patience = self.source.patience;
-        let late = |_| ModelError::new(ModelErrorKind::Timeout, &format!("vectors took longer than {} ms", patience.as_millis()));
+        let time_limit = self.source.time_limit;
+        let late = |_| ModelError::new(ModelErrorKind::Timeout, &format!("vectors took longer than {} ms", time_limit.as_millis()));
         let began = Instant::now();
-        let found = tokio::time::timeout(patience, self.source.embedders.embedder(owner, &self.source.model));
+        let found = tokio::time::timeout(time_limit, self.source.embedders.embedder(owner, &self.source.model));
         let embedder = found.await.map_err(late)??;
-        if let Some(failed) = self.place(&embedder.place).failed.filter(|failed| failed.elapsed() < LEFT_ALONE) {
-            let left = LEFT_ALONE.saturating_sub(failed.elapsed()).as_secs();
-            let mut error = ModelError::new(ModelErrorKind::Unavailable, &format!("is left alone for {left} s"));
-            error.not_asked = true;
+        if let Some(failed) = self.endpoint_state(&embedder.endpoint_id).failed.filter(|failed| failed.elapsed() < COOL_DOWN) {
+            let left = COOL_DOWN.saturating_sub(failed.elapsed()).as_secs();
+            let mut error =
+                ModelError::new(ModelErrorKind::Unavailable, &format!("failed recently and is not asked for another {left} s"));
+            error.request_not_sent = true;
             return Err(error);
         }
         let (sent, came) = (AtomicBool::new(false), AtomicBool::new(false));
-        let left = patience.saturating_sub(began.elapsed());
+        let left = time_limit.saturating_sub(began.elapsed());
         let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, (&sent, &came))).await;
         let scored = scored.map_err(late).and_then(|scored| scored);
-        // A run that only waited for another one knows nothing of the endpoint, and an endpoint that refuses a text works.
+        // A run that only waited for another one has no evidence about the endpoint, and an endpoint that refuses a text works.
         let is_refused = scored.as_ref().is_err_and(|error| error.kind == ModelErrorKind::InvalidRequest);
         if sent.load(Ordering::Relaxed)
-            && let Some(place) = lock(&self.places).get_mut(&embedder.place)
+            && let Some(endpoint) = lock(&self.endpoints).get_mut(&embedder.endpoint_id)
         {
-            place.failed = (scored.is_err() && !is_refused && !came.load(Ordering::Relaxed)).then(Instant::now);
+            endpoint.failed = (scored.is_err() && !is_refused && !came.load(Ordering::Relaxed)).then(Instant::now);
         }
         Ok(by_score(scored?.into_iter().zip(tools.iter().map(|tool| &tool.name))))
     }
 
-    fn place(&self, name: &str) -> Place {
-        let mut places = lock(&self.places);
-        if places.len() >= PLACES && !places.contains_key(name) {
-            places.retain(|_, place| Arc::strong_count(&place.asking) > 1);
+    fn endpoint_state(&self, name: &str) -> EndpointState {
+        let mut endpoints = lock(&self.endpoints);
+        if endpoints.len() >= MAX_ENDPOINTS && !endpoints.contains_key(name) {
+            endpoints.retain(|_, endpoint| Arc::strong_count(&endpoint.asking) > 1);
         }
-        places.entry(name.to_owned()).or_default().clone()
+        endpoints.entry(name.to_owned()).or_default().clone()
     }
 
     async fn scored(
@@ -102,7 +103,7 @@ impl Vectors {
         let texts: Vec<String> = tools.iter().map(|tool| format!("{}: {}", tool.name, tool.description)).collect();
         let keys: Vec<Key> = texts.iter().map(|text| key(embedder, text)).collect();
         let mut known = self.known(&keys);
-        let asking = self.place(&embedder.place).asking;
+        let asking = self.endpoint_state(&embedder.endpoint_id).asking;
         let _asking = if known.len() < texts.len() { Some(asking.lock().await) } else { None };
         // Another run may have requested them meanwhile.
         if known.len() < texts.len() {
@@ -122,7 +123,7 @@ impl Vectors {
             let mut vectors = vectors.vectors.into_iter().map(unit);
             let query = match asked.take() {
                 Some(query) => query,
-                None => vectors.next().ok_or_else(|| bad("no vector came"))?,
+                None => vectors.next().ok_or_else(|| malformed("the answer has too few vectors"))?,
             };
             asked = Some(query);
             let new: Vec<(Key, Vector)> = batch.iter().map(|(key, _)| *key).zip(vectors).collect();
@@ -130,12 +131,12 @@ impl Vectors {
             self.cache.run_pending_tasks();
             known.extend(new);
         }
-        let asked = asked.ok_or_else(|| bad("no vector came"))?;
+        let asked = asked.ok_or_else(|| malformed("the answer has too few vectors"))?;
         let scores: Option<Vec<f32>> = keys.iter().map(|key| dot(&asked, known.get(key)?)).collect();
         scores.ok_or_else(|| {
             // The model now returns other vectors under the same name: the cached ones are useless.
             keys.iter().for_each(|key| self.cache.invalidate(key));
-            bad("vectors have different numbers of dimensions")
+            malformed("vectors have different dimensions")
         })
     }
 
@@ -144,13 +145,13 @@ impl Vectors {
     }
 }
 
-fn bad(why: &str) -> ModelError {
+fn malformed(why: &str) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, why)
 }
 
 fn key(embedder: &Embedder, text: &str) -> Key {
     let mut hash = Sha256::new();
-    for part in [embedder.place.as_str(), &embedder.model, text] {
+    for part in [embedder.endpoint_id.as_str(), &embedder.model, text] {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }

@@ -1,4 +1,4 @@
-//! The state that attempts to drive a run pass on, and the ways in which an attempt ends.
+//! The state that one attempt to drive a run passes to the next, and the ways in which an attempt ends.
 
 use tokio::time::Instant;
 
@@ -7,39 +7,39 @@ use crate::domain::tool::ToolOutcome;
 use crate::store::StoreError;
 use crate::worker::context::WorkerContext;
 use crate::worker::effects::tool_calls::ToolCalls;
-use crate::worker::leases::registry::HeldGuard;
+use crate::worker::leases::registry::ActiveLeaseGuard;
 use crate::worker::log_writer::LogError;
 
 /// The end of an attempt to drive a run.
-pub(in crate::worker) enum End {
+pub(in crate::worker) enum AttemptEnd {
     /// The run has ended, or was released.
     Over,
     /// The fence is void: another claim has the run, or none.
     Fenced,
     Reload,
-    /// The rows cannot be read or written, perhaps for ever.
+    /// The rows cannot be read or written, perhaps permanently.
     Broken,
 }
 
-impl From<&StoreError> for End {
+impl From<&StoreError> for AttemptEnd {
     fn from(error: &StoreError) -> Self {
         if error.is_transient() { Self::Reload } else { Self::Broken }
     }
 }
 
-impl From<LogError> for End {
+impl From<LogError> for AttemptEnd {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Fenced => Self::Fenced,
             LogError::Store(error) => Self::from(error.as_ref()),
-            LogError::Unheard | LogError::Stopped => Self::Reload,
+            LogError::MessageJoined | LogError::Stopped => Self::Reload,
         }
     }
 }
 
 /// State that an attempt carries over to the next one.
 #[derive(Default)]
-pub(in crate::worker) struct Carried {
+pub(in crate::worker) struct AttemptCarryOver {
     /// Outcomes of calls that could not be stored.
     pub finished: Vec<(CallId, ToolOutcome)>,
     /// Number of the attempt; 0 if the run was never loaded.
@@ -48,25 +48,32 @@ pub(in crate::worker) struct Carried {
     pub tools: ToolCalls,
     /// The crash count of the run.
     pub crashes: u32,
-    /// When a suspected run was claimed that is not cleared yet.
+    /// When the suspected run was claimed, until it is cleared.
     pub suspected_since: Option<Instant>,
 }
 
 /// Raises the fence of a run after a write whose outcome is unknown: afterwards the write is stored, or never will be.
-pub(in crate::worker) async fn raise_fence(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
-    // Until the reply comes, a renewal under the old fence finds no lease, which does not mean that the run is lost: the fence may
-    // have been raised, and is asked for again before anything else.
-    guard.held.lets_go(true);
+pub(in crate::worker) async fn raise_fence(
+    context: &WorkerContext,
+    guard: &mut ActiveLeaseGuard,
+    attempt: u32,
+) -> Result<(), AttemptEnd> {
+    // Until the reply arrives, a renewal under the old fence finds no lease. That does not mean that the run is lost: the fence may have
+    // been raised, and is requested again first.
+    guard.held.set_releasing(true);
     match context.deps.store.raise_fence(&guard.held.fence, attempt).await {
         Ok(Some(fence)) => {
             guard.continue_under(fence);
-            guard.held.lets_go(false);
+            guard.held.set_releasing(false);
             Ok(())
         }
-        Ok(None) => Err(End::Fenced),
+        Ok(None) => Err(AttemptEnd::Fenced),
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
-            Err(End::from(&error))
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the fence of the run could not be raised; the worker retries"
+            );
+            Err(AttemptEnd::from(&error))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Drives one claimed run: loads it, asks the engine for decisions, commits them, and executes their commands.
 //!
-//! `select!` only finds out what happened; the engine decides what it means. Whenever the rows may differ from the state in memory,
-//! the driver loads them again and continues from there, as after a crash.
+//! `select!` only detects events; the engine decides their consequences. Whenever the rows may differ from the state in memory, the driver
+//! reloads them and continues from there, as after a crash.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -17,33 +17,33 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelRequest, Usage};
 use crate::domain::run::RunStatus;
-use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
 use crate::domain::run::change::{Change, ReleaseCause};
 use crate::domain::run::record::{ClaimCause, RunRecord};
 use crate::domain::tool::tool_filter::RankedTools;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
-use crate::engine::{Command, Decision, Durability, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
+use crate::engine::{Command, Decision, DecisionEnvironment, Durability, Input, PartialAnswer, RunState, decide, tool_query};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 use crate::worker::context::WorkerContext;
 use crate::worker::effects::model_call::{ModelCall, sendable_request};
 use crate::worker::effects::reservation::Reservation;
-use crate::worker::effects::tool_calls::{Stopped, ToolCalls, ToolSays};
-use crate::worker::leases::claimed::{Ready, get_ready};
-use crate::worker::leases::registry::{Held, HeldGuard};
+use crate::worker::effects::tool_calls::{StopResults, ToolCalls, ToolResult};
+use crate::worker::leases::claimed::{LoadedRun, prepare_run};
+use crate::worker::leases::registry::{ActiveLease, ActiveLeaseGuard};
 use crate::worker::log_writer::{LogError, RunLog};
-use crate::worker::run::attempt::{Carried, End, raise_fence};
+use crate::worker::run::attempt::{AttemptCarryOver, AttemptEnd, raise_fence};
 use crate::worker::run::ending;
-use crate::worker::run::figures;
+use crate::worker::run::run_metrics::{self, StepMetrics};
 
-/// How often a run's rows may be unreadable or unwritable, for other reasons than an unavailable database, before the run is given
-/// up: each further attempt would ask the model again.
-const MAX_STRIKES: u32 = 5;
+/// How often a run's rows may be unreadable or unwritable, for other reasons than an unavailable database, before the run is failed: each
+/// further attempt would ask the model again.
+const MAX_ROW_FAILURES: u32 = 5;
 
-/// Drives the run until it has ended, was released, or is no longer ours. `record` is the loaded run, if it is known.
+/// Drives the run until it has ended, was released, or is no longer held. `record` is the loaded run, if it is known.
 pub async fn drive(
     context: &WorkerContext,
-    guard: &mut HeldGuard,
+    guard: &mut ActiveLeaseGuard,
     mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
     crashes: u32,
     mut record: Option<Box<RunRecord>>,
@@ -52,14 +52,14 @@ pub async fn drive(
     let mut strikes = 0;
     let mut cause = None;
     let suspected_since = (crashes >= SUSPECT_CRASHES).then(Instant::now);
-    let mut carried = Carried { crashes, suspected_since, ..Carried::default() };
+    let mut carried = AttemptCarryOver { crashes, suspected_since, ..AttemptCarryOver::default() };
     let lost = guard.held.lost.clone();
     loop {
-        // Nothing new begins in the last attempt: it hands the run back.
+        // No step begins in the last attempt: it hands the run back.
         let is_last = context.stop_now.is_cancelled();
-        // Each attempt has its own log and fence: late writes of the one before are fenced.
+        // Each attempt has its own log and fence: late writes of the previous one are fenced.
         let fenced = CancellationToken::new();
-        // Unwritten events of an ended attempt are dropped: nothing would follow on them.
+        // Unwritten events of an ended attempt are dropped, because their consequences would be missing.
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
@@ -76,25 +76,25 @@ pub async fn drive(
             end = one => end,
         };
         match end {
-            End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => {
+            AttemptEnd::Over | AttemptEnd::Fenced => return,
+            AttemptEnd::Broken if strikes + 1 >= MAX_ROW_FAILURES => {
                 carried.finished.extend(carried.tools.stop().await.outcomes);
                 return Box::pin(ending::give_up(context, guard, carried.attempt, carried.finished)).await;
             }
-            End::Reload | End::Broken if is_last => {
+            AttemptEnd::Reload | AttemptEnd::Broken if is_last => {
                 drop(carried.tools.stop().await);
-                // Giving up the lease takes less time than handing the run back, and counts no crash either.
-                return guard.held.excuse();
+                // Giving up the lease is faster than handing the run back, and counts no crash either.
+                return guard.held.mark_lost_to_outage();
             }
-            End::Reload | End::Broken => {
-                strikes += u32::from(matches!(end, End::Broken));
-                // The rows tell how far the run has come. As long as the lease can be kept, the run is still ours.
+            AttemptEnd::Reload | AttemptEnd::Broken => {
+                strikes += u32::from(matches!(end, AttemptEnd::Broken));
+                // The rows show the progress of the run. As long as the lease can be renewed, the run is still held.
                 cause = Some(ClaimCause::Reload);
                 tokio::select! {
                     biased;
                     () = lost.cancelled() => return,
                     () = context.stop_now.cancelled() => {}
-                    () = carried.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
+                    () = carried.tools.continue_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
@@ -102,31 +102,31 @@ pub async fn drive(
     }
 }
 
-/// A suspected run is cleared when it has lived for so many leases and then completes a step: with the defaults a minute.
+/// A suspected run is cleared if it then completes a step, after this many leases: a minute by default.
 const CLEARED_AFTER_LEASES: u32 = 6;
 
-const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
+const UNSENDABLE: &str = "the run failed: the server built a request that no provider accepts, and did not send it";
 
 async fn attempt(
     context: &WorkerContext,
-    held: &Held,
+    held: &ActiveLease,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    carried: &mut Carried,
-) -> End {
+    carried: &mut AttemptCarryOver,
+) -> AttemptEnd {
     // Boxed, because loading needs much stack, which a run that streams would keep.
-    let ready = Box::pin(get_ready(context, held, mailbox, known, cause, fenced, carried)).await;
-    let Ready { state, log, mut input } = match ready {
+    let ready = Box::pin(prepare_run(context, held, mailbox, known, cause, fenced, carried)).await;
+    let LoadedRun { state, log, mut input } = match ready {
         Ok(ready) => ready,
         Err(end) => return end,
     };
-    let mut drive = Drive {
+    let mut drive = RunDriver {
         context,
         held,
         loaded_at: Instant::now(),
-        step_began: Instant::now(),
+        step: StepMetrics::default(),
         state,
         log,
         model: None,
@@ -137,7 +137,7 @@ async fn attempt(
         reserving: None,
         tools: std::mem::take(&mut carried.tools),
         draining: false,
-        is_unsure: cause.is_some(),
+        has_failed_writes: cause.is_some(),
         finished: &mut carried.finished,
         suspected_since: &mut carried.suspected_since,
     };
@@ -163,35 +163,35 @@ async fn attempt(
 
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
-struct Drive<'a> {
+struct RunDriver<'a> {
     context: &'a WorkerContext,
-    held: &'a Held,
+    held: &'a ActiveLease,
     loaded_at: Instant,
-    step_began: Instant,
+    step: StepMetrics,
     state: Box<RunState>,
     log: RunLog,
     model: Option<ModelCall>,
-    /// The end of the model call, if it came before the commit that it began with.
+    /// The end of the model call, if it precedes the commit that it began with.
     answered: Option<Result<(), ModelError>>,
     /// Usage of failed model calls that no write has charged yet.
     spent: Usage,
-    /// The request breaks the rules that providers have in common, and was not sent.
+    /// Whether the request violates the rules that all providers share, and was not sent.
     is_unsendable: bool,
     ranking: Option<Ranking>,
     reserving: Option<Reservation>,
     tools: ToolCalls,
     draining: bool,
-    /// Writes have failed and none has succeeded since: nothing begins before one does. Otherwise a store that can be read but not
-    /// written would make each attempt ask the model again.
-    is_unsure: bool,
+    /// Whether writes have failed and none has succeeded since: no command begins before one does. Otherwise a store that can be read but
+    /// not written would make each attempt ask the model again.
+    has_failed_writes: bool,
     /// Outcomes that could not be stored. The next attempt uses them, so that they do not become unknown.
     finished: &'a mut Vec<(CallId, ToolOutcome)>,
     suspected_since: &'a mut Option<Instant>,
 }
 
-impl Drive<'_> {
+impl RunDriver<'_> {
     /// Decides, commits, and starts the commands.
-    async fn follow(&mut self, input: Input) -> ControlFlow<End> {
+    async fn follow(&mut self, input: Input) -> ControlFlow<AttemptEnd> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
         let of_tools = self.tools.take_spent();
         self.spent.add(of_tools);
@@ -202,17 +202,17 @@ impl Drive<'_> {
             match self.write(&decision, request).await {
                 Ok(()) => break (decision, calls_model),
                 // A message has joined: the same input is decided again with it.
-                Err(LogError::Unheard) => {
-                    if let Err(end) = Box::pin(self.hear()).await {
-                        self.not_stored(input, of_tools);
+                Err(LogError::MessageJoined) => {
+                    if let Err(end) = Box::pin(self.load_joined_messages()).await {
+                        self.keep_for_next_attempt(input, of_tools);
                         return ControlFlow::Break(end);
                     }
                 }
                 Err(error) => {
-                    self.not_stored(input, of_tools);
+                    self.keep_for_next_attempt(input, of_tools);
                     return ControlFlow::Break(match error {
-                        // An earlier write has failed, which tells whether another attempt may help.
-                        LogError::Stopped if self.log.is_broken_for_good() => End::Broken,
+                        // An earlier write has failed, which shows whether another attempt may help.
+                        LogError::Stopped if self.log.is_broken_permanently() => AttemptEnd::Broken,
                         error => error.into(),
                     });
                 }
@@ -220,21 +220,21 @@ impl Drive<'_> {
         };
         self.finished.clear();
         self.spent = Usage::default();
-        self.reached_after(&decision, tool_finished, calls_model);
+        self.hit_failpoints(&decision, tool_finished, calls_model);
         if self.suspected_since.is_some_and(|since| since.elapsed() >= self.context.options.lease * CLEARED_AFTER_LEASES)
             && decision.events.iter().any(|event| matches!(event, EventBody::StepCompleted { .. }))
         {
             Box::pin(self.clear()).await;
         }
-        // The profile's last words are no answer.
+        // The profile's `final_text` is no answer.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
             self.context.titles.begin(&self.context.deps, &self.context.options, &self.state);
         }
         for command in decision.commands {
             match command {
-                Command::Stop => return ControlFlow::Break(End::Over),
-                // Taken out before, and under way.
+                Command::Stop => return ControlFlow::Break(AttemptEnd::Over),
+                // Taken out of the decision before, and under way.
                 Command::CallModel(_) => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
@@ -245,37 +245,36 @@ impl Drive<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Keeps for the next attempt what only this one knows.
-    fn not_stored(&mut self, input: Input, of_tools: Usage) {
+    /// Keeps the facts of this attempt for the next one.
+    fn keep_for_next_attempt(&mut self, input: Input, of_tools: Usage) {
         self.finished.extend(input.into_outcomes());
-        self.tools.give_back(of_tools);
+        self.tools.add_uncharged(of_tools);
     }
 
-    /// Returns whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt. A
-    /// repeatable call is made again there, and a call whose server has had a round of it may have taken effect.
+    /// Returns whether a call that was cancelled unsent would have an unknown outcome for the next attempt. A repeatable call is made again
+    /// there, and a call whose server had an earlier round of it may have taken effect.
     fn is_lost_unsent(&self, id: &CallId) -> bool {
         // With `rerun`, an earlier attempt may have sent the call.
         let is_rerun = self.state.record.profile.on_unknown == OnUnknown::Rerun;
         !is_rerun && self.state.record.call(id).is_some_and(|call| !call.replay.may_repeat() && call.handle.is_none())
     }
 
-    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the
-    /// decision, and a decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written
-    /// with the next one.
+    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the decision, and a
+    /// decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written with the next one.
     async fn write(&mut self, decision: &Decision, request: Option<Box<ModelRequest>>) -> Result<(), LogError> {
         let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
         if finishes {
-            failpoint::reached("C22");
+            failpoint::hit("C22");
         }
         if decision.changes.iter().any(|change| matches!(change, Change::Summarize(_))) {
-            failpoint::reached("C26");
+            failpoint::hit("C26");
         }
-        self.held.lets_go(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
+        self.held.set_releasing(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
         if decision.events.is_empty() && decision.changes.is_empty() {
             return Ok(());
         }
-        let (now, later) = if self.is_unsure { (None, request) } else { (request, None) };
-        let is_behind = decision.durability == Durability::Behind && !self.is_unsure;
+        let (now, later) = if self.has_failed_writes { (None, request) } else { (request, None) };
+        let is_behind = decision.durability == Durability::Behind && !self.has_failed_writes;
         let applies_now = now.is_some() || is_behind;
         if applies_now {
             self.state.apply(&decision.changes);
@@ -285,11 +284,11 @@ impl Drive<'_> {
         }
         if is_behind {
             self.log.append(&decision.events, decision.changes.clone());
-            figures::count(decision, &mut self.step_began);
+            run_metrics::count(decision, &mut self.step);
             return Ok(());
         }
         let Self { log, model, answered, .. } = self;
-        let talk = async {
+        let receive_answer = async {
             if model.is_some() && answered.is_none() {
                 *answered = Some(run_model(model, answered, log).await);
             }
@@ -298,16 +297,16 @@ impl Drive<'_> {
         tokio::select! {
             biased;
             result = log.commit(&decision.events, decision.changes.clone()) => result?,
-            never = talk => match never {},
+            never = receive_answer => match never {},
         }
-        self.is_unsure = false;
+        self.has_failed_writes = false;
         if !applies_now {
             self.state.apply(&decision.changes);
         }
         if let Some(request) = later {
             self.call_model(*request);
         }
-        figures::count(decision, &mut self.step_began);
+        run_metrics::count(decision, &mut self.step);
         Ok(())
     }
 
@@ -320,61 +319,60 @@ impl Drive<'_> {
         }
     }
 
-    /// Reads the messages that have joined the run. If there are none, the rows differ from the state, and deciding again would not
-    /// help.
-    async fn hear(&mut self) -> Result<(), End> {
+    /// Reads the messages that have joined the run. If there are none, the rows differ from the state, and deciding again would not help.
+    async fn load_joined_messages(&mut self) -> Result<(), AttemptEnd> {
         let known = self.state.record.joined;
         let run = std::slice::from_ref(&self.held.fence.run_id);
-        let signals = self.context.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
+        let signals = self.context.deps.store.control_signals(run).await.map_err(|_| AttemptEnd::Reload)?;
         for message in signals.into_iter().flat_map(|signal| signal.joined) {
             self.state.learn(&Input::Joined(message));
         }
-        if self.state.record.joined == known { Err(End::Reload) } else { Ok(()) }
+        if self.state.record.joined == known { Err(AttemptEnd::Reload) } else { Ok(()) }
     }
 
-    /// Starts nothing new: calls under way may end, then the run is handed back.
+    /// Starts no step and no call: calls under way may end, then the run is handed back.
     fn drain(&mut self) {
         self.draining = true;
-        self.tools.leave();
+        self.tools.detach();
         self.state.learn(&Input::Draining);
     }
 
     fn decide(&mut self, input: Input) -> Decision {
-        let surroundings = Surroundings {
+        let environment = DecisionEnvironment {
             now: self.context.deps.clock.now(),
             ids: self.context.deps.ids.as_ref(),
             elapsed_ms: self.elapsed_ms(),
             spent: self.spent,
         };
-        decide(&mut self.state, input, &surroundings)
+        decide(&mut self.state, input, &environment)
     }
 
     fn elapsed_ms(&self) -> u64 {
         self.state.record.elapsed_ms.saturating_add(crate::worker::leases::heartbeat::millis(self.loaded_at.elapsed()))
     }
 
-    /// Names the boundary that was just passed, for tests that kill the process there.
-    fn reached_after(&self, decision: &Decision, tool_finished: bool, calls_model: bool) {
+    /// Hits the failpoint of the boundary that was just passed.
+    fn hit_failpoints(&self, decision: &Decision, tool_finished: bool, calls_model: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
-            failpoint::reached("C23");
+            failpoint::hit("C23");
         }
         let waits = |change: &Change| matches!(change, Change::Release { cause: ReleaseCause::Waiting, .. });
         if decision.changes.iter().any(waits) {
-            failpoint::reached("C19");
+            failpoint::hit("C19");
         }
         if calls_model {
-            failpoint::reached(if tool_finished { "C15" } else { "C05" });
+            failpoint::hit(if tool_finished { "C15" } else { "C05" });
         }
         for _ in decision.commands.iter().filter(|command| matches!(command, Command::RunTool(_))) {
-            failpoint::reached("C09");
+            failpoint::hit("C09");
         }
         if tool_finished && !self.tools.is_empty() {
-            failpoint::reached("C14");
+            failpoint::hit("C14");
         }
     }
 
     fn call_model(&mut self, request: ModelRequest) {
-        // A process that was stopped may have lost the run while it slept: it must not ask on its behalf.
+        // A process that was suspended may have lost the run meanwhile, and must not ask a model for it.
         if !self.held.is_fresh(self.context.options.self_stop) {
             self.held.lost.cancel();
             return;
@@ -384,6 +382,7 @@ impl Drive<'_> {
             self.is_unsendable = true;
             return;
         };
+        self.step.provider = run_metrics::provider_label(&request.model);
         self.model = Some(ModelCall::new(self.context, &self.state, request));
     }
 
@@ -394,110 +393,112 @@ impl Drive<'_> {
         self.ranking = Some(Box::pin(async move { ranker.rank(&owner, &query, tools).await }));
     }
 
-    fn reserve(&mut self, reserve: Reserve) {
+    fn reserve(&mut self, reserve: ReservationRequest) {
         let (fence, owner) = (self.held.fence.clone(), self.state.record.owner.clone());
         self.reserving = Some(Reservation::ask(&self.context.deps, fence, owner, reserve));
     }
 
-    /// Waits for the reservation that is under way, whose grant will not be used.
+    /// Waits for the pending reservation, whose grant will not be used.
     async fn abandon_reservation(&mut self) {
-        if let Some(asked) = self.reserving.take() {
-            asked.end(&mut self.state).await;
+        if let Some(reservation) = self.reserving.take() {
+            reservation.end(&mut self.state).await;
         }
     }
 
-    async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
+    async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<AttemptEnd, Input> {
         loop {
             let is_idle = self.tools.is_empty() && self.ranking.is_none() && self.reserving.is_none();
-            if self.model.is_none() && (self.tools.are_left() || self.draining && is_idle) {
+            if self.model.is_none() && (self.tools.all_detached() || self.draining && is_idle) {
                 return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
             }
             let happened = self.wait(mailbox).await;
             match happened {
-                Happened::Ranked(ranked) => {
+                DriverEvent::Ranked(ranked) => {
                     self.ranking = None;
                     return ControlFlow::Continue(Input::ToolsRanked(ranked));
                 }
-                Happened::Reserved(answer) => {
-                    let Some(asked) = self.reserving.take() else { continue };
-                    return match asked.heard(answer) {
+                DriverEvent::Reserved(answer) => {
+                    let Some(reservation) = self.reserving.take() else { continue };
+                    return match reservation.into_input(answer) {
                         Ok(input) => ControlFlow::Continue(input),
                         Err(end) => ControlFlow::Break(end),
                     };
                 }
-                Happened::Model(result) => return self.model_done(result),
-                Happened::Tool(call, ToolSays::Ended(outcome)) => {
+                DriverEvent::Model(result) => return self.model_done(result),
+                DriverEvent::Tool(call, ToolResult::Ended(outcome)) => {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
                 }
-                Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
-                Happened::Tool(call, ToolSays::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
-                Happened::Tool(_, ToolSays::Left) => {}
-                // Loading the run again reports the damage, and ends the run.
-                Happened::Signal(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
-                    return ControlFlow::Break(End::Broken);
+                DriverEvent::Tool(call, ToolResult::Reconciled(reconciled)) => {
+                    return ControlFlow::Continue(Input::Reconciled(call, reconciled));
                 }
-                Happened::Signal(signal) => {
+                DriverEvent::Tool(call, ToolResult::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
+                DriverEvent::Tool(_, ToolResult::Detached) => {}
+                // Reloading the run reports the damage, and ends the run.
+                DriverEvent::Signal(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
+                    return ControlFlow::Break(AttemptEnd::Broken);
+                }
+                DriverEvent::Signal(signal) => {
                     if let Some(input) = Box::pin(self.on_signal(signal)).await {
                         return ControlFlow::Continue(input);
                     }
                 }
-                Happened::Unsendable => {
+                DriverEvent::Unsendable => {
                     self.is_unsendable = false;
                     return ControlFlow::Continue(Input::GivenUp { why: UNSENDABLE.to_owned(), stopped: Vec::new() });
                 }
-                Happened::TimedOut => {
-                    let partial = self.hang_up();
+                DriverEvent::TimedOut => {
+                    let partial = self.abort_model_call();
                     Box::pin(self.abandon_reservation()).await;
                     let stopped = Box::pin(self.end_tools()).await;
                     return ControlFlow::Continue(Input::TimedOut { partial, stopped });
                 }
-                Happened::Draining => {
+                DriverEvent::Draining => {
                     self.drain();
-                    // Between steps nothing is under way, and the run is handed back at once.
+                    // Between steps no call is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
                         Box::pin(self.abandon_reservation()).await;
                         return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
                     }
                 }
-                Happened::StopNow => {
+                DriverEvent::StopNow => {
                     self.drain();
-                    self.hang_up();
+                    self.abort_model_call();
                     Box::pin(self.abandon_reservation()).await;
-                    // Calls without an outcome stay `started`: the next attempt judges them by their class.
-                    let Stopped { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
+                    // Calls without an outcome stay `started`: the next attempt judges them by their replay class.
+                    let StopResults { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(id, outcome)| match outcome.state {
                         ToolCallState::Cancelled => self.is_lost_unsent(id),
                         state => matches!(state, ToolCallState::Done | ToolCallState::Failed),
                     });
                     return ControlFlow::Continue(Input::Drain { stopped, paused });
                 }
-                Happened::Broken if self.log.is_broken_for_good() => return ControlFlow::Break(End::Broken),
-                Happened::Broken => return ControlFlow::Break(End::Reload),
+                DriverEvent::Broken if self.log.is_broken_permanently() => return ControlFlow::Break(AttemptEnd::Broken),
+                DriverEvent::Broken => return ControlFlow::Break(AttemptEnd::Reload),
             }
         }
     }
 
-    async fn wait(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Happened {
+    async fn wait(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> DriverEvent {
         let limit = self.state.record.profile.max_run_ms;
         let left = Duration::from_millis(limit.saturating_sub(self.elapsed_ms()));
         let log = &self.log;
         tokio::select! {
             biased;
-            () = log.broken().cancelled() => Happened::Broken,
-            () = std::future::ready(()), if self.is_unsendable => Happened::Unsendable,
-            Some(signal) = mailbox.recv() => Happened::Signal(signal),
-            () = self.context.stop_now.cancelled() => Happened::StopNow,
-            () = self.context.drain.cancelled(), if !self.draining => Happened::Draining,
-            () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
-            ranked = in_order(&mut self.ranking), if self.ranking.is_some() => Happened::Ranked(ranked),
-            answer = Reservation::answer(&mut self.reserving), if self.reserving.is_some() => Happened::Reserved(answer),
-            result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
-            Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, says),
+            () = log.broken().cancelled() => DriverEvent::Broken,
+            () = std::future::ready(()), if self.is_unsendable => DriverEvent::Unsendable,
+            Some(signal) = mailbox.recv() => DriverEvent::Signal(signal),
+            () = self.context.stop_now.cancelled() => DriverEvent::StopNow,
+            () = self.context.drain.cancelled(), if !self.draining => DriverEvent::Draining,
+            () = tokio::time::sleep(left), if limit > 0 => DriverEvent::TimedOut,
+            ranked = in_order(&mut self.ranking), if self.ranking.is_some() => DriverEvent::Ranked(ranked),
+            answer = Reservation::answer(&mut self.reserving), if self.reserving.is_some() => DriverEvent::Reserved(answer),
+            result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => DriverEvent::Model(result),
+            Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => DriverEvent::Tool(call, says),
         }
     }
 
-    fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<End, Input> {
-        let Some(call) = self.model.take() else { return ControlFlow::Break(End::Reload) };
+    fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<AttemptEnd, Input> {
+        let Some(call) = self.model.take() else { return ControlFlow::Break(AttemptEnd::Reload) };
         let deps = &self.context.deps;
         let spent = call.spent();
         let now = deps.clock.now();
@@ -515,7 +516,8 @@ impl Drive<'_> {
             Ok((message, turn, closing)) => Input::ModelFinished { message, turn, closing },
             Err(error) => {
                 tracing::warn!(run.id = %self.held.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
-                metrics::counter!("capstan_model_failures_total", "code" => error.kind.code()).increment(1);
+                let provider = self.step.provider.clone();
+                metrics::counter!("capstan_model_failures_total", "provider" => provider, "code" => error.kind.code()).increment(1);
                 self.spent.add(spent);
                 if error.over_total_limit { Input::ModelCut { error, partial } } else { Input::ModelFailed(error) }
             }
@@ -524,31 +526,30 @@ impl Drive<'_> {
 
     async fn on_signal(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
         if let Some(by) = signal.cancel_by {
-            failpoint::reached("C20");
-            let partial = self.hang_up();
+            failpoint::hit("C20");
+            let partial = self.abort_model_call();
             self.abandon_reservation().await;
             let stopped = self.end_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
         let known = &self.state.record.history;
         let joined = signal.joined.into_iter().find(|message| known.iter().all(|other| other.id != message.id))?;
-        // One at a time: further ones come with the next control signal.
+        // One at a time: further ones arrive with the next control signal.
         self.context.deps.hub.notify_control(&self.held.fence.run_id);
         Some(Input::Joined(joined))
     }
 
-    /// Drops the model call, which closes the provider's connection, and returns what was shown of it. The next write charges its
-    /// usage.
-    fn hang_up(&mut self) -> Option<PartialAnswer> {
+    /// Drops the model call, which closes the provider's connection, and returns its shown part. The next write charges its usage.
+    fn abort_model_call(&mut self) -> Option<PartialAnswer> {
         let call = self.model.take()?;
         self.spent.add(call.given_up());
         call.into_partial(self.context.deps.clock.now())
     }
 
-    /// Stops the tools under way, because the run ends, and collects the outcomes of their calls. A call that waits for a server's
-    /// question may have taken effect before: its outcome is unknown.
+    /// Stops the tools under way, because the run ends, and collects the outcomes of their calls. A call that waits for a server's question
+    /// may have taken effect before: its outcome is unknown.
     async fn end_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
-        let Stopped { outcomes: mut stopped, paused: _ } = self.tools.stop().await;
+        let StopResults { outcomes: mut stopped, paused: _ } = self.tools.stop().await;
         for call in self.state.record.calls.iter().filter(|call| call.state == ToolCallState::Started) {
             if stopped.iter().all(|(id, _)| *id != call.id) {
                 let mut outcome = ToolOutcome::failed("the call was stopped; it may or may not have taken effect", 0);
@@ -560,11 +561,11 @@ impl Drive<'_> {
     }
 }
 
-enum Happened {
+enum DriverEvent {
     Ranked(RankedTools),
-    Reserved(StoreResult<Option<Reserved>>),
+    Reserved(StoreResult<Option<ReservationOutcome>>),
     Model(Result<(), ModelError>),
-    Tool(CallId, ToolSays),
+    Tool(CallId, ToolResult),
     Signal(Box<ControlSignal>),
     TimedOut,
     Draining,
@@ -588,7 +589,7 @@ async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {
     }
 }
 
-/// Continues the model call, or returns its result if it is over.
+/// Continues the model call, or returns its result if it has ended.
 async fn run_model(
     model: &mut Option<ModelCall>,
     answered: &mut Option<Result<(), ModelError>>,

@@ -11,31 +11,31 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::RunStatus;
 use crate::domain::run::change::Change;
 use crate::domain::tool::ToolOutcome;
-use crate::engine::{Input, RunState, Surroundings, decide};
+use crate::engine::{DecisionEnvironment, Input, RunState, decide};
 use crate::worker::context::WorkerContext;
-use crate::worker::leases::registry::HeldGuard;
+use crate::worker::leases::registry::ActiveLeaseGuard;
 use crate::worker::log_writer::LogError;
-use crate::worker::run::attempt::{End, raise_fence};
+use crate::worker::run::attempt::{AttemptEnd, raise_fence};
 
-const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
+const GIVEN_UP: &str = "the run failed, because its rows could not be read or written";
 
-/// Ends a run that cannot be continued: regularly if that can be written, or else by a write that needs only its fence. `finished`
-/// are outcomes that the attempt of that number could not store.
+/// Ends a run that cannot be continued: regularly if that can be written, else by a write that needs only its fence. `finished` contains
+/// outcomes that the given attempt could not store.
 pub(in crate::worker) async fn give_up(
     context: &WorkerContext,
-    guard: &mut HeldGuard,
+    guard: &mut ActiveLeaseGuard,
     attempt: u32,
     finished: Vec<(CallId, ToolOutcome)>,
 ) {
-    tracing::error!("the run is given up: its rows cannot be read or written");
+    tracing::error!("the run fails: its rows cannot be read or written");
     loop {
-        match end_whole(context, guard, attempt, &finished).await {
-            End::Over | End::Fenced => return,
-            End::Broken => break,
-            End::Reload => tokio::select! {
+        match end_regularly(context, guard, attempt, &finished).await {
+            AttemptEnd::Over | AttemptEnd::Fenced => return,
+            AttemptEnd::Broken => break,
+            AttemptEnd::Reload => tokio::select! {
                 biased;
                 () = guard.held.lost.cancelled() => return,
-                () = context.stop_now.cancelled() => return guard.held.excuse(),
+                () = context.stop_now.cancelled() => return guard.held.mark_lost_to_outage(),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             },
         }
@@ -45,30 +45,35 @@ pub(in crate::worker) async fn give_up(
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
     if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
-        tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
+        tracing::error!(%error, "the run's end could not be written; another worker claims the run when its lease expires");
     }
 }
 
-/// Ends a run with an outcome for each of its calls, and nothing left open in its log.
-async fn end_whole(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32, finished: &[(CallId, ToolOutcome)]) -> End {
+/// Ends a run with an outcome for each of its calls, and closes all open items in its log.
+async fn end_regularly(
+    context: &WorkerContext,
+    guard: &mut ActiveLeaseGuard,
+    attempt: u32,
+    finished: &[(CallId, ToolOutcome)],
+) -> AttemptEnd {
     if let Err(end) = raise_fence(context, guard, attempt).await {
         return end;
     }
     let (deps, fence) = (&context.deps, &guard.held.fence);
     let record = match deps.store.load_run(fence).await {
         Ok(Some(record)) => record,
-        Ok(None) => return End::Fenced,
-        Err(error) => return End::from(&error),
+        Ok(None) => return AttemptEnd::Fenced,
+        Err(error) => return AttemptEnd::from(&error),
     };
     let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
-    let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
+    let surroundings = DecisionEnvironment { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
     let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: finished.to_vec() };
     let decision = decide(&mut RunState::load(record), given_up, &surroundings);
     let log = context.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
     match log.commit(&decision.events, decision.changes).await {
-        Ok(()) => End::Over,
-        // The write may have broken a rule of the rows. Whether the fence is void the last write tells.
-        Err(LogError::Fenced) => End::Broken,
+        Ok(()) => AttemptEnd::Over,
+        // The write may have violated a rule of the rows. The last write shows whether the fence is void.
+        Err(LogError::Fenced) => AttemptEnd::Broken,
         Err(error) => error.into(),
     }
 }

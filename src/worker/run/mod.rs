@@ -1,7 +1,7 @@
-//! Drives one claimed run from its loading to its end.
+//! Drives one claimed run from its loading to its end. Must not know how runs are claimed.
 
 pub(super) mod attempt;
 pub(super) mod driver;
 pub(super) mod ending;
-pub(super) mod figures;
 pub(super) mod profiles;
+pub(super) mod run_metrics;

@@ -1,13 +1,13 @@
-//! Shares equal profiles among the runs under way: a profile is the largest value that a streaming run holds. Owns no profile: it
-//! is dropped with the last run that has it.
+//! Shares equal profiles among the runs under way, because a profile is the largest value of a streaming run. Owns no profile: it is
+//! dropped with the last run that has it.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::domain::agent::AgentProfile;
 use crate::support::locks::lock;
 
-/// The most profiles that are compared; a run beyond them keeps its own.
-const COMPARED: usize = 64;
+/// The most profiles that are compared; a further run keeps its own.
+const MAX_COMPARED: usize = 64;
 
 #[derive(Clone, Default)]
 pub struct Profiles {
@@ -15,14 +15,14 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Returns an equal profile that another run holds, or this one.
+    /// Returns an equal profile of another run, or this one.
     pub fn shared(&self, profile: Arc<AgentProfile>) -> Arc<AgentProfile> {
         let mut known = lock(&self.known);
         if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|same| **same == *profile) {
             return same;
         }
         known.retain(|one| one.strong_count() > 0);
-        if known.len() < COMPARED {
+        if known.len() < MAX_COMPARED {
             known.push(Arc::downgrade(&profile));
         }
         profile
@@ -60,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_compared_with_and_the_place_of_one_that_is_gone_is_given_away() {
+    fn profile_cache_is_bounded_and_reuses_free_entries() {
         let profiles = Profiles::default();
-        let mut held: Vec<_> = (0..COMPARED).map(|model| profiles.shared(of_model(model))).collect();
-        let beyond = profiles.shared(of_model(COMPARED));
-        assert!(!Arc::ptr_eq(&profiles.shared(of_model(COMPARED)), &beyond), "there is no place for it");
+        let mut held: Vec<_> = (0..MAX_COMPARED).map(|model| profiles.shared(of_model(model))).collect();
+        let beyond = profiles.shared(of_model(MAX_COMPARED));
+        assert!(!Arc::ptr_eq(&profiles.shared(of_model(MAX_COMPARED)), &beyond), "there is no place for it");
         held.remove(0);
-        let placed = profiles.shared(of_model(COMPARED));
-        assert!(Arc::ptr_eq(&profiles.shared(of_model(COMPARED)), &placed));
-        assert_eq!(profiles.known.lock().unwrap().len(), COMPARED);
+        let placed = profiles.shared(of_model(MAX_COMPARED));
+        assert!(Arc::ptr_eq(&profiles.shared(of_model(MAX_COMPARED)), &placed));
+        assert_eq!(profiles.known.lock().unwrap().len(), MAX_COMPARED);
     }
 }

@@ -1,5 +1,5 @@
-//! The cost of a request in its budget: counted where a tokenizer is known, else estimated. Estimates are high, because a request
-//! that is too large costs a call.
+//! The cost of a request in its budget: counted if a tokenizer is known, else estimated. Estimates are high, because a request that is too
+//! large costs a failed call.
 
 use serde_json::Value;
 
@@ -17,11 +17,11 @@ const CALL: u64 = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Characters are counted.
+    /// Counts characters.
     Chars,
-    /// Tokens are estimated by bytes.
+    /// Estimates tokens by bytes.
     Estimate,
-    /// Tokens of texts are counted; those of pictures and files are estimated.
+    /// Counts tokens of texts; estimates those of images and files.
     Count(Tokenizer),
 }
 
@@ -49,7 +49,7 @@ impl Measure {
         }
     }
 
-    /// JSON, and words beside it.
+    /// Returns the cost of JSON, and of texts beside it.
     fn json(self, words: &[&str], value: &Value) -> u64 {
         let words_in = |count: fn(&str) -> usize| words.iter().map(|word| count(word)).sum::<usize>();
         match self {
@@ -61,10 +61,10 @@ impl Measure {
         }
     }
 
-    /// Provider data, which is always estimated: most of it is encrypted, and a tokenizer would count three times what the provider
-    /// counts.
-    fn kept(self, raw: Option<&Value>) -> u64 {
-        let Length { bytes, chars } = size::kept(raw);
+    /// Returns the cost of provider data. It is always estimated: most of it is encrypted, and a tokenizer would count three times what the
+    /// provider counts.
+    fn provider_data(self, raw: Option<&Value>) -> u64 {
+        let Length { bytes, chars } = size::provider_data(raw);
         match self {
             Self::Chars => chars as u64,
             Self::Estimate | Self::Count(_) => json_tokens(bytes),
@@ -90,7 +90,7 @@ pub fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message
     frame(measure, frame_of).saturating_add(messages(measure, messages_of))
 }
 
-/// Instructions and tools.
+/// Returns the cost of instructions and tools.
 pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
     let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));
@@ -109,18 +109,21 @@ pub fn message(measure: Measure, message: &Message) -> u64 {
 fn part(measure: Measure, part: &Part) -> u64 {
     match part {
         Part::Text(text) => measure.prose(&text.text),
-        Part::Reasoning(reasoning) => measure.prose(size::words_beside(reasoning)) + measure.kept(reasoning.raw.as_ref()),
-        Part::ToolCall(call) => measure.head(CALL) + measure.json(&[&call.name], &call.arguments) + measure.kept(call.raw.as_ref()),
+        Part::Reasoning(reasoning) => measure.prose(size::text_beside(reasoning)) + measure.provider_data(reasoning.raw.as_ref()),
+        Part::ToolCall(call) => {
+            measure.head(CALL) + measure.json(&[&call.name], &call.arguments) + measure.provider_data(call.raw.as_ref())
+        }
         Part::ToolResult(result) => result.content.iter().map(|one| content(measure, one)).sum(),
         Part::Image(file) | Part::File(file) => measure.length(size::file(file)),
+        Part::Source(_) => 0,
     }
 }
 
 pub fn picture(measure: Measure) -> u64 {
-    measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE })
+    measure.length(Length { bytes: size::IMAGE, chars: size::IMAGE })
 }
 
-/// A tool result: JSON, if it begins like that, and else prose.
+/// Returns the cost of a tool result: as JSON if it begins like JSON, else as prose.
 pub fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
         ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {
@@ -180,7 +183,7 @@ mod tests {
         assert!(estimated.abs_diff(cost) <= 2, "{estimated}");
         let chars = part(Measure::Chars, &reasoning);
         assert!(chars.abs_diff(estimated * 14 / 5) <= 10, "{chars}");
-        // A tokenizer cannot count encrypted reasoning, so that text is estimated.
+        // No tokenizer can count encrypted reasoning, so that text is estimated.
         assert!(part(Measure::Count(Tokenizer::O200kBase), &reasoning).abs_diff(cost) <= 6);
     }
 
@@ -209,7 +212,7 @@ mod tests {
         FilePart { file_id: Some("file_1".to_owned()), name: Some("a".to_owned()), ..FilePart::of(id, media_type) }
     }
 
-    /// Returns the cost of a file, without the cost of the words that describe it.
+    /// Returns the cost of a file, without its description.
     fn costs(file: FilePart) -> (u64, u64) {
         let around = file.words_around();
         let cost = |measure: Measure| part(measure, &Part::File(file.clone()));
@@ -238,7 +241,7 @@ mod tests {
     #[rstest]
     #[case("application/pdf", Some(10))]
     #[case("image/png", None)]
-    fn what_is_shown_costs_as_much_as_a_picture(#[case] media_type: &str, #[case] text_chars: Option<u64>) {
+    fn visible_file_costs_as_much_as_an_image(#[case] media_type: &str, #[case] text_chars: Option<u64>) {
         let file = Part::File(FilePart { text_chars, ..file(media_type) });
         assert_eq!((part(Measure::Chars, &file), part(Measure::Estimate, &file)), (6_000, 1_875));
     }
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_file_is_counted() {
+    fn remaining_file_tokens_are_counted() {
         let text_limit = Some(TextLimit { chars: 100, bytes: 320 });
         let file = FilePart { text_chars: Some(9_000), text_bytes: Some(27_000), text_limit, ..file("application/pdf") };
         let (chars, tokens) = costs(file);

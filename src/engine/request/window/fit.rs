@@ -1,4 +1,4 @@
-//! Cuts messages so that a request fits its budget: older results first, if they are compressed anyway, then the longest texts.
+//! Cuts messages until a request fits its budget: first older results, if the agent compresses them, then the longest texts.
 
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::engine::request::compaction;
@@ -7,14 +7,14 @@ use crate::engine::request::window::estimate;
 use crate::engine::request::window::estimate::Measure;
 use crate::support::text;
 
-/// The newest messages, whose results are not compressed.
+/// The number of newest messages whose results are not compressed.
 const VERBATIM: usize = 4;
 
-/// A result of more tokens is compressed to so many characters.
+/// The length from which a result is compressed, in tokens.
 const LONG: u64 = 50;
 const PREVIEW: usize = 100;
 
-/// Compresses long results that are older than the last few messages.
+/// Compresses long results before the last few messages.
 pub fn compress_results(messages: &mut [Message]) {
     let older = messages.len().saturating_sub(VERBATIM);
     for part in messages.iter_mut().take(older).filter(|message| message.role == Role::Tool).flat_map(|message| &mut message.parts)
@@ -35,7 +35,7 @@ pub fn compress_results(messages: &mut [Message]) {
     }
 }
 
-/// The most that messages may cost, in one measure.
+/// The highest cost of the messages, in one measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     pub measure: Measure,
@@ -47,13 +47,13 @@ impl Bound {
         estimate::messages(self.measure, messages)
     }
 
-    /// Returns the number of excess pictures. Each frees at most its estimate, so that no more are dropped than necessary.
-    fn pictures_too_many(self, messages: &[Message]) -> usize {
+    /// Returns the number of excess images. Each frees at most its estimate, so that no more are dropped than necessary.
+    fn excess_images(self, messages: &[Message]) -> usize {
         let over = self.cost(messages).saturating_sub(self.room);
         usize::try_from(over.div_ceil(estimate::picture(self.measure).max(1))).unwrap_or(usize::MAX)
     }
 
-    /// Returns the length of the longest text when all are cut in proportion.
+    /// Returns the length of the longest text if all texts are cut in proportion.
     fn share(self, messages: &[Message], longest: usize) -> usize {
         let cost = self.cost(messages);
         if cost <= self.room {
@@ -64,34 +64,34 @@ impl Bound {
     }
 }
 
-/// Cuts messages to all `bounds`, as far as that is possible: the newest question last, and no text below its notice. The oldest
-/// pictures and documents go, no more than necessary: of the newest message with pictures only those that do not fit beside the
-/// beginnings of the texts. Reasoning of the newest answer stays where those beginnings fit beside it.
+/// Cuts messages until they fit all `bounds`, as far as possible: the newest question last, and no text below its notice. Only the
+/// necessary number of the oldest images and documents is dropped; of the newest message with images, only those that do not fit beside the
+/// beginnings of the texts. Reasoning of the newest answer stays if it fits beside those beginnings.
 pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
     let fits = |messages: &[Message]| bounds.iter().all(|bound| bound.cost(messages) <= bound.room);
     if fits(messages) {
         return;
     }
-    let too_many = |messages: &[Message]| bounds.iter().map(|bound| bound.pictures_too_many(messages)).max().unwrap_or(0);
-    compaction::drop_while(messages, too_many, compaction::drop_older_pictures);
+    let too_many = |messages: &[Message]| bounds.iter().map(|bound| bound.excess_images(messages)).max().unwrap_or(0);
+    compaction::drop_while(messages, too_many, compaction::drop_older_images);
     let question = messages.iter().rposition(compaction::is_beginning);
     for bound in bounds {
-        compaction::drop_older_thoughts(messages, bound.room, |message| estimate::message(bound.measure, message));
+        compaction::drop_older_reasoning(messages, bound.room, |message| estimate::message(bound.measure, message));
     }
-    compaction::drop_thoughts_without_room(messages, fits);
+    compaction::drop_reasoning_without_room(messages, fits);
     let too_many_beside_beginnings = |messages: &[Message]| {
         let mut least = messages.to_vec();
         compaction::cut_all(&mut least, LEAST_CHARS, None);
         too_many(&least)
     };
-    compaction::drop_while(messages, too_many_beside_beginnings, compaction::drop_pictures);
+    compaction::drop_while(messages, too_many_beside_beginnings, compaction::drop_images);
     for (spared, least) in [(question, LEAST_CHARS), (None, LEAST_CHARS), (None, 0)] {
         if fits(messages) {
             return;
         }
         let whole = std::mem::take(messages);
         let longest = compaction::longest(&whole, spared);
-        // Cutting the longest texts in proportion leaves about that share of all, or more. To begin at their whole length would
+        // Cutting the longest texts in proportion leaves about that share of the total, or more. A search from their full length would
         // count every text dozens of times.
         let share = bounds.iter().map(|bound| bound.share(&whole, longest)).min().unwrap_or(longest);
         let mut limit = share.min(longest).max(least);

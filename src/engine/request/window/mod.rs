@@ -1,5 +1,6 @@
-//! The context window of a request: its cost, and what is cut. A request is a view; stored messages stay whole.
+//! The context window of a request: its cost, and which content is cut. A request is a view: it must not change stored
+//! messages.
 
 pub mod estimate;
 pub mod fit;
-pub mod room;
+pub mod remaining;

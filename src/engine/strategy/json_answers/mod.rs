@@ -1,10 +1,10 @@
-//! Structured output in place of tool calls: one JSON object per answer, which is the final answer or one call.
+//! Structured output instead of tool calls: each answer is one JSON object, either the final answer or one call.
 //!
-//! `project` puts tools and history into that form, and `Reader` converts answers back, so that all other code sees ordinary words
-//! and calls. Must not know why a malformed answer is requested again: the loop counts those.
+//! `project` describes tools and history as text, and `Reader` converts answers back, so that all other code sees ordinary text and calls.
+//! Must not know when a malformed answer is requested again: the loop counts those.
 
 pub mod offer;
 mod project;
 pub mod read;
 
-pub use project::project;
+pub use project::{Reasons, project};

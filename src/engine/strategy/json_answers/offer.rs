@@ -1,4 +1,4 @@
-//! The forms of a JSON answer.
+//! The kinds of JSON answers that a model step accepts.
 
 use crate::domain::model::ToolChoice;
 
@@ -12,7 +12,7 @@ pub enum Offer {
 }
 
 impl Offer {
-    /// Returns what the current model step may be answered with.
+    /// Returns which kinds the current model step accepts.
     pub fn of(choice: Option<&ToolChoice>, has_tools: bool) -> Self {
         if !has_tools {
             return Self::Answer;

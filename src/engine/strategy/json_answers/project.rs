@@ -1,4 +1,4 @@
-//! The request to a model that answers in JSON objects.
+//! Builds the request to a model that answers in JSON objects.
 
 use std::sync::Arc;
 
@@ -11,8 +11,15 @@ use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;
 
-/// Puts tools, calls and results into words, because the request of such a model has no place for them.
-pub fn project(request: &mut ModelRequest) {
+/// Whether the object of a call has a place for its reason, which a human reads who has to allow the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reasons {
+    Asked,
+    NotAsked,
+}
+
+/// Describes tools, calls and results as text, because the request to such a model has no fields for them.
+pub fn project(request: &mut ModelRequest, reasons: Reasons) {
     let mut tools = std::mem::take(&mut request.tools);
     let choice = request.options.tool_choice.take();
     let offer = Offer::of(choice.as_ref(), !tools.is_empty());
@@ -22,16 +29,16 @@ pub fn project(request: &mut ModelRequest) {
         Some(ToolChoice::Auto | ToolChoice::Required) | None => {}
     }
     let wanted = request.options.output_schema.take().map(|wanted| wanted.schema);
-    let instruction = one_object(offer, &tools, wanted.as_ref());
+    let instruction = one_object(offer, &tools, wanted.as_ref(), reasons);
     request.system = if request.system.is_empty() { instruction } else { format!("{}\n\n{instruction}", request.system) };
     let answer = wanted.unwrap_or_else(|| json!({ "type": "string" }));
     request.options.output_schema =
-        Some(OutputSchema { name: "step".to_owned(), schema: schema(offer, answer, &tools), strict: false });
+        Some(OutputSchema { name: "step".to_owned(), schema: schema(offer, answer, &tools, reasons), strict: false });
     request.messages = history(std::mem::take(&mut request.messages));
 }
 
-/// Returns the schema of the object, for providers that enforce one.
-fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
+/// Returns the schema of the object, for providers that enforce a schema.
+fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>], reasons: Reasons) -> Value {
     let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
     let answers = match offer {
         Offer::Either | Offer::Answer => Some(object(json!({ "answer": answer }), &["answer"])),
@@ -39,18 +46,25 @@ fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
     };
     let calls = tools.iter().map(|tool| {
         let name = json!({ "type": "string", "enum": [tool.name] });
-        object(json!({ "tool": name, "arguments": arguments(&tool.parameters) }), &["tool", "arguments"])
+        let arguments = arguments(&tool.parameters);
+        match reasons {
+            Reasons::NotAsked => object(json!({ "tool": name, "arguments": arguments }), &["tool", "arguments"]),
+            Reasons::Asked => {
+                let properties = json!({ "tool": name, "rationale": { "type": "string" }, "arguments": arguments });
+                object(properties, &["tool", "rationale", "arguments"])
+            }
+        }
     });
     let mut all: Vec<Value> = answers.into_iter().chain(calls).collect();
     match (all.len(), all.pop()) {
         (1, Some(only)) => only,
-        // Some providers require `type: object` at the top.
+        // Some providers require `type: object` at the top level.
         (_, last) => json!({ "type": "object", "anyOf": all.into_iter().chain(last).collect::<Vec<_>>() }),
     }
 }
 
-/// Returns the schema of a tool within the larger one. References would point to the wrong root, so a schema with references is
-/// replaced by any object; the model has read it whole, and its arguments are validated.
+/// Returns the schema of a tool inside the larger schema. Its references would point to the wrong root, so a schema with references becomes
+/// any object; the instructions contain the complete schema, and arguments are validated.
 fn arguments(parameters: &Arc<Value>) -> Value {
     if has_reference(parameters) { json!({ "type": "object" }) } else { Value::clone(parameters) }
 }
@@ -65,37 +79,42 @@ fn has_reference(schema: &Value) -> bool {
 
 /// Rewrites a history as such a model would have written it: each answer and each call is an object, each result a user message.
 fn history(messages: Vec<Message>) -> Vec<Message> {
-    let mut told = Vec::with_capacity(messages.len());
-    let mut calls: Option<(Message, Vec<ToolCallPart>)> = None;
+    let mut projected = Vec::with_capacity(messages.len());
+    let mut calls: Option<(Message, Vec<ToolCallPart>, String)> = None;
     for message in messages {
         match message.role {
-            Role::User => message.append_to(&mut told),
+            Role::User => message.append_to(&mut projected),
             Role::Assistant => {
-                let (head, own) = words_and_calls(message);
+                let words = message.text();
+                let (head, own) = split_calls(message);
                 if own.is_empty() {
-                    head.append_to(&mut told);
+                    head.append_to(&mut projected);
                 } else {
-                    calls = Some((head, own));
+                    calls = Some((head, own, words));
                 }
             }
             Role::Tool => {
-                let Some((mut head, own)) = calls.take() else { continue };
+                let Some((head, own, mut words)) = calls.take() else { continue };
                 for (call, result) in own.into_iter().zip(message.parts) {
-                    let object = format!(r#"{{"tool":{},"arguments":{}}}"#, json!(call.name), call.arguments);
-                    let mut parts = std::mem::take(&mut head.parts);
-                    parts.push(Part::Text(TextPart { id: call.id, text: object }));
-                    Message { parts, ..head.clone() }.append_to(&mut told);
-                    Message { role: Role::User, parts: result_parts(result), ..head.head() }.append_to(&mut told);
+                    // Words before a call are its reason.
+                    let rationale = match std::mem::take(&mut words) {
+                        none if none.trim().is_empty() => String::new(),
+                        words => format!(r#""rationale":{},"#, json!(words)),
+                    };
+                    let object = format!(r#"{{"tool":{},{rationale}"arguments":{}}}"#, json!(call.name), call.arguments);
+                    let parts = vec![Part::Text(TextPart { id: call.id, text: object })];
+                    Message { parts, ..head.clone() }.append_to(&mut projected);
+                    Message { role: Role::User, parts: result_parts(result), ..head.head() }.append_to(&mut projected);
                 }
             }
         }
     }
-    told
+    projected
 }
 
-/// Splits an answer into its words, as an object if there are no calls, and its calls. Reasoning is signed for ordinary calls, and
-/// omitted.
-fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
+/// Splits an answer into its text, as an object if there are no calls, and its calls. Reasoning is omitted, because its signature covers
+/// ordinary calls.
+fn split_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
     let words = message.text();
     let mut head = message.head();
     let mut own = Vec::new();
@@ -104,17 +123,16 @@ fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
         match part {
             Part::ToolCall(call) => own.push(call),
             Part::Text(text) => id = id.or(Some(text.id)),
-            Part::Reasoning(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            Part::Reasoning(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
         }
     }
-    if let Some(id) = id {
-        let text = if own.is_empty() { json!({ "answer": words }).to_string() } else { words };
-        head.parts.push(Part::Text(TextPart { id, text }));
+    if let Some(id) = id.filter(|_| own.is_empty()) {
+        head.parts.push(Part::Text(TextPart { id, text: json!({ "answer": words }).to_string() }));
     }
     (head, own)
 }
 
-/// Converts a result to user content. Its text is a JSON string, so that it cannot look like the user's words.
+/// Converts a result to user content. Its text is a JSON string, so that it cannot look like the user's text.
 fn result_parts(part: Part) -> Vec<Part> {
     let Part::ToolResult(ToolResultPart { id, name, content, is_error, .. }) = part else { return Vec::new() };
     let mut text = String::new();
@@ -136,19 +154,22 @@ fn result_parts(part: Part) -> Vec<Part> {
         }
     }
     let word = if is_error { "error" } else { "result" };
-    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(text));
-    let mut parts = vec![Part::Text(TextPart { id, text: said })];
+    let call_as_json = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(text));
+    let mut parts = vec![Part::Text(TextPart { id, text: call_as_json })];
     parts.append(&mut pictures);
     parts
 }
 
-/// Describes the form of answers, the tools, and the shape of the answer if one is wanted.
-fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>) -> String {
+/// Describes the JSON objects, the tools, and the schema of the answer if one is required.
+fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>, reasons: Reasons) -> String {
     let words = match wanted {
         None => r#"{"answer": "your words"}"#.to_owned(),
         Some(schema) => format!(r#"{{"answer": ...}}, whose value has this JSON Schema: {schema}"#),
     };
-    let call = r#"{"tool": "its name", "arguments": {...}}"#;
+    let call = match reasons {
+        Reasons::NotAsked => r#"{"tool": "its name", "arguments": {...}}"#,
+        Reasons::Asked => r#"{"tool": "its name", "rationale": "your reason", "arguments": {...}}"#,
+    };
     let mut text = String::from("Each of your answers is exactly one JSON object, with no text before or after it.\n");
     match offer {
         Offer::Either => {

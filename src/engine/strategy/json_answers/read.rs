@@ -1,4 +1,4 @@
-//! Reads answers that are JSON objects.
+//! Converts answers that are JSON objects into text and calls. Must not know the request that asked for them.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,62 +7,62 @@ use crate::domain::model::{MalformedAnswer, ModelEvent, ModelFinish};
 use crate::engine::strategy::json_answers::offer::Offer;
 use crate::support::{json, text};
 
-/// Bytes within which the words of an answer must begin to be streamed; otherwise they are read at the end.
-const BEGINNING: usize = 256;
+/// The answer's text is streamed if it begins within this many bytes; otherwise it is read when the answer is complete.
+const STREAM_WITHIN: usize = 256;
 
-/// Characters of a malformed answer that are quoted to the model.
+/// Characters of a malformed answer that the correction quotes to the model.
 const QUOTED_CHARS: usize = 300;
 
-/// The index of the call; a dialect that also sends calls counts from 0.
-const CALL: usize = usize::MAX;
+/// The index of the JSON call. Calls of the dialect count from 0, so it never equals one of theirs.
+const JSON_CALL_INDEX: usize = usize::MAX;
 
-const NO_TOOLS: &str = r#"no tools are available, only "answer" is"#;
+const NO_TOOLS: &str = r#"no tools are available, so the object must have "answer""#;
 
-/// The form of a final answer.
+/// The type of the field `answer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum AnswerFormat {
     Text,
-    /// Any JSON, which is passed on as it was written: the agent has requested a shape.
+    /// Any JSON, passed on as written: the agent has configured a schema.
     Any,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ReadState {
     Beginning,
-    /// A final answer, decoded up to here.
-    Words {
+    /// The text of a final answer, decoded up to this byte.
+    Text {
         at: usize,
     },
-    /// All words are shown.
-    Closed,
-    /// A call, or an object that is read when it is whole.
-    Later,
+    /// The complete text was passed on.
+    Complete,
+    /// A call, or another object that is parsed when it is complete.
+    AtEnd,
 }
 
-/// Converts the events of such a model into ordinary ones. The words of a final answer are streamed.
+/// Converts the model's events: a JSON object becomes ordinary text or a tool call. The text of a final answer is streamed.
 #[derive(Debug)]
 pub struct Reader {
     offer: Offer,
-    shape: Shape,
+    shape: AnswerFormat,
     raw: String,
-    stage: Stage,
-    /// Bytes of decoded words that were passed on.
+    stage: ReadState,
+    /// Bytes of decoded text that were passed on.
     shown: usize,
-    /// The model has made an ordinary call, which it was not offered.
-    called: bool,
+    /// Whether the model has made a tool call of the dialect, although no tools were declared.
+    has_dialect_call: bool,
     malformed: Option<MalformedAnswer>,
 }
 
 impl Reader {
-    pub fn new(offer: Offer, shape: Shape) -> Self {
-        Self { offer, shape, raw: String::new(), stage: Stage::Beginning, shown: 0, called: false, malformed: None }
+    pub fn new(offer: Offer, shape: AnswerFormat) -> Self {
+        Self { offer, shape, raw: String::new(), stage: ReadState::Beginning, shown: 0, has_dialect_call: false, malformed: None }
     }
 
     pub fn bytes(&self) -> usize {
         self.raw.len()
     }
 
-    /// Returns what was wrong with the answer, once it has ended.
+    /// Returns why the completed answer is malformed, if it is.
     pub fn malformed(self) -> Option<MalformedAnswer> {
         self.malformed
     }
@@ -71,14 +71,14 @@ impl Reader {
         match event {
             ModelEvent::Text(more) => {
                 self.raw.push_str(&more);
-                self.words().into_iter().collect()
+                self.answer_text().into_iter().collect()
             }
             ModelEvent::Restarted => {
                 *self = Self::new(self.offer, self.shape);
                 vec![ModelEvent::Restarted]
             }
             ModelEvent::ToolCallStarted { .. } => {
-                self.called = true;
+                self.has_dialect_call = true;
                 vec![event]
             }
             ModelEvent::Finished(finish) => self.end(finish),
@@ -86,95 +86,99 @@ impl Reader {
         }
     }
 
-    fn words(&mut self) -> Option<ModelEvent> {
-        if self.stage == Stage::Beginning {
-            self.stage = match beginning(&self.raw) {
-                Some(_) if self.offer == Offer::Call => Stage::Later,
-                Some(at) => Stage::Words { at },
-                None if self.raw.len() > BEGINNING => Stage::Later,
-                None => Stage::Beginning,
+    fn answer_text(&mut self) -> Option<ModelEvent> {
+        if self.stage == ReadState::Beginning {
+            self.stage = match find_answer_text(&self.raw) {
+                Some(_) if self.offer == Offer::Call => ReadState::AtEnd,
+                Some(at) => ReadState::Text { at },
+                None if self.raw.len() > STREAM_WITHIN => ReadState::AtEnd,
+                None => ReadState::Beginning,
             };
         }
-        let Stage::Words { at } = self.stage else { return None };
+        let ReadState::Text { at } = self.stage else { return None };
         let decoded = decode(&self.raw, at);
-        self.stage = if decoded.closed { Stage::Closed } else { Stage::Words { at: decoded.at } };
+        self.stage = if decoded.closed { ReadState::Complete } else { ReadState::Text { at: decoded.at } };
         self.shown += decoded.text.len();
         (!decoded.text.is_empty()).then_some(ModelEvent::Text(decoded.text))
     }
 
     fn end(&mut self, finish: ModelFinish) -> Vec<ModelEvent> {
-        let written = unfenced(&self.raw);
-        let step = match (self.called, self.offer) {
-            // An ordinary call is one of a tool that may not be called now.
+        let object = without_code_fence(&self.raw);
+        let step = match (self.has_dialect_call, self.offer) {
+            // Such a call names a tool that is not available in this step.
             (true, Offer::Answer) => Err(NO_TOOLS.to_owned()),
-            // Without an object, the answer counts as empty, or by its ordinary calls.
-            (true, Offer::Either | Offer::Call) | (false, _) if written.is_empty() => return vec![ModelEvent::Finished(finish)],
-            (true, Offer::Either | Offer::Call) => Err("it calls a tool beside the object".to_owned()),
-            (false, _) => self.parse(written),
+            // Without an object, the loop judges the answer: by its calls, or as empty.
+            (true, Offer::Either | Offer::Call) | (false, _) if object.is_empty() => return vec![ModelEvent::Finished(finish)],
+            (true, Offer::Either | Offer::Call) => Err("it contains a tool call beside the object".to_owned()),
+            (false, _) => self.parse(object),
         };
         match step {
-            Ok(Step::Answer(words)) => {
-                let rest = words.get(self.shown..).unwrap_or_default().to_owned();
+            Ok(ParsedAnswer::Answer(answer_text)) => {
+                let rest = answer_text.get(self.shown..).unwrap_or_default().to_owned();
                 let finish = if finish == ModelFinish::ToolCalls { ModelFinish::Stop } else { finish };
                 vec![ModelEvent::Text(rest), ModelEvent::Finished(finish)]
             }
-            Ok(Step::Call { name, arguments }) => {
+            Ok(ParsedAnswer::Call { name, rationale, arguments }) => {
                 let finish = if finish == ModelFinish::Stop { ModelFinish::ToolCalls } else { finish };
-                vec![
-                    ModelEvent::ToolCallStarted { index: CALL, provider_call_id: String::new(), name },
-                    ModelEvent::ToolCallArguments { index: CALL, delta: arguments },
+                let reason = Some(rationale).filter(|words| !words.is_empty()).map(ModelEvent::Text);
+                let call = [
+                    ModelEvent::ToolCallStarted { index: JSON_CALL_INDEX, provider_call_id: String::new(), name },
+                    ModelEvent::ToolCallArguments { index: JSON_CALL_INDEX, delta: arguments },
                     ModelEvent::Finished(finish),
-                ]
+                ];
+                reason.into_iter().chain(call).collect()
             }
-            // Refusals come in plain words.
+            // Refusals are plain text.
             Err(_) if finish == ModelFinish::Refused => {
-                let words = if self.shown == 0 { written.to_owned() } else { String::new() };
-                vec![ModelEvent::Text(words), ModelEvent::Finished(finish)]
+                let answer_text = if self.shown == 0 { object.to_owned() } else { String::new() };
+                vec![ModelEvent::Text(answer_text), ModelEvent::Finished(finish)]
             }
-            // Words that were cut at the output limit are kept, as of any model.
+            // Text that the output limit cut is kept, as in any answer.
             Err(_) if finish == ModelFinish::Length && self.shown > 0 => vec![ModelEvent::Finished(finish)],
             Err(reason) => {
                 let reason = if finish == ModelFinish::Length { format!("it reached the output limit: {reason}") } else { reason };
-                self.malformed = Some(MalformedAnswer { reason, said: text::prefix_chars(written, QUOTED_CHARS).to_owned() });
+                self.malformed = Some(MalformedAnswer { reason, quoted: text::prefix_chars(object, QUOTED_CHARS).to_owned() });
                 vec![ModelEvent::Finished(finish)]
             }
         }
     }
 
-    fn parse(&self, written: &str) -> Result<Step, String> {
-        // Checked here, because serde would accept an array as the fields in order.
-        if !written.starts_with('{') {
+    fn parse(&self, object: &str) -> Result<ParsedAnswer, String> {
+        // Checked here, because serde also accepts an array with the fields in order.
+        if !object.starts_with('{') {
             return Err("it does not begin with {".to_owned());
         }
-        let Object { answer, tool, arguments } = serde_json::from_str(written).map_err(|error| error.to_string())?;
+        let Object { answer, tool, rationale, arguments } = serde_json::from_str(object).map_err(|error| error.to_string())?;
         match (answer.map(RawValue::get), tool.map(RawValue::get), arguments.map(RawValue::get)) {
             (Some(answer), None, None) => match (self.offer, self.shape) {
-                (Offer::Call, Shape::Text | Shape::Any) => Err("a tool must be called first".to_owned()),
-                (Offer::Either | Offer::Answer, Shape::Text | Shape::Any) if answer.starts_with('"') => {
-                    Ok(Step::Answer(decode(answer, 1).text))
+                (Offer::Call, AnswerFormat::Text | AnswerFormat::Any) => Err("a tool must be called first".to_owned()),
+                (Offer::Either | Offer::Answer, AnswerFormat::Text | AnswerFormat::Any) if answer.starts_with('"') => {
+                    Ok(ParsedAnswer::Answer(decode(answer, 1).text))
                 }
-                (Offer::Either | Offer::Answer, Shape::Any) => Ok(Step::Answer(storable(answer))),
-                (Offer::Either | Offer::Answer, Shape::Text) => Err(r#""answer" must be a string"#.to_owned()),
+                (Offer::Either | Offer::Answer, AnswerFormat::Any) => Ok(ParsedAnswer::Answer(storable(answer))),
+                (Offer::Either | Offer::Answer, AnswerFormat::Text) => Err(r#""answer" must be a string"#.to_owned()),
             },
             (None, Some(_), _) if self.offer == Offer::Answer => Err(NO_TOOLS.to_owned()),
             (None, Some(tool), _) if !tool.starts_with('"') => Err(r#""tool" must be a name"#.to_owned()),
             (None, Some(tool), Some(arguments)) if arguments.starts_with('{') => {
-                Ok(Step::Call { name: decode(tool, 1).text, arguments: storable(arguments) })
+                let rationale = rationale.map(RawValue::get).and_then(|text| text.strip_prefix('"'));
+                let rationale = rationale.map(|text| decode(text, 0).text).unwrap_or_default();
+                Ok(ParsedAnswer::Call { name: decode(tool, 1).text, rationale, arguments: storable(arguments) })
             }
             (None, Some(_), Some(_)) => Err(r#""arguments" must be an object"#.to_owned()),
             (None, Some(_), None) => Err(r#""arguments" is missing"#.to_owned()),
-            (Some(_), _, _) => Err("it is an answer and a call at once".to_owned()),
+            (Some(_), _, _) => Err(r#"it has both "answer" and "tool""#.to_owned()),
             (None, None, _) => Err(r#"it has neither "answer" nor "tool""#.to_owned()),
         }
     }
 }
 
-enum Step {
+enum ParsedAnswer {
     Answer(String),
-    Call { name: String, arguments: String },
+    Call { name: String, rationale: String, arguments: String },
 }
 
-/// The object as written. A `null` field counts as missing.
+/// The object with its values as written. A `null` field counts as missing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Object<'a> {
@@ -182,6 +186,9 @@ struct Object<'a> {
     answer: Option<&'a RawValue>,
     #[serde(borrow, default)]
     tool: Option<&'a RawValue>,
+    /// Why the call is needed, which a human reads before it is allowed.
+    #[serde(borrow, default)]
+    rationale: Option<&'a RawValue>,
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
 }
@@ -190,15 +197,15 @@ fn storable(written: &str) -> String {
     text::storable_json(json::mend_surrogates(written).unwrap_or_else(|| written.to_owned()))
 }
 
-/// Removes a code fence, which many models add.
-fn unfenced(raw: &str) -> &str {
+/// Removes the code fence that many models add.
+fn without_code_fence(raw: &str) -> &str {
     let text = raw.trim();
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     inner.map_or(text, |inner| inner.strip_prefix("json").unwrap_or(inner).trim())
 }
 
-/// Returns where the words of a final answer begin; `None` if that is unknown yet, or there are none.
-fn beginning(raw: &str) -> Option<usize> {
+/// Returns where the text of a final answer begins; `None` if it is not known yet, or the object has no such text.
+fn find_answer_text(raw: &str) -> Option<usize> {
     let skip = |text: &'_ str, word: &str| text.trim_start().strip_prefix(word).map(str::len);
     let at = |rest: usize| raw.len() - rest;
     let mut rest = raw;
@@ -219,8 +226,8 @@ struct Decoded {
     closed: bool,
 }
 
-/// Decodes a JSON string from `at` on, as far as it is certain. Escapes that name no storable character (U+0000, half a surrogate
-/// pair) become U+FFFD. Stops at an incomplete or invalid escape.
+/// Decodes a JSON string from `at` up to the first incomplete or invalid escape. Escapes of characters that cannot be stored (U+0000,
+/// unpaired surrogates) become U+FFFD.
 fn decode(raw: &str, mut at: usize) -> Decoded {
     let mut out = String::new();
     loop {
@@ -235,45 +242,10 @@ fn decode(raw: &str, mut at: usize) -> Decoded {
         if rest.starts_with('"') {
             return Decoded { text: out, at, closed: true };
         }
-        let Some((character, length)) = escaped(rest) else { return Decoded { text: out, at, closed: false } };
+        let Some((character, length)) = json::decode_escape(rest) else { return Decoded { text: out, at, closed: false } };
         out.push(character);
         at += length;
     }
-}
-
-/// Returns the character of the escape at the beginning, and the bytes of the escape.
-fn escaped(rest: &str) -> Option<(char, usize)> {
-    let simple = match rest.as_bytes().get(1)? {
-        b'"' => '"',
-        b'\\' => '\\',
-        b'/' => '/',
-        b'b' => '\u{8}',
-        b'f' => '\u{c}',
-        b'n' => '\n',
-        b'r' => '\r',
-        b't' => '\t',
-        b'u' => return unit_escape(rest),
-        _ => return None,
-    };
-    Some((simple, 2))
-}
-
-fn unit_escape(rest: &str) -> Option<(char, usize)> {
-    let unit_at = |at: usize| rest.get(at..at + 6)?.strip_prefix("\\u").and_then(|digits| u16::from_str_radix(digits, 16).ok());
-    let high = unit_at(0)?;
-    if high == 0 {
-        return Some((char::REPLACEMENT_CHARACTER, 6));
-    }
-    if !(0xd800..=0xdbff).contains(&high) {
-        return Some((char::from_u32(u32::from(high)).unwrap_or(char::REPLACEMENT_CHARACTER), 6));
-    }
-    let follows = rest.get(6..).unwrap_or_default();
-    if follows.len() < 6 && "\\u".starts_with(follows.get(..2).unwrap_or(follows)) {
-        return None;
-    }
-    let low = unit_at(6).filter(|low| (0xdc00..=0xdfff).contains(low));
-    let pair = low.and_then(|low| char::decode_utf16([high, low]).next()?.ok());
-    Some(pair.map_or((char::REPLACEMENT_CHARACTER, 6), |character| (character, 12)))
 }
 
 #[cfg(test)]
@@ -282,7 +254,7 @@ mod tests {
     use rstest::rstest;
 
     fn read(offer: Offer, pieces: &[&str], finish: ModelFinish) -> (String, Vec<ModelEvent>, Option<String>) {
-        let mut reader = Reader::new(offer, Shape::Text);
+        let mut reader = Reader::new(offer, AnswerFormat::Text);
         let mut shown = String::new();
         let mut rest = Vec::new();
         let events = pieces.iter().map(|piece| ModelEvent::Text((*piece).to_owned())).chain([ModelEvent::Finished(finish)]);
@@ -300,18 +272,18 @@ mod tests {
     #[case("```json\n{\"answer\":\"Hi.\"}\n```", "Hi.")]
     #[case(r#" {"tool":null,"arguments":null,"answer":"a\n\"b\" \u00e9 \ud83d\ude00"} "#, "a\n\"b\" é 😀")]
     #[case(r#"{"answer":"\u0000 \ud83d \ude00 \ud83d\u0041 \\u0000"}"#, "\u{fffd} \u{fffd} \u{fffd} \u{fffd}A \\u0000")]
-    fn words_are_the_same_in_any_pieces(#[case] written: &str, #[case] words: &str) {
-        let (shown, rest, malformed) = read(Offer::Either, &[written], ModelFinish::Stop);
-        assert_eq!((shown.as_str(), &malformed), (words, &None));
+    fn words_are_the_same_in_any_pieces(#[case] object: &str, #[case] answer_text: &str) {
+        let (shown, rest, malformed) = read(Offer::Either, &[object], ModelFinish::Stop);
+        assert_eq!((shown.as_str(), &malformed), (answer_text, &None));
         assert_eq!(rest, [ModelEvent::Finished(ModelFinish::Stop)]);
-        let singly: Vec<String> = written.chars().map(String::from).collect();
+        let singly: Vec<String> = object.chars().map(String::from).collect();
         let singly: Vec<&str> = singly.iter().map(String::as_str).collect();
         assert_eq!(read(Offer::Either, &singly, ModelFinish::Stop), (shown, rest, malformed));
     }
 
     #[test]
     fn words_are_passed_on_as_they_come() {
-        let mut reader = Reader::new(Offer::Either, Shape::Text);
+        let mut reader = Reader::new(Offer::Either, AnswerFormat::Text);
         let mut say = |piece: &str| reader.read(ModelEvent::Text(piece.to_owned()));
         assert_eq!(say("{\"ans"), []);
         assert_eq!(say("wer\": \"One"), [ModelEvent::Text("One".to_owned())]);
@@ -324,8 +296,9 @@ mod tests {
     fn a_call_is_a_call() {
         let (shown, rest, malformed) = read(Offer::Either, &[r#"{"tool":"read","#, r#""arguments":{"n":1}}"#], ModelFinish::Stop);
         assert_eq!((shown.as_str(), malformed), ("", None));
-        let begun = ModelEvent::ToolCallStarted { index: CALL, provider_call_id: String::new(), name: "read".to_owned() };
-        let arguments = ModelEvent::ToolCallArguments { index: CALL, delta: r#"{"n":1}"#.to_owned() };
+        let begun =
+            ModelEvent::ToolCallStarted { index: JSON_CALL_INDEX, provider_call_id: String::new(), name: "read".to_owned() };
+        let arguments = ModelEvent::ToolCallArguments { index: JSON_CALL_INDEX, delta: r#"{"n":1}"#.to_owned() };
         assert_eq!(rest, [begun, arguments, ModelEvent::Finished(ModelFinish::ToolCalls)]);
     }
 
@@ -339,12 +312,12 @@ mod tests {
     #[case(r#"{"tool":"read","arguments":"{}"}"#, "must be an object")]
     #[case(r#"{"tool":7,"arguments":{}}"#, "must be a name")]
     #[case(r#"{"tool":"read","arguments":{"n":1}"#, "EOF")]
-    #[case(r#"{"answer":"a","tool":"read","arguments":{}}"#, "at once")]
+    #[case(r#"{"answer":"a","tool":"read","arguments":{}}"#, "has both")]
     #[case(r#"{"answer":{"a":1}}"#, "must be a string")]
     #[case("{}", "neither")]
     #[case(r#"["Hi."]"#, "begin with")]
-    fn what_is_malformed_is_said(#[case] written: &str, #[case] reason: &str) {
-        let (_, rest, malformed) = read(Offer::Either, &[written], ModelFinish::Stop);
+    fn malformed_answer_is_explained(#[case] object: &str, #[case] reason: &str) {
+        let (_, rest, malformed) = read(Offer::Either, &[object], ModelFinish::Stop);
         assert_eq!(rest, [ModelEvent::Finished(ModelFinish::Stop)], "no call of a malformed answer is passed on");
         assert!(malformed.as_ref().is_some_and(|said| said.contains(reason)), "{malformed:?}");
     }
@@ -361,10 +334,10 @@ mod tests {
     #[rstest]
     #[case("")]
     #[case(r#"{"answer":"Hi."}"#)]
-    fn a_native_call_is_none_where_only_words_are_wanted(#[case] written: &str) {
-        let mut reader = Reader::new(Offer::Answer, Shape::Text);
+    fn a_native_call_is_none_where_only_words_are_wanted(#[case] object: &str) {
+        let mut reader = Reader::new(Offer::Answer, AnswerFormat::Text);
         reader.read(ModelEvent::ToolCallStarted { index: 0, provider_call_id: "call_1".to_owned(), name: "write".to_owned() });
-        reader.read(ModelEvent::Text(written.to_owned()));
+        reader.read(ModelEvent::Text(object.to_owned()));
         reader.read(ModelEvent::Finished(ModelFinish::ToolCalls));
         assert!(reader.malformed().is_some_and(|malformed| malformed.reason.contains("no tools")));
     }
@@ -386,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_wanted_shape_is_shown_as_it_was_written() {
-        let mut reader = Reader::new(Offer::Answer, Shape::Any);
+        let mut reader = Reader::new(Offer::Answer, AnswerFormat::Any);
         reader.read(ModelEvent::Text(r#"{"answer":{"b":1,"a":[2]}}"#.to_owned()));
         let said = reader.read(ModelEvent::Finished(ModelFinish::Stop));
         assert_eq!(said[0], ModelEvent::Text(r#"{"b":1,"a":[2]}"#.to_owned()));
@@ -394,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_second_beginning_forgets_the_first() {
-        let mut reader = Reader::new(Offer::Either, Shape::Text);
+        let mut reader = Reader::new(Offer::Either, AnswerFormat::Text);
         reader.read(ModelEvent::Text(r#"{"answer":"One"#.to_owned()));
         assert_eq!(reader.read(ModelEvent::Restarted), [ModelEvent::Restarted]);
         assert_eq!(reader.read(ModelEvent::Text(r#"{"answer":"Two"}"#.to_owned())), [ModelEvent::Text("Two".to_owned())]);

@@ -6,20 +6,20 @@ use crate::domain::run::plan::PlanStep;
 use crate::engine::calls::json_repair;
 use crate::support::text::prefix_chars;
 
-/// Characters of a step.
+/// The longest step, in characters.
 const STEP_CHARS: usize = 2_000;
-/// Characters of a plan that are read, and of one call in it: a confused model begins thousands of calls and ends none.
+/// The longest plan, and the longest call in it, in characters: a confused model begins thousands of calls and ends none.
 const PLAN_CHARS: usize = 32_000;
 const CALL_CHARS: usize = 8_000;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Planned {
+pub(super) enum PlanAnswer {
     Steps(Vec<PlanStep>),
-    /// No tools are needed: this is the answer.
+    /// No tools are needed; this text is the answer.
     Answer(String),
 }
 
-pub(super) fn plan(text: &str) -> Option<Planned> {
+pub(super) fn plan(text: &str) -> Option<PlanAnswer> {
     bracketed(text).or_else(|| json(text))
 }
 
@@ -30,8 +30,8 @@ fn step(server: Option<&str>, description: &str) -> Option<PlanStep> {
 }
 
 /// Parses `[step("files", "move a.png to b.png")]` and so on, up to `[done()]`; or `[answer("...")]`. A tool call,
-/// `[files.move_file(source="a.png")]`, is a step of its server. A bracket may hold several, separated by commas.
-fn bracketed(text: &str) -> Option<Planned> {
+/// `[files.move_file(source="a.png")]`, becomes a step of its server. A bracket may contain several calls, separated by commas.
+fn bracketed(text: &str) -> Option<PlanAnswer> {
     let mut steps = Vec::new();
     let (mut rest, mut is_within) = (prefix_chars(text, PLAN_CHARS), false);
     loop {
@@ -39,20 +39,20 @@ fn bracketed(text: &str) -> Option<Planned> {
             let Some(at) = rest.find('[') else { break };
             rest = &rest[at + 1..];
         }
-        // If no quote ends an argument properly, the first possible one does.
+        // If no quote ends an argument properly, the first possible one counts.
         let Some((call, after)) = call(rest, ends_argument).or_else(|| call(rest, |_| true)) else {
             is_within = false;
             continue;
         };
-        is_within = matches!(after, After::Call(_));
+        is_within = matches!(after, CallTail::Call(_));
         rest = match after {
-            After::Call(rest) | After::Bracket(rest) => rest,
+            CallTail::Call(rest) | CallTail::Bracket(rest) => rest,
         };
         let argument = |at: usize| call.arguments.get(at).map(String::as_str);
         match call.name {
             "done" | "plan.done" => break,
             "answer" if steps.is_empty() => {
-                return argument(0).filter(|said| !said.trim().is_empty()).map(|said| Planned::Answer(said.to_owned()));
+                return argument(0).filter(|field| !field.trim().is_empty()).map(|field| PlanAnswer::Answer(field.to_owned()));
             }
             "step" | "plan.step" => steps.extend(match argument(1) {
                 Some(description) => step(argument(0), description),
@@ -64,7 +64,7 @@ fn bracketed(text: &str) -> Option<Planned> {
             }
         }
     }
-    (!steps.is_empty()).then_some(Planned::Steps(steps))
+    (!steps.is_empty()).then_some(PlanAnswer::Steps(steps))
 }
 
 struct Call<'t> {
@@ -74,27 +74,27 @@ struct Call<'t> {
     written: &'t str,
 }
 
-enum After<'t> {
+enum CallTail<'t> {
     /// Another call in the same bracket.
     Call(&'t str),
-    /// The rest of the text.
+    /// The text after the bracket.
     Bracket(&'t str),
 }
 
-/// Splits the name of a call from what follows its `(`.
+/// Splits a call into its name and the text after its `(`.
 fn opened(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c)).filter(|end| *end > 0)?;
     Some((&text[..end], text[end..].strip_prefix('(')?))
 }
 
-/// Returns what follows a `)`, if that ends a call.
-fn after_end(text: &str) -> Option<After<'_>> {
+/// Returns the text after a `)`, if that ends a call.
+fn after_end(text: &str) -> Option<CallTail<'_>> {
     let text = text.trim_start();
     if let Some(rest) = text.strip_prefix(']') {
-        return Some(After::Bracket(rest));
+        return Some(CallTail::Bracket(rest));
     }
     let next = text.strip_prefix(',')?.trim_start();
-    opened(next).map(|_| After::Call(next))
+    opened(next).map(|_| CallTail::Call(next))
 }
 
 /// Returns whether a quote ends its argument. Planners nest quotes without escaping them.
@@ -111,7 +111,7 @@ fn ends_argument(after: &str) -> bool {
 }
 
 /// Parses a call up to its `)`.
-fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, After<'_>)> {
+fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, CallTail<'_>)> {
     let (name, inner) = opened(text)?;
     let mut arguments = vec![String::new()];
     let (mut quote, mut is_escaped) = (None, false);
@@ -142,28 +142,28 @@ fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, A
 }
 
 /// Parses `{"steps": [{"server": "files", "description": "..."}]}`, or `{"needs_tools": false, "direct_response": "..."}`.
-fn json(text: &str) -> Option<Planned> {
+fn json(text: &str) -> Option<PlanAnswer> {
     let object = text.get(text.find('{')?..=text.rfind('}')?)?;
-    let value: Value = serde_json::from_str(object).ok().or_else(|| json_repair::mend(object).map(|mended| mended.value))?;
-    let said = |value: &Value, names: [&str; 3]| names.into_iter().find_map(|name| value.get(name)?.as_str().map(str::to_owned));
+    let value: Value = serde_json::from_str(object).ok().or_else(|| json_repair::repair(object).map(|mended| mended.value))?;
+    let field = |value: &Value, names: [&str; 3]| names.into_iter().find_map(|name| value.get(name)?.as_str().map(str::to_owned));
     let steps: Vec<PlanStep> = value
         .get("steps")
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
         .filter_map(|one| {
-            let server = said(one, ["server", "expected_server", "server_hint"]);
+            let server = field(one, ["server", "expected_server", "server_hint"]);
             step(
                 server.as_deref(),
-                one.as_str().map(str::to_owned).or_else(|| said(one, ["description", "step", "text"]))?.as_str(),
+                one.as_str().map(str::to_owned).or_else(|| field(one, ["description", "step", "text"]))?.as_str(),
             )
         })
         .collect();
     if value.get("needs_tools") != Some(&Value::Bool(false)) && !steps.is_empty() {
-        return Some(Planned::Steps(steps));
+        return Some(PlanAnswer::Steps(steps));
     }
-    let answer = said(&value, ["direct_response", "response", "answer"]).filter(|answer| !answer.trim().is_empty())?;
-    Some(Planned::Answer(answer))
+    let answer = field(&value, ["direct_response", "response", "answer"]).filter(|answer| !answer.trim().is_empty())?;
+    Some(PlanAnswer::Answer(answer))
 }
 
 #[cfg(test)]
@@ -173,8 +173,8 @@ mod tests {
 
     use super::*;
 
-    fn steps(of: &[(Option<&str>, &str)]) -> Option<Planned> {
-        Some(Planned::Steps(of.iter().filter_map(|(server, description)| step(*server, description)).collect()))
+    fn steps(of: &[(Option<&str>, &str)]) -> Option<PlanAnswer> {
+        Some(PlanAnswer::Steps(of.iter().filter_map(|(server, description)| step(*server, description)).collect()))
     }
 
     #[rstest]
@@ -208,15 +208,15 @@ mod tests {
     #[case("[1, 2] [step(\"never closed", None)]
     #[case("} {", None)]
     #[case("[]({})", None)]
-    fn what_is_no_plan_is_none(#[case] text: &str, #[case] answer: Option<&str>) {
-        assert_eq!(plan(text), answer.map(|answer| Planned::Answer(answer.to_owned())), "{text}");
+    fn text_without_plan_is_no_plan(#[case] text: &str, #[case] answer: Option<&str>) {
+        assert_eq!(plan(text), answer.map(|answer| PlanAnswer::Answer(answer.to_owned())), "{text}");
     }
 
     #[test]
     fn a_planner_that_has_lost_its_way_is_read_in_time() {
         let began = std::time::Instant::now();
         assert_eq!(plan(&"[step(".repeat(200_000)), None);
-        // Without a bound it would be hours.
+        // Without a bound, parsing would take hours.
         assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
     }
 

@@ -9,7 +9,7 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// Returns the phase of the run's plan, unless there is none or it is over.
+/// Returns the phase of the run's plan; `None` without a plan, or after its end.
 pub fn phase(record: &RunRecord) -> Option<PlanPhase> {
     if record.profile.strategy != Strategy::PlanExecute {
         return None;
@@ -26,11 +26,11 @@ pub fn has_made(record: &RunRecord, call: &CallId) -> bool {
     record.counters.plan.iter().flat_map(|plan| &plan.steps).any(|step| step.call.as_ref() == Some(call))
 }
 
-/// Returns the word for how a step ended, and its result, cut to so many characters.
+/// Returns how a step ended, and its result cut to `limit` characters.
 pub(super) fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str, String) {
     let call = call_of(record, step);
     let result = match call {
-        Some(call) => call.outcome.as_ref().map_or_else(String::new, |outcome| tool_results::gist(&outcome.content, limit)),
+        Some(call) => call.outcome.as_ref().map_or_else(String::new, |outcome| tool_results::cut_text(&outcome.content, limit)),
         None => prompts::NO_CALL_FOR_STEP.to_owned(),
     };
     let word = match (step.state, call.map(|call| call.state)) {
@@ -48,7 +48,7 @@ pub fn query(record: &RunRecord) -> Option<String> {
     Some(format!("{} {}", step.server.as_deref().unwrap_or_default(), step.description).trim().to_owned())
 }
 
-/// Returns the tools that a model of a plan is offered: the router those of its step, the planner none.
+/// Returns the tools on offer for a model of a plan: the router has those of its step, the planner none.
 pub fn offered<'t>(usable: Vec<&'t Arc<ToolDefinition>>, record: &RunRecord, phase: PlanPhase) -> Vec<&'t Arc<ToolDefinition>> {
     if phase != PlanPhase::Executing {
         return Vec::new();

@@ -1,40 +1,40 @@
-//! Requests to the models of a plan.
+//! Builds the requests to the models of a plan.
 
 use crate::domain::agent::OutputMode;
 use crate::domain::conversation::message::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::domain::run::plan::{Plan, PlanPhase};
 use crate::domain::run::record::RunRecord;
-use crate::engine::offer::categories::areas;
+use crate::engine::offer::categories::describe_categories;
 use crate::engine::request::source::Source;
 use crate::engine::request::system_prompt;
 use crate::engine::request::transcript::{sendable, user_text};
-use crate::engine::request::window::room;
-use crate::engine::strategy::json_answers::project;
-use crate::engine::strategy::plan::named::names_step;
+use crate::engine::request::window::remaining;
+use crate::engine::strategy::json_answers::{Reasons, project};
 use crate::engine::strategy::plan::progress::{offered, phase, result_of};
+use crate::engine::strategy::plan::step_references::names_step;
 use crate::support::text::prefix_chars;
 
 /// Messages of the conversation that the planner reads.
 const READ_MESSAGES: usize = 6;
 
-/// An earlier result is included in a step's request whole up to so many characters,
+/// The longest earlier result, in characters, that a step's request contains in full.
 const WHOLE_RESULT: usize = 200;
 
-/// and of a longer one so many,
+/// The length to which a longer result is cut.
 const CUT_RESULT: usize = 150;
 
-/// if the request has room for them; otherwise shorter.
-const ROUTED: [usize; 3] = [WHOLE_RESULT, 100, 50];
+/// The limits for results in a step's request; a smaller one applies if the request would not fit.
+const RESULT_LIMITS: [usize; 3] = [WHOLE_RESULT, 100, 50];
 
-/// Characters of a result, and of the user's words and of steps, in a report: results are shortened first, until the request fits.
-/// The steps and their success are always included.
-const TOLD: [(usize, usize); 10] = [
-    (500, MOST_WORDS),
-    (250, MOST_WORDS),
-    (120, MOST_WORDS),
-    (60, MOST_WORDS),
-    (0, MOST_WORDS),
+/// The limits for results, and for the user's text and the steps, in a report: results are shortened first, until the request fits. All
+/// steps and their success are always included.
+const REPORT_LIMITS: [(usize, usize); 10] = [
+    (500, MAX_TEXT_CHARS),
+    (250, MAX_TEXT_CHARS),
+    (120, MAX_TEXT_CHARS),
+    (60, MAX_TEXT_CHARS),
+    (0, MAX_TEXT_CHARS),
     (0, 1_000),
     (0, 500),
     (0, 250),
@@ -42,7 +42,7 @@ const TOLD: [(usize, usize); 10] = [
     (0, 60),
 ];
 
-const MOST_WORDS: usize = 4_000;
+const MAX_TEXT_CHARS: usize = 4_000;
 
 const PLANNER: &str = "You plan the work that a user asks for. You call no tools yourself; another model carries out one step after the other. It sees \
      only that step, and results of earlier ones.\n\
@@ -65,22 +65,25 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
      language. Report only what is marked as ok as done. Report what is marked as failed as failed, with its reason. Make up nothing, and offer \
      nothing.";
 
-/// Returns the request of the next model step, or of the current one, if it belongs to a plan.
+/// Returns the request of the next model step, or of the open one, if it belongs to a plan.
 pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
     let plan = source.record.counters.plan.as_ref()?;
     match phase(source.record)? {
         PlanPhase::Planning => Some(planner(source, plan)),
-        PlanPhase::Executing => largest(source, ROUTED.into_iter().map(|most| router(source, plan, most))),
-        PlanPhase::Telling => largest(source, TOLD.into_iter().map(|(result, words)| teller(source, plan, result, words))),
+        PlanPhase::Executing => first_that_fits(source, RESULT_LIMITS.into_iter().map(|most| router(source, plan, most))),
+        PlanPhase::Telling => first_that_fits(
+            source,
+            REPORT_LIMITS.into_iter().map(|(result, words)| final_answer_request(source, plan, result, words)),
+        ),
         PlanPhase::Over => None,
     }
 }
 
 /// Returns the first request that fits, or the last and shortest one.
-fn largest(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
+fn first_that_fits(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
     let mut last = None;
     for request in requests {
-        if room::fits(source, &request) {
+        if remaining::fits(source, &request) {
             return Some(request);
         }
         last = Some(request);
@@ -90,17 +93,17 @@ fn largest(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) ->
 
 fn planner(source: &Source<'_>, plan: &Plan) -> ModelRequest {
     let profile = &source.record.profile;
-    let areas = areas(&profile.tool_filter, &source.usable());
+    let areas = describe_categories(&profile.tool_filter, &source.usable());
     let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
     let examples = match profile.plan.examples.as_str() {
         "" => String::new(),
         examples => format!("\n\nExamples:\n{examples}"),
     };
-    let system = under_layers(source, &format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}"));
+    let system = with_prompt_layers(source, &format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}"));
     let mut request = framed(source, &system, options(source, PlanPhase::Planning));
     let mut messages = newest(sendable(source));
-    room::compress(source, &mut messages);
-    room::cut(source, &request, &mut messages);
+    remaining::compress(source, &request, &mut messages);
+    remaining::cut(source, &request, &mut messages);
     request.messages = messages;
     request
 }
@@ -111,22 +114,22 @@ fn router(source: &Source<'_>, plan: &Plan, most: usize) -> ModelRequest {
     request.tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
     request.messages = vec![user_text(record, None, &step_text(record, plan, most))];
     match record.profile.output {
-        OutputMode::Structured if !request.tools.is_empty() => project(&mut request),
+        OutputMode::Structured if !request.tools.is_empty() => project(&mut request, Reasons::NotAsked),
         OutputMode::Structured | OutputMode::Tools => {}
     }
     request
 }
 
-fn teller(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
+fn final_answer_request(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
     let mut options = options(source, PlanPhase::Telling);
     options.output_schema = source.record.profile.options.output_schema.clone();
-    let mut request = framed(source, &under_layers(source, TELLER), options);
-    request.messages = vec![user_text(source.record, None, &told_text(source, plan, result, words))];
+    let mut request = framed(source, &with_prompt_layers(source, TELLER), options);
+    request.messages = vec![user_text(source.record, None, &plan_results_text(source, plan, result, words))];
     request
 }
 
-/// Models that read the user's words, or write to them, get the layers of the system prompt.
-fn under_layers(source: &Source<'_>, own: &str) -> String {
+/// Adds the layers of the system prompt, which apply to models that read the user's text or write to the user.
+fn with_prompt_layers(source: &Source<'_>, own: &str) -> String {
     [system_prompt::system(source).as_str(), own].join("\n\n")
 }
 
@@ -144,7 +147,7 @@ fn framed(source: &Source<'_>, system: &str, options: ModelOptions) -> ModelRequ
         model: record.model().to_owned(),
         system: system.trim().to_owned(),
         options,
-        window: source.said_window(),
+        window: source.agent_window(),
         ..ModelRequest::default()
     }
 }
@@ -157,7 +160,7 @@ fn newest(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// Describes a step, and the results that it builds on: of the previous step, and of those that it names.
+/// Describes a step with the results that it builds on: of the previous step, and of the steps that it names.
 fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     let Some(step) = plan.steps.get(plan.at) else { return String::new() };
     let mut text = format!("The step: {}", step.description);
@@ -176,10 +179,10 @@ fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     text
 }
 
-/// Describes what the user wants, and each step with its result.
-fn told_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
-    let said = source.said_by_user();
-    let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&said, words));
+/// Describes the user's request, and each step with its result.
+fn plan_results_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
+    let user_text = source.text_of_user_messages();
+    let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&user_text, words));
     for (step, number) in plan.steps.iter().zip(1..) {
         let (word, result) = result_of(source.record, step, result);
         text.push_str(&format!("\n{number}. {} - {word}: {result}", prefix_chars(&step.description, words)));

@@ -7,7 +7,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::event::EventBody;
 use crate::domain::ids::GrantId;
 use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::input::InputKind;
+use crate::domain::run::question::InputKind;
 use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ReplayClass;
@@ -88,12 +88,12 @@ fn the_call_is_made_with_what_the_human_has_written() {
 }
 
 #[test]
-fn a_denied_call_is_not_made_and_the_model_is_told() {
+fn denied_call_is_not_made_and_reported_to_the_model() {
     let mut world = waiting();
     world.human_decides("deny", None);
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Denied, Done], 0));
-    assert_eq!(world.results()[0], format!("{}. They say: not today", prompts::NOT_ALLOWED));
+    assert_eq!(world.results()[0], format!("{}. They say: not today", prompts::CALL_DENIED));
     assert!(world.asked.is_some(), "the run goes on");
 }
 
@@ -112,7 +112,7 @@ fn a_denial_can_end_the_turn() {
 }
 
 #[test]
-fn what_nobody_allowed_in_time_is_not_made() {
+fn call_without_timely_approval_is_not_made() {
     let mut world = waiting();
     world.rows.inputs[0].expires_in_ms = Some(0);
     world.claim(ClaimCause::Timer);
@@ -137,7 +137,7 @@ fn an_approval_of_something_else_allows_nothing() {
     world.rows.inputs[0].question.approval.as_mut().unwrap().definition_hash = "another".to_owned();
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Denied, Done], 0));
-    assert_eq!(world.results()[0], prompts::ALLOWED_OTHERWISE);
+    assert_eq!(world.results()[0], prompts::APPROVAL_OUTDATED);
 }
 
 fn grant(definition_hash: &str) -> ToolGrant {
@@ -169,7 +169,7 @@ fn an_earlier_answer_may_hold(
 }
 
 #[test]
-fn an_answer_for_all_calls_answers_nothing_that_was_asked_beside_it() {
+fn approval_of_all_calls_leaves_other_questions_open() {
     let mut world = World::started(profile(ApprovalMode::Ask));
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
     world.human_decides("allow", None);
@@ -207,7 +207,7 @@ fn a_message_that_joined_is_heard_though_a_denial_ends_turns() {
 }
 
 #[test]
-fn an_answer_that_comes_while_the_server_shuts_down_is_acted_on_by_the_next() {
+fn approval_during_drain_is_applied_by_the_next_claim() {
     let mut profile = profile(ApprovalMode::Ask);
     profile.tool_parallelism = 1;
     let mut world = World::started(profile);

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, OnUnknown};
 use crate::domain::event::EventBody;
+use crate::domain::run::call_handle::Handle;
 use crate::domain::run::change::{Change, ReleaseCause};
-use crate::domain::run::handle::Handle;
-use crate::domain::run::input::{InputKind, InputState};
+use crate::domain::run::question::{InputKind, InputState};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Cancelled, Done, Planned, Started, Unknown};
@@ -52,8 +52,8 @@ fn the_question_says_what_it_is_about() {
 }
 
 #[rstest]
-#[case("happened", Done, 1, prompts::HAPPENED)]
-#[case("skip", Unknown, 1, prompts::NOBODY_KNOWS)]
+#[case("happened", Done, 1, prompts::CONFIRMED_BY_HUMAN)]
+#[case("skip", Unknown, 1, prompts::LEFT_UNCLEAR)]
 fn an_answer_becomes_the_outcome(#[case] choice: &str, #[case] state: ToolCallState, #[case] runs: u32, #[case] text: &str) {
     let mut world = waiting();
     assert!(world.human_says(choice));
@@ -134,7 +134,7 @@ fn waiting_ends_with_the_time_of_the_run() {
 }
 
 #[test]
-fn waiting_ends_when_nobody_answers_in_time() {
+fn unanswered_question_times_out() {
     let mut world = World::started(AgentProfile { ask_expires_ms: 500, max_run_ms: 10_000, ..profile() });
     world.calls(&[call("write", &json!({}))]);
     world.die();
@@ -149,7 +149,7 @@ fn waiting_ends_when_nobody_answers_in_time() {
     let expired = EventBody::InputResolved { id: id.clone(), state: InputState::Expired, answer: None, by: None };
     assert!(decision.events.contains(&expired));
     assert!(decision.changes.contains(&Change::InputClosed { id, state: InputState::Expired }));
-    assert_eq!((world.states(), world.results()), (vec![Unknown], vec![prompts::NOBODY_ANSWERED.to_owned()]));
+    assert_eq!((world.states(), world.results()), (vec![Unknown], vec![prompts::UNANSWERED.to_owned()]));
     assert!(world.asked.is_some(), "the model is told");
 
     // An answer that arrived in time counts, however late it is processed.
@@ -161,7 +161,7 @@ fn waiting_ends_when_nobody_answers_in_time() {
 }
 
 #[test]
-fn whoever_cannot_say_leaves_it_to_a_human() {
+fn reconcile_without_an_answer_asks_a_human() {
     // A server that was asked by reconciliation.
     let mut world = World::started(profile());
     world.calls(&[call("pay", &json!({}))]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::domain::agent::AgentProfile;
 use crate::domain::run::WaitReason;
 use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::input::{InputAnswer, InputKind, InputState};
+use crate::domain::run::question::{InputAnswer, InputKind, InputState};
 use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState::{Cancelled, Done, Failed, Started};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};

@@ -316,7 +316,7 @@ fn said(messages: &[Message]) -> usize {
         Part::Reasoning(reasoning) => reasoning.raw.as_ref().map_or(reasoning.text.len(), |raw| raw.to_string().len()),
         Part::ToolCall(call) => call.arguments.to_string().len(),
         Part::ToolResult(result) => result.content.iter().map(|content| content_text(content).len()).sum(),
-        Part::Image(_) | Part::File(_) => 0,
+        Part::Image(_) | Part::File(_) | Part::Source(_) => 0,
     });
     parts.sum()
 }
@@ -328,16 +328,16 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     let room = room(&source).unwrap();
     prop_assert!(room.remaining < 0, "{:?}", room);
     let own = &state.record.fence.run_id;
-    let shown = source.shown().rest;
+    let shown = source.uncovered_history().rest;
     prop_assert!(shown.iter().all(|message| message.run_id == *own));
     let answers = shown.iter().filter(|message| message.role == Role::Assistant).count();
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
     let (frame, messages) = parts(&source);
     prop_assert!(frame.tools.is_empty());
-    prop_assert!(compaction::drop_pictures(&mut messages.clone(), 1) == 0, "{:?}", messages);
+    prop_assert!(compaction::drop_images(&mut messages.clone(), 1) == 0, "{:?}", messages);
     // The longest note that replaces truncated text or an image.
     prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
-    prop_assert!(!messages.iter().any(compaction::has_thoughts), "{:?}", messages);
+    prop_assert!(!messages.iter().any(compaction::has_reasoning), "{:?}", messages);
     Ok(())
 }
 
@@ -345,7 +345,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_the_history_its_view_fits(
+    fn window_of_any_history_fits_the_budget(
         context in any_context(),
         turns in prop::collection::vec(any_turn(), 1..12),
         layers in any_layers(),

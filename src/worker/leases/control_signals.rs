@@ -1,4 +1,4 @@
-//! Brings requests that concern runs in progress to their drivers.
+//! Delivers requests that concern runs under way to their drivers.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 use crate::worker::leases::registry::Registry;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
-/// Reads requests on each wake-up, and every `control_poll` where other processes may have stored them, until `stop`.
+/// Reads requests on each wake-up, and every `control_poll` if other processes may store them, until `stop`.
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
-    // With one process every request comes with a wake-up; polling is only a safety net.
+    // With one process every request has a wake-up; polling is only a safety net.
     let poll = if deps.store.is_shared() { options.control_poll } else { Duration::from_secs(1) };
     loop {
         tokio::select! {
@@ -27,10 +27,10 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
                 for signal in signals {
                     let Some(held) = registry.get(&signal.run_id) else { continue };
                     if signal.gone {
-                        // Nothing of the run can be written.
+                        // The run cannot be written any more.
                         held.lost.cancel();
                     } else {
-                        held.tell(signal);
+                        held.send_signal(signal);
                     }
                 }
             }

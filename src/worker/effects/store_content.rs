@@ -1,8 +1,7 @@
-//! Binary content of tool results: each piece becomes a stored file of the run's owner before the outcome of its call is decided
-//! on.
+//! Binary content of tool results: stores each piece as a file of the run's owner before the engine decides about the outcome.
 //!
-//! So results, events and messages hold references, and are small. Content that cannot be stored in time stays in the outcome, so
-//! that no result is lost. A file whose outcome was never committed is removed with the other unused files.
+//! So results, events and messages contain only small references. Content that cannot be stored in time stays in the outcome, so that no
+//! result is lost. A file whose outcome was never committed is removed with other unused files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,46 +10,46 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::documents::{FileDeps, Kind, Unreadable};
+use crate::documents::{FileDeps, FileKind, ReadFileError};
 use crate::domain::conversation::file::{FileOrigin, FileText, decoded, default_name, is_text_type, other_text, utf8_text};
 use crate::domain::conversation::message::{BinaryContent, ToolContent};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::tool::ToolOutcome;
-use crate::store::{NewFile, StoredOutcome, WorkerStore, patiently, store_file};
+use crate::store::{NewFile, StoredOutcome, WorkerStore, retry_while_unavailable, store_file};
 use crate::support::ids::SharedIds;
 use crate::support::json;
 use crate::support::text::prefix_chars;
 use crate::worker::WorkerDeps;
 
-/// How long a database that is away is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for an unavailable database.
+const STORE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The time limit for all content of one call.
-const KEEP_LIMIT: Duration = Duration::from_secs(45);
+const STORE_ALL_LIMIT: Duration = Duration::from_secs(45);
 
-/// Files of one result. Each is a row, a note in each request to a model, and perhaps a process that reads it.
+/// The most files of one result. Each is a row, a note in each request to a model, and perhaps a process that reads it.
 const MAX_FILES: usize = 32;
 
-pub struct ContentKeeper {
+pub struct ContentStore {
     store: Arc<dyn WorkerStore>,
     ids: SharedIds,
     files: FileDeps,
 }
 
-/// The bytes and files that one result may still have.
-struct Room {
+/// The bytes and files that one result may still store.
+struct ResultQuota {
     bytes: usize,
     files: usize,
 }
 
-impl ContentKeeper {
+impl ContentStore {
     pub fn new(deps: &WorkerDeps) -> Self {
         Self { store: Arc::clone(&deps.store), ids: Arc::clone(&deps.ids), files: deps.files.clone() }
     }
 
-    /// Replaces inline content by references. Content beyond a limit becomes a note with the reason: the call does not fail. A run
-    /// that is stopped does not wait: the result stays as it is.
-    pub async fn keep(&self, owner: &UserId, outcome: &mut ToolOutcome, stop: &CancellationToken) {
+    /// Replaces inline content by references. Content beyond a limit becomes a note with the reason: the call does not fail. A run that is
+    /// stopped does not wait: the result stays unchanged.
+    pub async fn store_content(&self, owner: &UserId, outcome: &mut ToolOutcome, stop: &CancellationToken) {
         let carries_bytes = |content: &ToolContent| content.binary().is_some_and(|binary| binary.data.is_some());
         if !outcome.content.iter().any(carries_bytes) {
             return;
@@ -58,51 +57,64 @@ impl ContentKeeper {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            stored = timeout(KEEP_LIMIT, self.stored(owner, outcome.content.clone())) => match stored {
+            stored = timeout(STORE_ALL_LIMIT, self.references(owner, outcome.content.clone())) => match stored {
                 Ok(content) => outcome.content = content,
-                Err(_elapsed) => tracing::warn!("binary content of a tool result was not stored within {} s", KEEP_LIMIT.as_secs()),
+                Err(_elapsed) => tracing::warn!("binary content of a tool result was not stored within {} s", STORE_ALL_LIMIT.as_secs()),
             },
         }
     }
 
-    async fn stored(&self, owner: &UserId, content: Vec<ToolContent>) -> Vec<ToolContent> {
-        let mut room = Room { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
-        let mut kept = Vec::with_capacity(content.len());
+    /// Stores a picture that a model made. Returns a note if it cannot be stored.
+    pub async fn store_picture(&self, owner: &UserId, picture: BinaryContent) -> Result<BinaryContent, String> {
+        let mut quota = ResultQuota { bytes: self.files.limits.max_bytes_per_call, files: 1 };
+        let described = picture.described("picture");
+        match timeout(STORE_ALL_LIMIT, self.store_one(owner, picture, "picture", None, &mut quota)).await {
+            Ok(Ok(stored)) if stored.file_id.is_some() => Ok(stored),
+            Ok(Err(note)) => Err(note),
+            Ok(Ok(_)) | Err(_) => Err(format!("[{described}: not kept, the database did not answer in time]")),
+        }
+    }
+
+    async fn references(&self, owner: &UserId, content: Vec<ToolContent>) -> Vec<ToolContent> {
+        let mut quota = ResultQuota { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
+        let mut references = Vec::with_capacity(content.len());
         for piece in content {
             match piece {
                 ToolContent::Image(binary) if binary.data.is_some() => {
-                    kept.push(match self.keep_one(owner, binary, "picture", None, &mut room).await {
+                    references.push(match self.store_one(owner, binary, "picture", None, &mut quota).await {
                         Ok(stored) => ToolContent::Image(stored),
                         Err(note) => ToolContent::text(note),
                     });
                 }
-                ToolContent::File(binary) if binary.data.is_some() => kept.extend(self.keep_file(owner, binary, &mut room).await),
-                piece @ (ToolContent::Text { .. } | ToolContent::Image(_) | ToolContent::File(_)) => kept.push(piece),
+                ToolContent::File(binary) if binary.data.is_some() => {
+                    references.extend(self.store_with_text(owner, binary, &mut quota).await);
+                }
+                piece @ (ToolContent::Text { .. } | ToolContent::Image(_) | ToolContent::File(_)) => references.push(piece),
             }
         }
-        kept
+        references
     }
 
-    /// Stores a file, and returns it with its text behind it.
-    async fn keep_file(&self, owner: &UserId, mut binary: BinaryContent, room: &mut Room) -> Vec<ToolContent> {
+    /// Stores a file, and returns its reference followed by its text.
+    async fn store_with_text(&self, owner: &UserId, mut binary: BinaryContent, quota: &mut ResultQuota) -> Vec<ToolContent> {
         let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { return Vec::new() };
         let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
-        let is_refused = room.files == 0 || bytes.len() > self.files.limits.max_bytes.min(room.bytes);
+        let is_refused = quota.files == 0 || bytes.len() > self.files.limits.max_bytes.min(quota.bytes);
         let (text, note) = match is_refused {
             true => (None, None),
             false => self.text(&bytes, &name, &mut binary.media_type).await,
         };
-        let first = match self.keep_one(owner, binary, "file", text, room).await {
+        let first = match self.store_one(owner, binary, "file", text, quota).await {
             Ok(stored) => ToolContent::File(stored),
             Err(note) => ToolContent::text(note),
         };
         std::iter::once(first).chain(note.map(ToolContent::text)).collect()
     }
 
-    /// Returns the text of a file, and what a model reads of it. The bytes of a document decide its type, not the tool.
+    /// Returns the text of a file, and the note with it for a model. The bytes of a document decide its type, not the tool.
     async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> (Option<FileText>, Option<String>) {
         let most = self.files.limits.text_chars;
-        let (text, encoding) = if Kind::of(bytes).needs_reader() {
+        let (text, encoding) = if FileKind::of(bytes).needs_reader() {
             let why = match self.files.reader.read(bytes.clone(), name, most).await {
                 Ok(facts) => {
                     media_type.clone_from(&facts.media_type);
@@ -111,10 +123,10 @@ impl ContentKeeper {
                         None => Err(format!("[no text was found in {name}]")),
                     }
                 }
-                Err(Unreadable::Refused(why)) => Err(format!("[the text of {name} cannot be read: {why}]")),
-                Err(Unreadable::Failed(error)) => {
+                Err(ReadFileError::Refused(why)) => Err(format!("[the text of {name} cannot be read: {why}]")),
+                Err(ReadFileError::Failed(error)) => {
                     tracing::error!(error = &error as &dyn std::error::Error, "the process that reads files cannot be started");
-                    Err(format!("[the text of {name} cannot be read: the server cannot read documents at the moment]"))
+                    Err(format!("[the text of {name} cannot be read: the server cannot read documents now]"))
                 }
             };
             match why {
@@ -135,34 +147,34 @@ impl ContentKeeper {
         (Some(text), Some(note))
     }
 
-    /// Stores one file, or returns a note that says why it is not stored.
-    async fn keep_one(
+    /// Stores one file, or returns a note with the reason why it is not stored.
+    async fn store_one(
         &self,
         owner: &UserId,
         binary: BinaryContent,
         what: &str,
         text: Option<FileText>,
-        room: &mut Room,
+        quota: &mut ResultQuota,
     ) -> Result<BinaryContent, String> {
         let described = binary.described(what);
         let bytes = binary.data.as_deref().and_then(decoded).unwrap_or_default();
         let limits = &self.files.limits;
         if bytes.len() > limits.max_bytes {
-            return Err(format!("[{described}: not kept, one file may have {} bytes]", limits.max_bytes));
+            return Err(format!("[{described}: not stored, one file may have {} bytes]", limits.max_bytes));
         }
-        if bytes.len() > room.bytes {
+        if bytes.len() > quota.bytes {
             return Err(format!(
-                "[{described}: not kept, the files of one call may have {} bytes together]",
+                "[{described}: not stored, the files of one call may have {} bytes together]",
                 limits.max_bytes_per_call
             ));
         }
-        if room.files == 0 {
-            return Err(format!("[{described}: not kept, one call may return {MAX_FILES} files]"));
+        if quota.files == 0 {
+            return Err(format!("[{described}: not stored, one call may return {MAX_FILES} files]"));
         }
         let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
         let (sha256, most) = (json::hash_bytes(&bytes), limits.max_content_per_owner);
-        let stored = patiently(PATIENCE, || async {
-            // Each attempt has its own id, because the outcome of the one before is unknown.
+        let stored = retry_while_unavailable(STORE_LIMIT, || async {
+            // Each attempt has its own id, because the outcome of the previous one is unknown.
             let new = NewFile {
                 id: FileId::generate(self.ids.as_ref()),
                 owner: owner.clone(),
@@ -177,15 +189,15 @@ impl ContentKeeper {
         });
         match stored.await {
             Ok(StoredOutcome::Stored(file)) => {
-                (room.bytes, room.files) = (room.bytes - bytes.len(), room.files - 1);
+                (quota.bytes, quota.files) = (quota.bytes - bytes.len(), quota.files - 1);
                 Ok(BinaryContent::stored(&file))
             }
             Ok(StoredOutcome::Full) => {
                 tracing::warn!(
                     limit = most,
-                    "binary content of a tool result is not stored: its user has as many files as limits.max_content_files_per_owner allows"
+                    "binary content of a tool result is not stored: its user has reached limits.max_content_files_per_owner"
                 );
-                Err(format!("[{described}: not kept, the user has {most} files of this kind already]"))
+                Err(format!("[{described}: not stored, the user has reached the limit of {most} files of this kind]"))
             }
             Ok(StoredOutcome::Gone) => Err(format!("[{described}: it was deleted while it was being stored]")),
             Err(error) => {

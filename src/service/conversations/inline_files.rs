@@ -1,7 +1,7 @@
 //! Files and pictures in `data:` URLs of messages, and binary content of results in imported conversations.
 //!
-//! They become stored files before the message is stored. So a message and its events hold references only, and nothing that no provider
-//! takes.
+//! They become stored files before the message is stored. So a message and its events contain only references, and nothing that
+//! every provider refuses.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,13 @@ const NOT_BASE64: &str =
 pub(in crate::service) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if has_data(file) => Some(file),
-        Part::File(_) | Part::Image(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+        Part::File(_)
+        | Part::Image(_)
+        | Part::Text(_)
+        | Part::Reasoning(_)
+        | Part::ToolCall(_)
+        | Part::ToolResult(_)
+        | Part::Source(_) => None,
     }
 }
 
@@ -40,7 +46,7 @@ impl Service {
         content: &BTreeSet<String>,
         pointer: &str,
     ) -> Result<()> {
-        // Of those that come with the parts, the name makes another file of the same bytes.
+        // Files in the parts count as different if their names differ, even with the same bytes.
         let one = |part: &'p Part| {
             let uploaded = part.file_id().filter(|id| !content.contains(*id)).map(|id| (id, None));
             uploaded.or_else(|| inline_file(part).and_then(|file| Some((file.url.as_deref()?, file.name.as_deref()))))
@@ -54,8 +60,8 @@ impl Service {
         Ok(())
     }
 
-    /// Stores files and pictures that come with the parts, and replaces them by references. An equal file is not stored again, so that a
-    /// repeated request means the same files.
+    /// Stores files and pictures in the parts, and replaces them by references. An equal file is not stored again, so that a
+    /// repeated request refers to the same files.
     pub(in crate::service) async fn keep_inline(&self, owner: &UserId, parts: &mut [Part], pointer: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let pointer = format!("{pointer}/{index}");
@@ -64,32 +70,32 @@ impl Service {
                     let pointer = format!("{pointer}/url");
                     let bytes = bytes_of(file).ok_or_else(|| Error::file(&pointer, NOT_BASE64))?;
                     let described = (FileOrigin::Upload, &*file.media_type, file.name.as_deref());
-                    let kept = self.keep_bytes(owner, described, bytes, &pointer).await?;
-                    let file = FilePart::stored(file.id.clone(), &kept);
-                    *part = if kept.is_picture() { Part::Image(file) } else { Part::File(file) };
+                    let stored = self.keep_bytes(owner, described, bytes, &pointer).await?;
+                    let file = FilePart::stored(file.id.clone(), &stored);
+                    *part = if stored.is_picture() { Part::Image(file) } else { Part::File(file) };
                 }
                 Part::Image(picture) if has_data(picture) => {
                     let bytes = bytes_of(picture).unwrap_or_default();
                     let described = (FileOrigin::Content, &*picture.media_type, picture.name.as_deref());
-                    let kept = self.keep_bytes(owner, described, bytes, &format!("{pointer}/url")).await?;
-                    *picture = FilePart::stored(picture.id.clone(), &kept);
+                    let stored = self.keep_bytes(owner, described, bytes, &format!("{pointer}/url")).await?;
+                    *picture = FilePart::stored(picture.id.clone(), &stored);
                 }
                 Part::ToolResult(result) => {
-                    for (place, content) in result.content.iter_mut().enumerate() {
+                    for (nth, content) in result.content.iter_mut().enumerate() {
                         let (ToolContent::Image(binary) | ToolContent::File(binary)) = content else { continue };
                         let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { continue };
                         let described = (FileOrigin::Content, &*binary.media_type, binary.name.as_deref());
-                        let pointer = format!("{pointer}/content/{place}/data");
+                        let pointer = format!("{pointer}/content/{nth}/data");
                         *binary = BinaryContent::stored(&self.keep_bytes(owner, described, bytes, &pointer).await?);
                     }
                 }
-                Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+                Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Stores the bytes of a part. The type of an upload is found from them, that of other content is known.
+    /// Stores the bytes of a part. The type of an upload is detected; that of other content is known.
     async fn keep_bytes(
         &self,
         owner: &UserId,
@@ -103,8 +109,8 @@ impl Service {
         }
         let name = name.map_or_else(|| default_name(media_type), shown_name);
         let sha256 = json::hash_bytes(&bytes);
-        if let Some(kept) = self.store.file_of(owner, &sha256, &name).await? {
-            return Ok(kept);
+        if let Some(stored) = self.store.file_of(owner, &sha256, &name).await? {
+            return Ok(stored);
         }
         match origin {
             FileOrigin::Upload => self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await,

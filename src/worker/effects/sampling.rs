@@ -1,4 +1,4 @@
-//! MCP sampling: a server has the run's model answer during a call, on the run's account.
+//! MCP sampling: the run's model answers for a server during a call, and the run is charged.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,115 +9,115 @@ use crate::domain::ids::{MessageId, PartId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelRequest, Usage};
 use crate::domain::run::budget::Amount;
 use crate::support::locks::lock;
-use crate::tools::{Sampled, Samples, SamplingRequest};
+use crate::tools::{SamplingAnswer, SamplingCall, SamplingRequest};
 use crate::worker::WorkerDeps;
-use crate::worker::effects::one_answer::one_answer;
-use crate::worker::leases::registry::Held;
-use crate::worker::run::figures;
+use crate::worker::effects::single_answer::one_answer;
+use crate::worker::leases::registry::ActiveLease;
+use crate::worker::run::run_metrics;
 
 /// The time limit of an answer, for which the server and the run wait.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// The usage of sampling.
 #[derive(Debug, Clone, Default)]
-pub struct Spending(Arc<Mutex<Spent>>);
+pub struct SamplingUsage(Arc<Mutex<SamplingUsageState>>);
 
 #[derive(Debug, Default)]
-struct Spent {
+struct SamplingUsageState {
     /// Since the last charge.
     uncharged: Usage,
     /// With all other usage of the run.
-    of_run: Usage,
+    run_total: Usage,
 }
 
-impl Spending {
+impl SamplingUsage {
     fn add(&self, usage: Usage) {
         let mut spent = self.spent();
         spent.uncharged.add(usage);
-        spent.of_run.add(usage);
+        spent.run_total.add(usage);
     }
 
-    /// Takes the usage that the caller will charge.
+    /// Returns and resets the uncharged usage, which the caller will charge.
     pub fn take(&self) -> Usage {
         std::mem::take(&mut self.spent().uncharged)
     }
 
-    /// Returns usage that could not be charged.
-    pub fn give_back(&self, usage: Usage) {
+    /// Adds usage back that could not be charged.
+    pub fn add_uncharged(&self, usage: Usage) {
         self.spent().uncharged.add(usage);
     }
 
-    /// Sets the usage that the run has been charged.
+    /// Sets the usage that the run was charged.
     pub fn know_charged(&self, charged: Usage) {
         let mut spent = self.spent();
-        spent.of_run = charged;
+        spent.run_total = charged;
         let uncharged = spent.uncharged;
-        spent.of_run.add(uncharged);
+        spent.run_total.add(uncharged);
     }
 
-    /// Returns why a run with this profile may not use sampling.
-    fn forbids(&self, profile: &AgentProfile) -> Option<&'static str> {
+    /// Returns why a run with this profile must not use sampling.
+    fn reason_against(&self, profile: &AgentProfile) -> Option<&'static str> {
         if profile.budget.is_shared() {
             // Shared budgets need a reservation, and these calls belong to no step.
-            return Some("the run has a budget together with others, in which this could not be counted");
+            return Some("the run has a shared budget, in which sampling cannot be reserved");
         }
-        let used = Amount::of(&self.spent().of_run);
+        let used = Amount::of(&self.spent().run_total);
         let is_over = profile.max_run_tokens > 0 && used.tokens >= profile.max_run_tokens
             || profile.budget.run_usd.is_some_and(|most| used.cost >= most.cost());
-        is_over.then_some("the run has used what it may")
+        is_over.then_some("the run has used up its limit of tokens or money")
     }
 
-    fn spent(&self) -> MutexGuard<'_, Spent> {
+    fn spent(&self) -> MutexGuard<'_, SamplingUsageState> {
         lock(&self.0)
     }
 }
 
 pub struct Sampler {
     pub deps: WorkerDeps,
-    pub held: Held,
+    pub held: ActiveLease,
     /// The longest time without a renewal of the lease.
     pub self_stop: Duration,
     pub owner: UserId,
     /// The run's current model.
     pub model: String,
-    /// The context window that the agent sets.
+    /// The context window that the agent configures.
     pub window: Option<u64>,
     /// The tool of the call.
     pub tool: String,
-    pub spending: Spending,
+    pub spending: SamplingUsage,
     pub profile: Arc<AgentProfile>,
 }
 
 impl Sampler {
-    /// Asks the model, and passes on its answer, unless the call is over before.
-    pub async fn answer(&self, samples: Samples) {
-        let Samples { request, mut answer } = samples;
-        // The process may have been stopped since the call began, and another one may have the run.
-        let lost = (!self.held.is_fresh(self.self_stop)).then_some("the run is not here any more");
+    /// Asks the model, and passes its answer to the server, unless the call has ended.
+    pub async fn answer(&self, samples: SamplingCall) {
+        let SamplingCall { request, mut answer } = samples;
+        // The process may have been suspended since the call began, and another worker may have claimed the run.
+        let lost = (!self.held.is_fresh(self.self_stop)).then_some("this process no longer holds the run");
         // Checked each time, because earlier sampling counts, in this call and in others.
-        if let Some(reason) = self.spending.forbids(&self.profile).or(lost) {
+        if let Some(reason) = self.spending.reason_against(&self.profile).or(lost) {
             let _ = answer.send(Err(reason.to_owned()));
             return;
         }
         let over = async {
             tokio::select! {
                 biased;
-                () = answer.closed() => ModelError::new(ModelErrorKind::Unavailable, "the call is over"),
-                () = tokio::time::sleep(PATIENCE) => ModelError::new(ModelErrorKind::Timeout, "the model has not answered in time"),
+                () = answer.closed() => ModelError::new(ModelErrorKind::Unavailable, "the call has ended"),
+                () = tokio::time::sleep(ANSWER_LIMIT) => ModelError::new(ModelErrorKind::Timeout, "the model did not answer in time"),
             }
         };
-        let (said, usage) = one_answer(&self.deps, self.asked(request), self.held.fence.ids(), over).await;
+        let (answered, usage) = one_answer(&self.deps, self.asked(request), self.held.fence.ids(), over).await;
         self.spending.add(usage);
         let (input, output) = (usage.input_tokens, usage.output_tokens);
-        figures::count_tokens(&usage);
-        tracing::info!(tool.name = self.tool, model = self.model, input, output, "a server has had a model say something");
-        let said = match said {
+        run_metrics::count_tokens(&usage, &run_metrics::provider_label(&self.model));
+        tracing::info!(tool.name = self.tool, model = self.model, input, output, "MCP sampling request completed");
+        let answered = match answered {
             Ok((message, turn)) => {
-                Ok(Sampled { model: self.model.clone(), text: message.text(), is_cut: turn.finish == ModelFinish::Length })
+                Ok(SamplingAnswer { model: self.model.clone(), text: message.text(), is_cut: turn.finish == ModelFinish::Length })
             }
-            Err(error) => Err(format!("the model has not answered: {}", error.kind.code())),
+            Err(error) => Err(format!("the model did not answer: {}", error.kind.code())),
         };
-        let _ = answer.send(said);
+        let _ = answer.send(answered);
     }
 
     fn asked(&self, request: SamplingRequest) -> ModelRequest {
@@ -150,19 +150,19 @@ mod tests {
     #[test]
     fn a_limit_of_the_run_counts_during_a_call() {
         let mut profile = AgentProfile { max_run_tokens: 100, ..AgentProfile::default() };
-        let spending = Spending::default();
+        let spending = SamplingUsage::default();
         spending.know_charged(used(40));
         spending.add(used(50));
-        assert_eq!((spending.forbids(&profile), spending.take()), (None, used(50)));
-        // Taken usage stays spent before it is charged, and is not counted twice after that.
+        assert_eq!((spending.reason_against(&profile), spending.take()), (None, used(50)));
+        // Usage that was taken for a charge counts until it is charged, and is not counted twice afterwards.
         spending.add(used(9));
         spending.know_charged(used(90));
-        assert_eq!(spending.forbids(&profile), None);
+        assert_eq!(spending.reason_against(&profile), None);
         spending.add(used(1));
-        assert!(spending.forbids(&profile).is_some_and(|why| why.contains("used what it may")));
+        assert!(spending.reason_against(&profile).is_some_and(|why| why.contains("used up its limit")));
         profile.max_run_tokens = 0;
-        assert_eq!(spending.forbids(&profile), None);
+        assert_eq!(spending.reason_against(&profile), None);
         profile.budget.conversation = Allowance { tokens: Some(1_000_000), usd: None };
-        assert!(spending.forbids(&profile).is_some_and(|why| why.contains("together with others")));
+        assert!(spending.reason_against(&profile).is_some_and(|why| why.contains("shared budget")));
     }
 }

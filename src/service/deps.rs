@@ -17,6 +17,7 @@ use crate::domain::run::admission::Admission;
 use crate::domain::run::budget::Allowance;
 use crate::live::Hub;
 use crate::service::access::KeysInUse;
+use crate::service::access::default_models::{DefaultModels, default_models};
 use crate::service::access::key_cache::KeyCache;
 use crate::service::access::login_counter::LoginCounter;
 use crate::service::error::{Error, Result};
@@ -28,34 +29,40 @@ use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
 
-/// Tells whether a provider of the configuration serves a model.
-pub type KnowsModel = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// Returns whether a provider of the configuration serves a model.
+pub type ModelCheck = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Finds the model of runs that name none, where that is not known when the server starts.
+/// Finds the default model, if it is not known when the server starts.
 #[async_trait]
 pub trait FindModel: Send + Sync {
-    /// Returns the model, as `provider/name`, or why there is none now and the way out. Asked at each such run.
+    /// Returns the model as `provider/name`, or why there is none and the way out. Called for each run without a model.
     async fn find(&self) -> std::result::Result<String, String>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceLimits {
-    /// Characters of all text of one message.
+    /// Limit of all texts of one message, in characters.
     pub max_message_chars: usize,
-    /// Runs of one principal that are not terminal; 0 for no limit.
+    /// Limit of unfinished runs of one principal; 0 for no limit.
     pub max_active_runs: u32,
-    /// Conversations of one principal that are not archived; 0 for no limit.
+    /// Limit of conversations of one principal that are not archived; 0 for no limit.
     pub max_conversations: u32,
     /// The budget of all runs of one principal on one day.
     pub day: Allowance,
     pub max_agents: u32,
-    /// Characters of the comment of a rating.
+    /// Limit of a rating's comment, in characters.
     pub max_feedback_chars: usize,
+    /// Limit of client tools of one run.
+    pub max_client_tools: usize,
+    /// Limit of the description and the schema of a client tool, in bytes of JSON.
+    pub client_tool_bytes: usize,
+    /// Limit of a client's result of one call, in bytes of JSON.
+    pub client_result_bytes: usize,
     pub copies: CopyLimits,
 }
 
 impl ServiceLimits {
-    /// Returns the limits that an agent may make stricter.
+    /// Returns the limits that an agent can make stricter.
     pub(in crate::service) fn admission(&self) -> Admission {
         Admission {
             max_message_chars: self.max_message_chars as u64,
@@ -74,6 +81,9 @@ impl Default for ServiceLimits {
             day: Allowance::default(),
             max_agents: 100,
             max_feedback_chars: 4_000,
+            max_client_tools: 128,
+            client_tool_bytes: 32 * 1024,
+            client_result_bytes: 256 * 1024,
             copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
         }
     }
@@ -82,23 +92,23 @@ impl Default for ServiceLimits {
 pub struct ServiceDeps {
     pub store: Arc<dyn ServiceStore>,
     pub hub: Arc<Hub>,
-    /// For listing only.
+    /// Used for lists only.
     pub tools: Arc<dyn Toolbox>,
     pub clock: SharedClock,
     pub ids: SharedIds,
-    /// The agent of runs that name none.
+    /// The agent for runs that name none.
     pub default_profile: AgentProfile,
-    pub models: KnowsModel,
+    pub models: ModelCheck,
     pub limits: ServiceLimits,
-    /// Keys, by hash, that are valid beside those in the store.
+    /// Configured keys, by hash, which are valid in addition to the stored ones.
     pub configured_keys: HashMap<String, Principal>,
-    /// Finds the model of runs that name none, instead of the default profile's.
+    /// Finds the default model for runs, instead of the default profile's model.
     pub find_model: Option<Arc<dyn FindModel>>,
     pub providers: Option<ProviderDeps>,
     pub mcp_servers: Option<McpDeps>,
     pub files: FileDeps,
-    /// Owns the commits under way: they end, with what follows from them, though their client is gone. To be waited for before the store is
-    /// closed.
+    /// Owns commits in progress: they finish, with their effects, even if their client disconnects. Must be awaited before the
+    /// store is closed.
     pub commits: TaskTracker,
 }
 
@@ -109,7 +119,7 @@ pub struct Service {
     pub(in crate::service) clock: SharedClock,
     pub(in crate::service) ids: SharedIds,
     pub(in crate::service) default_profile: AgentProfile,
-    pub(in crate::service) models: KnowsModel,
+    pub(in crate::service) models: ModelCheck,
     pub(in crate::service) limits: ServiceLimits,
     pub(in crate::service) commits: TaskTracker,
     pub(in crate::service) keys: KeyCache,
@@ -121,6 +131,7 @@ pub struct Service {
     pub(in crate::service) files: FileDeps,
     pub(in crate::service) uploads: Uploads,
     pub(in crate::service) login_counter: LoginCounter,
+    pub(in crate::service) default_models: DefaultModels,
 }
 
 impl Service {
@@ -144,6 +155,7 @@ impl Service {
             files: deps.files,
             uploads: Uploads::default(),
             login_counter: LoginCounter::default(),
+            default_models: default_models(),
         }
     }
 
@@ -151,9 +163,9 @@ impl Service {
         Ok(self.store.ping().await?)
     }
 
-    /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped with it, at any
-    /// `await`; between a commit and its events that would keep them from all subscribers.
-    pub(in crate::service) async fn whole<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+    /// Runs a commit with its effects to the end. A use case runs in its client's connection and is dropped with it at any `await`.
+    /// Between a commit and its events, that would hide the events from all subscribers.
+    pub(in crate::service) async fn run_to_end<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         work: impl FnOnce(Arc<dyn ServiceStore>, Arc<Hub>) -> F,
     ) -> Result<T> {

@@ -1,6 +1,6 @@
-//! References to steps in the description of a step.
+//! References to other steps in the description of a step.
 
-use crate::support::words::words;
+use crate::support::search_words::words;
 
 const COUNTED: [&str; 10] = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 const ORDERED: [&str; 10] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"];
@@ -9,20 +9,23 @@ const ORDERED: [&str; 10] = ["first", "second", "third", "fourth", "fifth", "six
 /// 1-3", "step two", "the second step".
 pub(super) fn names_step(description: &str, at: usize) -> bool {
     let wanted = at.saturating_add(1);
-    let said = words(&description.replace(['-', '\u{2013}', '\u{2014}'], " to "));
-    (0..said.len()).any(|place| {
-        let Some(rest) = said[place].strip_prefix("step") else { return false };
+    let description_words = words(&description.replace(['-', '\u{2013}', '\u{2014}'], " to "));
+    (0..description_words.len()).any(|position| {
+        let Some(rest) = description_words[position].strip_prefix("step") else { return false };
         match rest.strip_prefix('s').unwrap_or(rest) {
-            "" => lists(said[place + 1..].iter(), counted, wanted) || lists(said[..place].iter().rev(), ordered, wanted),
+            "" => {
+                lists(description_words[position + 1..].iter(), counted, wanted)
+                    || lists(description_words[..position].iter().rev(), ordered, wanted)
+            }
             number => number.parse() == Ok(wanted),
         }
     })
 }
 
-/// Returns whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that includes one.
-fn lists<'w>(said: impl Iterator<Item = &'w String>, number: fn(&str) -> Option<usize>, wanted: usize) -> bool {
+/// Returns whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that includes `wanted`.
+fn lists<'w>(description_words: impl Iterator<Item = &'w String>, number: fn(&str) -> Option<usize>, wanted: usize) -> bool {
     let (mut last, mut is_range) = (None, false);
-    for word in said {
+    for word in description_words {
         match word.as_str() {
             "and" | "or" | "no" | "nr" | "number" | "numbers" => {}
             "to" | "through" => is_range = true,

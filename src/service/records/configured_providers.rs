@@ -1,4 +1,4 @@
-//! Providers of the configuration beside those that users keep: shown and asked in the same way, changed elsewhere.
+//! Providers of the configuration. They are listed and used like stored providers, but changed in the configuration.
 
 use crate::domain::ids::ProviderId;
 use crate::domain::model::provider::{ProviderKind, ProviderRecord};
@@ -6,11 +6,11 @@ use crate::store::ProviderCursor;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredProvider {
-    /// The same in every process and after every start, because it is derived from the name.
+    /// Derived from the name, and so the same in every process and after every start.
     pub id: ProviderId,
     pub name: String,
     pub kind: ProviderKind,
-    /// Its URL, without what may be secret of it.
+    /// The URL without parts that may be secret.
     pub base_url: String,
     pub has_key: bool,
 }

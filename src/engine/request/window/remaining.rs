@@ -1,4 +1,4 @@
-//! A request against its budget. Must not know how a request is built or how a window becomes known.
+//! Compares a request with its budget. Must not know how a request is built, or where the window's size comes from.
 
 use crate::domain::conversation::message::Message;
 use crate::domain::model::ModelRequest;
@@ -8,15 +8,15 @@ use crate::engine::request::window::estimate::{self, Measure};
 use crate::engine::request::window::fit::{self, Bound};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct TokenBudget {
     pub window: u64,
     pub used: u64,
-    /// The free part of the budget beside what is reserved; negative, if the request does not fit.
+    /// The free part of the budget after the reserved part; negative if the request does not fit.
     pub remaining: i64,
     pub measure: Measure,
 }
 
-impl Room {
+impl TokenBudget {
     /// Measures a request by `cost`.
     pub fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
         let policy = &source.record.profile.context;
@@ -26,37 +26,40 @@ impl Room {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let left = match held_tokens(source) {
             None => i64::MAX,
-            // The characters that fit into so many tokens, at 2.8 each.
+            // The characters that fit into that many tokens, at 2.8 each.
             Some(held) => signed(held).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
         };
         let left = signed(window).saturating_sub(signed(used)).min(left);
         Self { window, used, remaining: left.saturating_sub(signed(policy.reserved())), measure }
     }
 
-    pub fn lacks(&self, wanted: u64) -> Option<u64> {
+    pub fn shortage(&self, wanted: u64) -> Option<u64> {
         let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
         u64::try_from(wanted.saturating_sub(self.remaining)).ok().filter(|lack| *lack > 0)
     }
 }
 
-/// Compresses older results, where the agent wants that and something may be cut.
-pub fn compress(source: &Source<'_>, messages: &mut [Message]) {
+/// Compresses older results, where the agent wants that and the budget beside the frame leaves too little room.
+pub fn compress(source: &Source<'_>, frame: &ModelRequest, messages: &mut [Message]) {
     let policy = &source.record.profile.context;
     let may_cut = policy.strategy != ContextStrategy::None && policy.budget(source.capacity().window).is_some();
-    if policy.compress_results && may_cut {
+    if !policy.compress_results || !may_cut {
+        return;
+    }
+    let room = TokenBudget::of(source, |measure| estimate::request(measure, frame, messages));
+    if room.shortage(policy.evict_below.max(minimum_remaining(source))).is_some() {
         fit::compress_results(messages);
     }
 }
 
-/// Cuts the messages of a request to the budget beside its frame (instructions and tools). A forced answer leaves no room for
-/// another call.
+/// Cuts the messages of a request to the budget that its instructions and tools leave. A forced answer reserves no budget for another call.
 pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
     let policy = &source.record.profile.context;
     let Some(window) = policy.budget(source.capacity().window) else { return };
     if policy.strategy == ContextStrategy::None {
         return;
     }
-    let kept_free = policy.reserved().saturating_add(gate(source));
+    let kept_free = policy.reserved().saturating_add(minimum_remaining(source));
     let bound = |measure, all: u64, kept_free: u64| {
         let room = all.saturating_sub(kept_free).saturating_sub(estimate::frame(measure, frame));
         Bound { measure, room }
@@ -68,27 +71,27 @@ pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message
     fit::cut_to(messages, &bounds);
 }
 
-/// Returns the tokens of the model's window, where the budget counts characters. How many characters a token has depends on the
-/// script: in some scripts the window, not the budget, limits the request.
+/// Returns the tokens of the model's window if the budget counts characters. The characters per token depend on the script: in some scripts
+/// the window, not the budget, limits the request.
 fn held_tokens(source: &Source<'_>) -> Option<u64> {
     let policy = &source.record.profile.context;
     let window = source.capacity().window.filter(|_| policy.unit == ContextUnit::Chars)?;
-    // A window that is too small for a budget counts as none here, too.
+    // A window that is too small for a budget is ignored here, too.
     ContextPolicy { limit: None, ..policy.clone() }.budget(Some(window))?;
     Some(window.saturating_sub(ContextPolicy::default().reserved()))
 }
 
-/// Returns whether a request fits its budget. A request of an agent that leaves nothing out is sent as it is.
+/// Returns whether a request fits its budget. An agent without eviction sends every request unchanged.
 pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
     let policy = &source.record.profile.context;
     if policy.strategy == ContextStrategy::None || policy.budget(source.capacity().window).is_none() {
         return true;
     }
-    let room = Room::of(source, |measure| estimate::request(measure, request, &request.messages));
-    room.lacks(gate(source)).is_none()
+    let room = TokenBudget::of(source, |measure| estimate::request(measure, request, &request.messages));
+    room.shortage(minimum_remaining(source)).is_none()
 }
 
-/// Returns what must remain for a further call to be worthwhile.
-pub fn gate(source: &Source<'_>) -> u64 {
+/// Returns the free budget below which no further call is worthwhile.
+pub fn minimum_remaining(source: &Source<'_>) -> u64 {
     if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }
 }

@@ -1,18 +1,23 @@
-//! Content of new messages, checked and brought into the domain's form.
+//! The content of new messages, checked and converted to domain values.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::domain::agent::AgentProfile;
 use crate::domain::agent::agent_record::RunLimits;
+use crate::domain::agent::prompt::PromptPolicy;
 use crate::domain::conversation::file::{MAX_FILE_NAME, content_url, is_media_type, whole_picture};
 use crate::domain::conversation::message::{FilePart, Part, TextPart};
-use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
+use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, RunId, UserId};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::OnBusy;
+use crate::domain::run::plan::Strategy;
+use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
-use crate::service::conversations::inline::inline_file;
+use crate::service::conversations::inline_files::inline_file;
 use crate::service::{Error, Result, Service};
 use crate::support::text;
 
@@ -71,16 +76,73 @@ pub struct StartRun {
     pub model: Option<String>,
     pub options: Option<ModelOptions>,
     pub limits: Option<RunLimits>,
+    /// The tools that the client executes. A message that joins a run adds none.
+    pub tools: Vec<ClientTool>,
     pub on_busy: OnBusy,
     /// Whether a missing conversation is created.
     pub create: bool,
-    /// The message of the conversation that this one replaces, with all that came after it.
+    /// The message that this one replaces, together with all later messages.
     pub edits: Option<MessageId>,
+    /// Changes that the client of another protocol asks for.
+    pub setup: RunSetup,
     pub trace: TraceId,
 }
 
+/// Changes of the agent for one run, which other protocols know.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunSetup {
+    /// Whether the model answers without the agent's prompt and without tools of the server.
+    pub plain: bool,
+    /// Instructions after those of the agent.
+    pub instructions: String,
+    /// Whether the model may make one call per answer only.
+    pub one_call: bool,
+    /// Facts of the request that its protocol shows again.
+    pub protocol: Option<Value>,
+    /// The id of the run, derived from the client's name of it. A new id if absent.
+    pub run_id: Option<RunId>,
+    /// The id of the message's first part, derived from the client's name of the message: an edited message keeps it. A new id if
+    /// absent.
+    pub first_part: Option<PartId>,
+}
+
+/// The most bytes of [`RunSetup::protocol`], which is stored with the run.
+const MAX_PROTOCOL_BYTES: usize = 1024 * 1024;
+
+impl RunSetup {
+    /// Fails if a part is longer than a run may store. `most` is the limit of a message, in characters; 0 for none.
+    pub(in crate::service) fn check(&self, most: usize) -> Result<()> {
+        if most > 0 {
+            bounded("/instructions", &self.instructions, most)?;
+        }
+        let bytes = self.protocol.as_ref().map_or(0, |protocol| protocol.to_string().len());
+        if bytes > MAX_PROTOCOL_BYTES {
+            let reason = format!("has fields of {bytes} bytes beside the messages; at most {MAX_PROTOCOL_BYTES} are accepted");
+            return Err(Error::field("", reason));
+        }
+        Ok(())
+    }
+
+    pub(in crate::service) fn apply(&self, profile: &mut AgentProfile) {
+        if self.plain {
+            (profile.tools, profile.builtin_tools) = (Some(Vec::new()), Some(Vec::new()));
+            (profile.prompt, profile.strategy) = (PromptPolicy::default(), Strategy::Loop);
+            profile.system_prompt.clear();
+            profile.context_providers.clear();
+        }
+        if !self.instructions.is_empty() {
+            let parts = [profile.system_prompt.as_str(), self.instructions.as_str()];
+            profile.system_prompt = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n");
+        }
+        if self.one_call {
+            profile.max_parallel_calls = 1;
+        }
+        profile.protocol.clone_from(&self.protocol);
+    }
+}
+
 impl Service {
-    /// Returns the parts of a new message: not empty, within the limits, storable, and with files of the owner's.
+    /// Returns the parts of a new message: not empty, within the limits, storable, and with the owner's files only.
     pub(in crate::service) async fn parts(
         &self,
         owner: &UserId,
@@ -90,7 +152,7 @@ impl Service {
     ) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field, max_chars)?;
         self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
-        // A picture is recognised by its bytes alone: no process has to read it.
+        // A picture's type is detected from its bytes: no process has to read it.
         let _permit = match parts.iter().any(|part| inline_file(part).is_some()) {
             true => Some(self.begin_upload(owner).await?),
             false => None,
@@ -110,11 +172,11 @@ impl Service {
                 ));
             }
             Content::Parts(parts) => {
-                let mut made = Vec::with_capacity(parts.len());
+                let mut created = Vec::with_capacity(parts.len());
                 for (index, part) in parts.iter().enumerate() {
-                    made.push(self.part(part, &format!("/{field}/{index}"))?);
+                    created.push(self.part(part, &format!("/{field}/{index}"))?);
                 }
-                made
+                created
             }
         };
         let mut chars = 0_u64;
@@ -128,7 +190,7 @@ impl Service {
             }
         }
         if !says_something {
-            return Err(Error::field(&format!("/{field}"), "is empty; say something"));
+            return Err(Error::field(&format!("/{field}"), "must not be empty"));
         }
         if chars > limit {
             return Err(Error::field(&format!("/{field}"), format!("has {chars} characters; at most {limit} are accepted")));
@@ -166,17 +228,18 @@ impl Service {
         let name = name.map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
         let (media_type, url) = match (url, file_id, media_type) {
             (Some(url), None, Some(media_type)) => (media_type, url),
-            // The type of an uploaded file is found from its bytes. Messages show the path of its bytes as `url`, so that it may come back.
-            (url, Some(file), _) if url.is_none_or(|url| *url == content_url(file)) => {
+            // The type of an uploaded file is detected from its bytes. Messages contain the path of its bytes as `url`, so that
+            // clients may send it back, with the path of the server before it.
+            (url, Some(file), _) if url.is_none_or(|url| url.starts_with('/') && url.ends_with(&content_url(file))) => {
                 let file_id = Some(file.as_str().to_owned());
                 return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });
             }
             (Some(_), None, None) => {
-                return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
+                return Err(Error::field(pointer, "missing field `media_type`: a url needs the media type of its content"));
             }
-            (Some(_), Some(_), _) => return Err(Error::field(pointer, "has a url and a file_id; give one of them")),
+            (Some(_), Some(_), _) => return Err(Error::field(pointer, "has both url and file_id; send one of them")),
             (None, _, _) => {
-                return Err(Error::field(pointer, "missing field `url`: give a url, or the file_id of an uploaded file"));
+                return Err(Error::field(pointer, "missing field `url`: send a url, or the file_id of an uploaded file"));
             }
         };
         if !(url.starts_with("https://") || url.starts_with("data:")) {
@@ -190,7 +253,7 @@ impl Service {
     }
 }
 
-/// Returns a text as it may be stored, if it is not too long.
+/// Returns a storable text, if it is not too long.
 pub(in crate::service) fn bounded(pointer: &str, text: &str, most: usize) -> Result<String> {
     let chars = text.chars().count();
     if chars > most {
@@ -199,21 +262,36 @@ pub(in crate::service) fn bounded(pointer: &str, text: &str, most: usize) -> Res
     Ok(text::storable(text).into_owned())
 }
 
-/// Checks a picture as far as can be told: a provider would refuse another one in each turn of its conversation from then on. The type of a
-/// `data:` URL is found from its bytes, as with an upload.
+/// Checks a picture as far as possible: a provider would refuse a damaged one in every later request of the conversation. The type
+/// of a `data:` URL is detected from its bytes, as for an upload.
 pub(in crate::service) fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
     let Some(url) = &part.url else { return Ok(part) };
     if !part.media_type.starts_with("image/") {
-        let words = format!("{} is no picture; send it as a part of type \"file\"", part.media_type);
+        let words = format!("{} is not a picture; send it as a part of type \"file\"", part.media_type);
         return Err(Error::field(&format!("{pointer}/media_type"), words));
     }
     if !url.starts_with("data:") {
         return Ok(part);
     }
     let Some((kind, data)) = url.split_once(";base64,").and_then(|(_, data)| whole_picture(data)) else {
-        let words = "must hold a whole PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
+        let words = "must contain a complete PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
         return Err(Error::field(&format!("{pointer}/url"), words));
     };
     (part.media_type, part.url) = (kind.to_owned(), Some(format!("data:{kind};base64,{data}")));
     Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_over_the_limit_are_refused() {
+        let setup = RunSetup { instructions: "é".repeat(10), ..RunSetup::default() };
+        assert!(setup.check(10).is_ok() && setup.check(0).is_ok());
+        let problem = setup.check(9).unwrap_err().problem();
+        assert_eq!((problem.status, problem.errors[0].pointer.as_str()), (400, "/instructions"));
+        let large = RunSetup { protocol: Some(Value::String("x".repeat(MAX_PROTOCOL_BYTES))), ..RunSetup::default() };
+        assert_eq!(large.check(0).unwrap_err().problem().status, 400);
+    }
 }

@@ -1,14 +1,14 @@
-//! The agent and the model that a conversation keeps for messages that name none.
+//! The agent and the model of a message, and the defaults that its conversation stores.
 
 use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::{AgentChoice, Conversation};
-use crate::service::runs::input::StartRun;
+use crate::service::runs::message_content::StartRun;
 use crate::service::{Error, Result, Service};
 
 const MAX_MODEL_CHARS: usize = 200;
 
-/// The longest name of an agent in a document, in characters. A name or an id, and a version, are shorter.
+/// Limit of an agent's name in a document, in characters. Names and ids with versions are shorter.
 const MAX_AGENT_CHARS: usize = 200;
 
 /// The profile of a message's agent, and the model that the message or its conversation names.
@@ -19,34 +19,34 @@ pub(in crate::service) struct ChosenAgent {
 }
 
 impl Service {
-    /// Returns the agent and the model of a message: those that it names, or else those that its conversation keeps.
+    /// Returns the agent and the model of a message: those in the message, or else those of its conversation.
     pub(in crate::service) async fn chosen_agent(&self, principal: &Principal, request: &StartRun) -> Result<ChosenAgent> {
-        let kept = self.kept_choice(principal, request).await?;
-        let (profile, names_model) = match (&request.agent, &kept.agent) {
+        let stored = self.kept_choice(principal, request).await?;
+        let (profile, names_model) = match (&request.agent, &stored.agent) {
             (None, Some(agent)) => {
                 let found = self.agent_profile(principal, Some(agent)).await;
                 found.map_err(|error| unusable_agent(agent, error))?
             }
             (agent, _) => self.agent_profile(principal, agent.as_deref()).await?,
         };
-        let model = match (&request.model, kept.model) {
+        let model = match (&request.model, stored.model) {
             (Some(model), _) => Some(storable_model(model)?),
             (None, Some(model)) if !self.serves(&principal.user_id, &model).await? => return Err(unusable_model(&model)),
-            (None, kept) => kept,
+            (None, stored) => stored,
         };
         Ok(ChosenAgent { profile, names_model, model })
     }
 
-    /// Reads what the conversation of a message keeps, unless the message names both itself.
+    /// Reads the defaults of the message's conversation, unless the message names both itself.
     async fn kept_choice(&self, principal: &Principal, request: &StartRun) -> Result<AgentChoice> {
         let Some(id) = request.conversation_id.as_ref().filter(|_| request.agent.is_none() || request.model.is_none()) else {
             return Ok(AgentChoice::default());
         };
-        let kept = self.store.conversation(&principal.user_id, id).await?;
-        Ok(kept.map(|Conversation { agent, model, .. }| AgentChoice { agent, model }).unwrap_or_default())
+        let stored = self.store.conversation(&principal.user_id, id).await?;
+        Ok(stored.map(|Conversation { agent, model, .. }| AgentChoice { agent, model }).unwrap_or_default())
     }
 
-    /// Refuses an agent that the principal may not use, and a model that no provider serves. An empty word names none.
+    /// Refuses an agent that the principal may not use, and a model that no provider serves. Empty text names none.
     pub(in crate::service) async fn check_choice(&self, principal: &Principal, choice: &AgentChoice) -> Result<()> {
         if let Some(agent) = choice.agent.as_deref().filter(|agent| !agent.is_empty()) {
             self.agent_profile(principal, Some(agent)).await?;
@@ -60,7 +60,7 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the profile of the agent that a document names, or the default agent's where the principal cannot use that one here.
+    /// Returns the profile of the agent in a document, or the default agent's if the principal cannot use it here.
     pub(in crate::service) async fn imported_profile(&self, principal: &Principal, choice: &AgentChoice) -> Result<AgentProfile> {
         let named = self.agent_profile(principal, choice.agent.as_deref()).await;
         match named {
@@ -73,15 +73,15 @@ impl Service {
     }
 }
 
-/// Returns a model name as it may be stored and shown. Whether a provider serves it is checked elsewhere.
-fn storable_model(model: &str) -> Result<String> {
+/// Returns a model name that is safe to store and display. Does not check whether a provider serves it.
+pub(in crate::service) fn storable_model(model: &str) -> Result<String> {
     if is_short(model, MAX_MODEL_CHARS) {
         return Ok(model.to_owned());
     }
     Err(Error::field("/model", format!("must have 1 to {MAX_MODEL_CHARS} characters, and no control characters")))
 }
 
-/// Returns the agent and the model that a document names, if they could be names. The next message tells whether they can be used here.
+/// Returns the agent and the model of a document if they are valid names. The next message checks whether they exist here.
 pub(in crate::service) fn imported_choice(choice: AgentChoice) -> Result<AgentChoice> {
     let check = |field: &str, name: Option<String>, most: usize| match name.filter(|name| !name.is_empty()) {
         Some(name) if !is_short(&name, most) => {
@@ -97,14 +97,14 @@ pub(in crate::service) fn is_short(name: &str, most: usize) -> bool {
     (1..=most).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
 
-/// The request named no agent, so the error names the conversation's and the ways out.
+/// The request named no agent, so the error names the conversation's agent and the ways out.
 fn unusable_agent(agent: &str, error: Error) -> Error {
     match error {
         Error::Invalid { errors, detail } => {
             let reason = errors.into_iter().next().map_or(detail, |error| error.detail);
             Error::Conflict(format!(
                 "the conversation's agent {agent:?} cannot be used: {reason}; name another agent in the message, or change the \
-                 conversation's with PATCH"
+                 conversation's agent with PATCH"
             ))
         }
         other => other,
@@ -113,7 +113,7 @@ fn unusable_agent(agent: &str, error: Error) -> Error {
 
 fn unusable_model(model: &str) -> Error {
     Error::Conflict(format!(
-        "the conversation's model {model:?} cannot be used: no configured provider serves it; name another model in the message, or \
-         change the conversation's with PATCH"
+        "the conversation's model {model:?} cannot be used: no configured provider serves it; name another model in the \
+         message, or change the conversation's model with PATCH"
     ))
 }

@@ -1,42 +1,42 @@
-//! The strategy `plan_execute`: a planner writes the steps, a router without history calls one tool for each, and the planner
-//! reports the results.
+//! The strategy `plan_execute`: a planner writes the steps, a router without history makes one tool call for each, and the planner reports
+//! the results.
 //!
-//! Its model calls are model steps, its tool calls go the usual way, and the plan is stored with the run's counters. Its results
-//! are in the history as in any run, so that the loop can take over at every point without repeating anything: if no plan can be
-//! made, a model fails, a later step needs a failed one, no tool was called, or a message joins.
+//! Its model calls are model steps, its tool calls are ordinary ones, and the run's counters store the plan. Its results are in the history
+//! as in any run, so that the loop can take over at every point without repeating a call: if no plan can be made, a model fails, a later
+//! step needs a failed one, no tool was called, or a message joins.
 
 use std::ops::ControlFlow;
 
-use super::named::names_step;
-use super::parse::{self, Planned};
+use super::parse::{self, PlanAnswer};
 use super::progress::{call_of, phase, query, result_of};
+use super::step_references::names_step;
 use crate::domain::conversation::message::Role;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelFinish, ToolChoice};
 use crate::domain::run::context::ContextStrategy;
-use crate::domain::run::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, WithoutVectors};
+use crate::domain::run::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, RankingFallback};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
-use crate::domain::tool::tool_filter::{ChosenBy, RankedTools, ToolFilter};
-use crate::engine::calls::duplicates::was_let_through;
+use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter};
+use crate::engine::calls::duplicates::reached_tool_or_denial;
 use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
-use crate::engine::offer::pick::best;
+use crate::engine::offer::select_ranked::select_tools;
 use crate::engine::offer::usable::usable;
 use crate::engine::prompts;
 use crate::engine::request::build;
-use crate::engine::steps::limits;
-use crate::engine::steps::store_answer::{store_answer, store_words};
+use crate::engine::steps::store_answer::{store_answer, store_text};
+use crate::engine::steps::{json_answer, limits};
 use crate::engine::strategy::hooks::{Answer, Hooks};
-use crate::support::words::words;
+use crate::support::search_words::words;
 
-/// The most answers of the router for one step without a call.
-const TRIES: u32 = 3;
+/// The most router answers without a call for one step.
+const MAX_ROUTER_ANSWERS: u32 = 3;
 
-/// Words between two wishes.
-const BETWEEN_WISHES: [&str; 3] = ["and", "then", "also"];
+/// Words that separate two requests of the user.
+const REQUEST_SEPARATORS: [&str; 3] = ["and", "then", "also"];
 
 /// Characters of a failed step's reason in a list.
 const LISTED_CHARS: usize = 150;
@@ -45,8 +45,8 @@ pub struct PlanExecute;
 
 impl Hooks for PlanExecute {
     fn begin(&self, decision: &mut DecisionBuilder<'_>) -> Option<Next> {
-        if !may_go_on(decision) {
-            leave(decision);
+        if !can_continue(decision) {
+            give_up(decision, "no tool may be called any more");
             return None;
         }
         let first = if has_acted(decision) { PlanPhase::Over } else { PlanPhase::Planning };
@@ -69,10 +69,10 @@ impl Hooks for PlanExecute {
         decision.set_status(RunStatus::Processing, None);
         let source = decision.source();
         let prepared = build::prepared(&source);
-        let room = prepared.room(&source);
-        // The loop can leave messages out of a request that is too long, and reports if that does not help.
+        let room = prepared.token_budget(&source);
+        // The loop can evict messages from a request that is too long, and reports an error if that does not help.
         if room.is_some_and(|room| room.remaining < 0) && decision.profile().context.strategy != ContextStrategy::None {
-            leave(decision);
+            give_up(decision, "its request does not fit into the context window");
             return None;
         }
         Some(Next::CallModel(Box::new(ModelCall { prepared, room })))
@@ -83,13 +83,13 @@ impl Hooks for PlanExecute {
         if decision.open_tool_step().is_some() || !is_unranked(decision) {
             return Some(Next::Wait);
         }
-        if ranked.by == ChosenBy::Lexical && decision.profile().plan.without_vectors == WithoutVectors::Loop {
-            leave(decision);
+        if ranked.by == SelectionMethod::Lexical && decision.profile().plan.without_vectors == RankingFallback::Loop {
+            give_up(decision, "no vectors find the tools of a step");
             return Some(Next::ModelStep);
         }
         let filter = ToolFilter { k: decision.profile().plan.k, ..decision.profile().tool_filter.clone() };
-        let said = query(&decision.progress).unwrap_or_default();
-        let names = best(&filter, &usable(decision.tools(), &decision.progress), &said, &ranked.names);
+        let query = query(&decision.progress).unwrap_or_default();
+        let names = select_tools(&filter, &usable(decision.tools(), &decision.progress), &query, &ranked.names);
         if let Some(plan) = decision.counters().plan.as_mut() {
             plan.chosen = Some(names);
         }
@@ -98,9 +98,9 @@ impl Hooks for PlanExecute {
 
     fn answered(&self, decision: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
         ControlFlow::Break(match phase(decision.before) {
-            Some(PlanPhase::Planning) => planned(decision, answer),
+            Some(PlanPhase::Planning) => handle_plan(decision, answer),
             Some(PlanPhase::Executing) => routed(decision, answer),
-            Some(PlanPhase::Telling) => told(decision, answer),
+            Some(PlanPhase::Telling) => reported(decision, answer),
             Some(PlanPhase::Over) | None => return ControlFlow::Continue(answer),
         })
     }
@@ -113,7 +113,7 @@ impl Hooks for PlanExecute {
         let step = record.counters.plan.as_ref().and_then(|plan| plan.steps.get(plan.at));
         let call = step.and_then(|step| call_of(record, step));
         let has_succeeded = call.is_some_and(|call| call.state == ToolCallState::Done);
-        step_over(decision, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
+        finish_step(decision, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
     }
 
     /// The plan does not know the message that joined. A plan without any call is made anew.
@@ -122,7 +122,7 @@ impl Hooks for PlanExecute {
             return;
         }
         let is_made_anew = decision.progress.calls.is_empty();
-        leave(decision);
+        give_up(decision, "a message joined that it does not know");
         if is_made_anew {
             decision.counters().plan = None;
         }
@@ -136,7 +136,7 @@ impl Hooks for PlanExecute {
         if phase(&decision.progress) == Some(PlanPhase::Telling) {
             return list(decision);
         }
-        leave(decision);
+        give_up(decision, "its model failed");
         Next::ModelStep
     }
 
@@ -148,9 +148,9 @@ impl Hooks for PlanExecute {
     }
 }
 
-/// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no broken tool
-/// forces an answer.
-fn may_go_on(decision: &DecisionBuilder<'_>) -> bool {
+/// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no failing tool forces
+/// an answer.
+fn can_continue(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let choice = &decision.profile().options.tool_choice;
     let is_telling = phase(record) == Some(PlanPhase::Telling);
@@ -165,14 +165,17 @@ fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// Gives the plan up: the loop continues, and is told what was done.
-fn leave(decision: &mut DecisionBuilder<'_>) {
+/// Gives the plan up for a reason: the loop continues, with a hint about the completed steps.
+fn give_up(decision: &mut DecisionBuilder<'_>, reason: &str) {
+    if phase(&decision.progress).is_some() {
+        decision.event(EventBody::PlanRejected { reason: reason.to_owned() });
+    }
     let plan = decision.counters().plan.get_or_insert_with(|| Plan::empty(PlanPhase::Over));
     let was_under_way = plan.phase == PlanPhase::Executing || plan.phase == PlanPhase::Telling;
     plan.phase = PlanPhase::Over;
     close_steps(decision);
     if was_under_way && !decision.progress.calls.is_empty() {
-        decision.hint(prompts::PLAN_LEFT);
+        decision.hint(prompts::PLAN_GIVEN_UP);
     }
 }
 
@@ -198,25 +201,27 @@ fn close_steps(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Takes in the planner's answer, which is kept in the counters and an event instead of a message.
-fn planned(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. }: Answer) -> Next {
+/// Accepts the planner's answer. The counters and an event store it, not a message.
+fn handle_plan(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. }: Answer) -> Next {
     decision.complete_step(step, Some(turn.usage));
     if decision.progress.has_unseen_messages() {
         return Next::ModelStep;
     }
     let most = decision.profile().plan.max_steps.min(decision.profile().max_rounds) as usize;
     let parsed = parse::plan(&message.text()).filter(|_| turn.finish != ModelFinish::Refused && turn.finish != ModelFinish::Length);
-    match longer(decision, parsed, most) {
-        Some(Planned::Steps(mut steps)) if is_too_short(decision, &steps, most) => {
+    match longer_plan(decision, parsed, most) {
+        Some(PlanAnswer::Steps(mut steps)) if needs_longer_plan(decision, &steps, most) => {
             decision.counters().plan = Some(Plan { short: steps.pop(), ..Plan::empty(PlanPhase::Planning) });
         }
-        Some(Planned::Answer(_)) if wants_shape(decision) => leave(decision),
-        Some(Planned::Answer(answer)) => {
+        Some(PlanAnswer::Answer(_)) if wants_shape(decision) => {
+            give_up(decision, "an answer without steps is not of the wanted shape");
+        }
+        Some(PlanAnswer::Answer(answer)) => {
             close(decision);
-            decision.say(&answer, FinishReason::Stop);
+            decision.add_assistant_text(&answer, FinishReason::Stop);
             return Next::EndTurn(FinishReason::Stop);
         }
-        Some(Planned::Steps(steps)) if steps.len() <= most => {
+        Some(PlanAnswer::Steps(steps)) if steps.len() <= most => {
             let shown = steps.iter().zip(1..).map(|(step, number)| PlannedStep {
                 step: number,
                 server: step.server.clone(),
@@ -225,35 +230,46 @@ fn planned(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. 
             decision.event(EventBody::PlanCreated { steps: shown.collect() });
             decision.counters().plan = Some(Plan { steps, ..Plan::empty(PlanPhase::Executing) });
         }
-        Some(Planned::Steps(_)) | None => leave(decision),
+        Some(PlanAnswer::Steps(steps)) => {
+            let reason = format!("the plan has {} steps, and the agent carries out at most {most}", steps.len());
+            give_up(decision, &reason);
+        }
+        None => give_up(
+            decision,
+            match turn.finish {
+                ModelFinish::Length => "the planner's answer was cut at the output limit",
+                ModelFinish::Refused => "the planner refused",
+                ModelFinish::Stop | ModelFinish::ToolCalls => "the planner's answer holds no steps",
+            },
+        ),
     }
     Next::ModelStep
 }
 
-/// Returns whether the answer needs a shape, which only the loop can give it.
+/// Returns whether the answer must match a schema, which only the loop can enforce.
 fn wants_shape(decision: &DecisionBuilder<'_>) -> bool {
     decision.profile().options.output_schema.is_some()
 }
 
-/// Returns whether the planner is asked once more: it planned one step, and the user wants several things.
-fn is_too_short(decision: &DecisionBuilder<'_>, steps: &[PlanStep], most: usize) -> bool {
+/// Returns whether the planner is asked once more: it planned one step, and the user asked for several things.
+fn needs_longer_plan(decision: &DecisionBuilder<'_>, steps: &[PlanStep], most: usize) -> bool {
     let is_first = decision.before.counters.plan.as_ref().is_none_or(|plan| plan.short.is_none());
-    let said = words(&decision.source().said_by_user());
-    let wants_several = said.iter().any(|word| BETWEEN_WISHES.contains(&word.as_str()));
+    let query = words(&decision.source().text_of_user_messages());
+    let wants_several = query.iter().any(|word| REQUEST_SEPARATORS.contains(&word.as_str()));
     steps.len() == 1 && most > 1 && is_first && wants_several
 }
 
-/// Returns the second plan, if it is longer and allowed, and else the short one.
-fn longer(decision: &DecisionBuilder<'_>, second: Option<Planned>, most: usize) -> Option<Planned> {
+/// Returns the second plan if it is longer and allowed, else the first one.
+fn longer_plan(decision: &DecisionBuilder<'_>, second: Option<PlanAnswer>, most: usize) -> Option<PlanAnswer> {
     let Some(short) = decision.before.counters.plan.as_ref().and_then(|plan| plan.short.clone()) else { return second };
-    let is_longer = |planned: &Planned| match planned {
-        Planned::Steps(steps) => (2..=most).contains(&steps.len()),
-        Planned::Answer(_) => false,
+    let is_longer = |planned: &PlanAnswer| match planned {
+        PlanAnswer::Steps(steps) => (2..=most).contains(&steps.len()),
+        PlanAnswer::Answer(_) => false,
     };
-    Some(second.filter(is_longer).unwrap_or_else(|| Planned::Steps(vec![short])))
+    Some(second.filter(is_longer).unwrap_or_else(|| PlanAnswer::Steps(vec![short])))
 }
 
-/// Takes in the router's answer: a call, or it is asked again.
+/// Accepts the router's answer: makes its call, or repeats the request.
 fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
     let is_whole = turn.malformed.is_none() && matches!(turn.finish, ModelFinish::Stop | ModelFinish::ToolCalls);
     let call = message.tool_calls().next().map(|call| call.call_id.clone()).filter(|_| is_whole);
@@ -266,19 +282,19 @@ fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, clos
         return Next::ToolStep(calls);
     }
     plan.tries = plan.tries.saturating_add(1);
-    let is_given_up = plan.tries >= TRIES;
+    let is_given_up = plan.tries >= MAX_ROUTER_ANSWERS;
     if !message.parts.is_empty() {
         decision.reset(step, "plan");
     }
     decision.complete_step(step, Some(turn.usage));
     if is_given_up {
-        step_over(decision, PlanStepState::Failed);
+        finish_step(decision, PlanStepState::Failed);
     }
     Next::ModelStep
 }
 
 /// Ends a step; the next step, the report, or the loop follows.
-fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
+fn finish_step(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
     let Some(plan) = decision.counters().plan.as_mut() else { return };
     let at = plan.at;
     let Some(step) = plan.steps.get_mut(at) else { return };
@@ -288,37 +304,40 @@ fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
     let is_needed = state == PlanStepState::Failed && plan.steps[at + 1..].iter().any(|later| names_step(&later.description, at));
     let is_last = at + 1 == plan.steps.len();
     decision.event(EventBody::PlanStepCompleted { step: number(at), state, call_id });
-    if is_needed || (is_last && !has_called(decision)) {
-        return leave(decision);
+    if is_needed {
+        return give_up(decision, &format!("step {} failed, and a later step needs it", number(at)));
+    }
+    if is_last && !has_called(decision) {
+        return give_up(decision, "none of its steps called a tool that exists");
     }
     if is_last && let Some(plan) = decision.counters().plan.as_mut() {
         plan.phase = PlanPhase::Telling;
     }
 }
 
-/// Returns whether tools were called in this turn before there was a plan: the planner reads no calls and would repeat them, but
-/// the loop reads them.
+/// Returns whether tools were called in this turn before the plan: the planner does not see calls and would repeat them, the loop sees
+/// them.
 fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
     let history = decision.before.history.iter().rev();
     let mut turn = history.take_while(|message| message.role != Role::User || message.internal);
     !decision.progress.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
 }
 
-/// Returns whether the plan has called any existing tool. Refused calls do not count; denied ones do, since the loop would only ask
-/// again.
+/// Returns whether the plan has called any existing tool. Refused calls do not count; denied ones do, since the loop would ask again.
 fn has_called(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
-    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| was_let_through(call));
+    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| reached_tool_or_denial(call));
     calls.any(|call| decision.tools().iter().any(|tool| tool.name == call.name))
 }
 
-/// Takes in the planner's report. Without words, a list replaces it.
-fn told(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
-    let has_words = !message.text().trim().is_empty();
+/// Accepts the planner's report. A list replaces a report without text.
+fn reported(decision: &mut DecisionBuilder<'_>, answer: Answer) -> Next {
+    let Answer { step, message, turn, closing } = json_answer::enforced(decision, answer);
+    let has_words = !message.text().trim().is_empty() && turn.malformed.is_none();
     if has_words || turn.finish == ModelFinish::Refused {
         let reason = turn.finish.as_finish_reason();
-        store_words(decision, step, message, closing, turn.usage);
+        store_text(decision, step, message, closing, turn.usage);
         close(decision);
         return Next::EndTurn(reason);
     }
@@ -329,7 +348,7 @@ fn told(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closin
     list(decision)
 }
 
-/// Reports the results without the planner: by a list, or by the agent's own model in a forced answer.
+/// Reports the results without the planner: as a list, or by a forced answer of the agent's own model.
 fn list(decision: &mut DecisionBuilder<'_>) -> Next {
     if wants_shape(decision) {
         close(decision);
@@ -347,7 +366,7 @@ fn list(decision: &mut DecisionBuilder<'_>) -> Next {
     });
     let text = lines.collect::<Vec<_>>().join("\n");
     close(decision);
-    decision.say(&text, FinishReason::Stop);
+    decision.add_assistant_text(&text, FinishReason::Stop);
     Next::EndTurn(FinishReason::Stop)
 }
 
@@ -357,7 +376,7 @@ fn close(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Returns whether the tools of the current step are still to be selected.
+/// Returns whether the tools of the current step are not selected yet.
 fn is_unranked(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     phase(record) == Some(PlanPhase::Executing)

@@ -1,0 +1,41 @@
+//! Calls of client tools: each waits like a question, and the result of the client is its outcome.
+
+use std::sync::Arc;
+
+use crate::domain::ids::CallId;
+use crate::domain::run::question::{InputAnswer, InputKind, Question};
+use crate::domain::tool::client_tool::client_result;
+use crate::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
+use crate::engine::calls::outcome::finish_call;
+use crate::engine::machine::DecisionBuilder;
+use crate::engine::prompts;
+
+pub fn is_client_call(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+    let name = decision.progress.call(id).map(|call| call.name.as_str());
+    let is_called = |tool: &&Arc<ToolDefinition>| tool.by_client && Some(tool.name.as_str()) == name;
+    decision.before.tools.iter().flatten().any(|tool| is_called(&tool))
+}
+
+/// Requests the result from the client. The call stays `started` until the client sends it.
+pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    let Some(call) = decision.progress.call(id).cloned() else { return };
+    decision.start_call(id);
+    let question = Question {
+        text: prompts::client_call(&call.name),
+        tool: Some(call.name.clone()),
+        arguments: Some(call.arguments.clone()),
+        ..Question::default()
+    };
+    decision.ask(decision.question(id, InputKind::ClientTool, question, decision.profile().ask_expires_ms));
+}
+
+/// Stores the client's result as the call's outcome.
+pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
+    let (content, is_error) = client_result(answer);
+    let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
+    finish_call(decision, id, ToolOutcome { state, content, is_error, duration_ms: 0 });
+}
+
+pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    finish_call(decision, id, ToolOutcome::failed(prompts::NO_CLIENT_RESULT, 0));
+}

@@ -1,0 +1,35 @@
+//! Idempotency keys of requests, and replayed responses.
+
+use super::{Error, Result, Service};
+use crate::domain::ids::UserId;
+use crate::store::{IdempotencyKey, IdempotentOutcome};
+use crate::support::failpoint;
+
+/// The idempotency key of a request, and the SHA-256 of the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestKey {
+    pub key: String,
+    pub fingerprint: String,
+}
+
+/// Whether a response is fresh, or replayed from an earlier request with the same idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    Fresh,
+    Replayed,
+}
+
+pub(super) fn keyed<T>(outcome: IdempotentOutcome<T>) -> Result<(T, Replay)> {
+    match outcome {
+        IdempotentOutcome::Fresh(value) => Ok((value, Replay::Fresh)),
+        IdempotentOutcome::Replayed(value) => Ok((value, Replay::Replayed)),
+        IdempotentOutcome::Mismatch => Err(Error::IdempotencyMismatch),
+    }
+}
+
+impl Service {
+    pub(super) fn claim(&self, owner: &UserId, key: Option<RequestKey>) -> Option<IdempotencyKey> {
+        let key = key.filter(|_| !failpoint::is_planted("key-dropped"));
+        key.map(|RequestKey { key, fingerprint }| IdempotencyKey { owner: owner.clone(), key, fingerprint })
+    }
+}

@@ -1,0 +1,191 @@
+//! Runs for clients that send all earlier messages with each request.
+//!
+//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must not
+//! know any protocol.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::domain::access::principal::Principal;
+use crate::domain::agent::TitlePolicy;
+use crate::domain::conversation::content::ToolContent;
+use crate::domain::conversation::message::{Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolResultPart};
+use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use crate::domain::tool::ToolCallState;
+use crate::service::idempotency_outcome::RequestKey;
+use crate::service::questions::tool_results::tool_content;
+use crate::service::runs::message_content::{Content, StartRun};
+use crate::service::runs::{PreparedRun, StartedRun};
+use crate::service::{Error, Result, Service};
+use crate::store::Transcript;
+use crate::support::text;
+
+/// An earlier message, as the client sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SentMessage {
+    User(Content),
+    Assistant {
+        text: String,
+        reasoning: String,
+        calls: Vec<SentCall>,
+    },
+    /// Results of calls of earlier messages.
+    Results(Vec<SentResult>),
+}
+
+/// A call with the id by which the client knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentCall {
+    pub id: String,
+    pub name: String,
+    /// The arguments as JSON text.
+    pub arguments: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentResult {
+    pub call_id: String,
+    pub content: Content,
+    pub is_error: bool,
+}
+
+/// The messages of a request. The last one starts the run, and is of the user or holds results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentTranscript {
+    pub messages: Vec<SentMessage>,
+    /// Whether the conversation is hidden, and deleted early.
+    pub hidden: bool,
+    /// The JSON name of the field that holds the messages, for error messages.
+    pub field: &'static str,
+}
+
+impl Service {
+    /// Accepts the messages of a request in a conversation of their own. `request` has no content and names no conversation.
+    pub async fn start_transcript(
+        &self,
+        principal: &Principal,
+        request: StartRun,
+        sent: SentTranscript,
+        key: Option<RequestKey>,
+    ) -> Result<StartedRun> {
+        let field = sent.field;
+        let most = self.limits.copies.messages;
+        if sent.messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
+            let reason = format!("has {} messages; at most {most} are accepted (limits.copy_messages)", sent.messages.len());
+            return Err(Error::field(&format!("/{field}"), reason));
+        }
+        let mut profile = self.profile(principal, &request).await?;
+        if sent.hidden {
+            // No list shows the title.
+            profile.title = TitlePolicy::None;
+        }
+        let run_id = RunId::generate(self.ids.as_ref());
+        let conversation_id = ConversationId::generate(self.ids.as_ref());
+        let admission = profile.admission.and(self.limits.admission());
+        let mut messages = Vec::with_capacity(sent.messages.len());
+        let mut calls = HashMap::new();
+        for (at, message) in sent.messages.iter().enumerate() {
+            let at = format!("{field}/{at}");
+            let (role, parts) = self.sent_parts(principal, message, &at, admission.max_message_chars, &mut calls).await?;
+            let id = MessageId::generate(self.ids.as_ref());
+            let made = Message::new(id, (run_id.clone(), conversation_id.clone()), role, parts);
+            messages.push(Message { created_at: self.clock.now().to_rfc3339(), ..made });
+        }
+        let Some(last) = messages.pop().filter(|last| last.role != Role::Assistant) else {
+            return Err(Error::field(
+                &format!("/{field}"),
+                "must end with a message of the user, or with the result of a tool call",
+            ));
+        };
+        let transcript = Transcript { role: last.role, earlier: messages, hidden: sent.hidden };
+        let request = StartRun { conversation_id: Some(conversation_id), create: true, content_field: field, ..request };
+        self.accept(principal, request, PreparedRun { profile, parts: last.parts, run_id, transcript: Some(transcript) }, key).await
+    }
+
+    /// Returns the role and the parts of a message. `calls` holds the calls without a result, by the ids of the client.
+    pub(in crate::service) async fn sent_parts(
+        &self,
+        principal: &Principal,
+        message: &SentMessage,
+        at: &str,
+        most: u64,
+        calls: &mut HashMap<String, (CallId, String)>,
+    ) -> Result<(Role, Vec<Part>)> {
+        let part_id = || PartId::generate(self.ids.as_ref());
+        match message {
+            SentMessage::User(content) => {
+                Ok((Role::User, self.parts(&principal.user_id, content, &format!("{at}/content"), most).await?))
+            }
+            SentMessage::Assistant { text, reasoning, calls: made } => {
+                let mut parts = Vec::new();
+                if !reasoning.is_empty() {
+                    let text = text::storable(reasoning).into_owned();
+                    parts.push(Part::Reasoning(ReasoningPart { id: part_id(), text, raw: None }));
+                }
+                if !text.is_empty() {
+                    parts.push(Part::Text(TextPart { id: part_id(), text: text::storable(text).into_owned() }));
+                }
+                for (place, call) in made.iter().enumerate() {
+                    let call_id = CallId::generate(self.ids.as_ref());
+                    let known = (call_id.clone(), call.name.clone());
+                    if calls.insert(call.id.clone(), known).is_some() {
+                        return Err(Error::field(&format!("/{at}/tool_calls/{place}/id"), "is also the id of another call"));
+                    }
+                    let name = text::storable(text::prefix_chars(&call.name, 200)).into_owned();
+                    parts.push(Part::ToolCall(ToolCallPart::new(part_id(), call_id, name, arguments(&call.arguments))));
+                }
+                Ok((Role::Assistant, parts))
+            }
+            SentMessage::Results(results) => {
+                let mut parts = Vec::with_capacity(results.len());
+                for result in results {
+                    let Some((call_id, name)) = calls.remove(&result.call_id) else {
+                        let shown = text::prefix_chars(&result.call_id, 100);
+                        let reason = format!("{shown:?} is not the id of an earlier call without a result");
+                        return Err(Error::field(&format!("/{at}/tool_call_id"), reason));
+                    };
+                    let content = self.result_content(principal, &result.content, &format!("{at}/content")).await?;
+                    let (is_error, undoable) = (result.is_error, false);
+                    let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
+                    parts.push(Part::ToolResult(ToolResultPart {
+                        id: part_id(),
+                        call_id,
+                        name,
+                        content,
+                        is_error,
+                        state,
+                        undoable,
+                    }));
+                }
+                Ok((Role::Tool, parts))
+            }
+        }
+    }
+
+    /// Returns the content of a client's result.
+    pub(in crate::service) async fn result_content(
+        &self,
+        principal: &Principal,
+        content: &Content,
+        field: &str,
+    ) -> Result<Vec<ToolContent>> {
+        match content {
+            Content::Text(text) => Ok(vec![ToolContent::text(text::storable(text))]),
+            Content::Parts(parts) if parts.is_empty() => Ok(Vec::new()),
+            Content::Parts(_) => {
+                let parts = self.parts(&principal.user_id, content, field, u64::MAX).await?;
+                Ok(parts.into_iter().filter_map(tool_content).collect())
+            }
+        }
+    }
+}
+
+/// Returns arguments as a message keeps them.
+fn arguments(written: &str) -> Value {
+    match serde_json::from_str(text::storable(written).as_ref()) {
+        Ok(Value::Object(arguments)) => Value::Object(arguments),
+        Ok(_) | Err(_) if written.trim().is_empty() => json!({}),
+        Ok(_) | Err(_) => json!({ "_raw": text::storable(written) }),
+    }
+}
