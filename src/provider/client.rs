@@ -1,8 +1,9 @@
-//! The client of any dialect: sends a request and turns the answer into events as it comes.
+//! The client of every dialect: sends a request and streams the events of its answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,47 +11,76 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::Instant;
 
+use crate::domain::ids::UserId;
 use crate::domain::model::provider::{CallLimits, ModelEntry};
-use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
+use crate::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
+use crate::domain::run::context::Capacity;
 use crate::provider::catalog::models;
+use crate::provider::chosen_models::ChosenModels;
 use crate::provider::dialect::Dialect;
+use crate::provider::errors::facts::is_loading;
 use crate::provider::errors::failure::RequestNames;
-use crate::provider::errors::refusals;
+use crate::provider::errors::refusals::{self, Ability};
 use crate::provider::errors::secrets::Secrets;
 use crate::provider::errors::vendors::Vendor;
 use crate::provider::http::connection::{Connection, header, header_name, http_client};
 use crate::provider::http::timeouts::{Deadline, StreamLimits, Timed};
 use crate::provider::http::transport::{self, Answer};
-use crate::provider::list;
 use crate::provider::model_client::{ModelClient, ModelStream, SetupError};
-use crate::provider::request::adapt::{self, Change, Learned, MAX_REPEATS};
+use crate::provider::model_list;
+use crate::provider::profile::{
+    Attempt, BodyForm, Change, LearnedLimitations, Limitation, LimitationMemory, ModelProfile, limitation_from_refusal,
+    may_be_refused,
+};
 use crate::provider::stream::Events;
 use crate::support::clock::{SharedClock, SystemClock};
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
+
+/// The longest time in which an endpoint loads a model.
+const LOADING: Duration = Duration::from_secs(600);
+
+/// The most models that are tried instead of one that cannot chat, and the time in which the list of models has to arrive.
+const MAX_REPLACEMENTS: usize = 8;
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pause before an endpoint that loads a model is asked again.
+const LOADING_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct ClientOptions {
     /// The API's URL, such as `https://api.openai.com/v1`. The dialect adds missing parts of the path.
     pub base_url: String,
-    /// Local servers need none.
+    /// `None` for local servers without a key.
     pub api_key: Option<SecretString>,
     pub limits: StreamLimits,
     /// Limits of single models, by bare name.
     pub model_limits: BTreeMap<String, StreamLimits>,
-    /// Whether models that are known to think long get longer limits than `limits`.
-    pub patient: bool,
-    /// Whether to ask for a streamed answer. A server that cannot stream gives the same events, all at the end.
+    /// Whether models with long reasoning get longer limits than `limits`.
+    pub lengthens_limits: bool,
+    /// Whether the endpoint may load a model before it answers, which takes minutes.
+    pub may_load: bool,
+    /// Whether to request a streamed answer. Without streaming the client returns the same events, all at the end.
     pub streaming: bool,
     pub headers: Vec<(String, SecretString)>,
-    pub reach: Reach,
-    /// Turns moments that a provider names into waits.
+    pub egress: EgressScope,
+    /// Converts points in time from a provider into waits.
     pub clock: SharedClock,
-    /// The vendor whose own error codes count here.
+    /// The vendor, whose own error codes apply.
     pub vendor: Vendor,
+    /// Facts about models that the configuration gives.
+    pub models: Vec<ModelEntry>,
+    /// The most tools of one request, unless a model has its own limit.
+    pub max_tools: Option<u32>,
+    /// The largest image as base64, in bytes.
+    pub max_image_bytes: Option<usize>,
+    /// Keeps learned limitations beyond this process.
+    pub memory: Option<LimitationMemory>,
+    pub chosen: ChosenModels,
 }
 
 impl ClientOptions {
-    /// Returns an endpoint with the usual limits and no key.
+    /// Returns an endpoint with the default limits and no key.
     pub fn new(base_url: impl Into<String>) -> Self {
         let base_url = base_url.into();
         Self {
@@ -59,29 +89,35 @@ impl ClientOptions {
             api_key: None,
             limits: StreamLimits::default(),
             model_limits: BTreeMap::new(),
-            patient: true,
+            lengthens_limits: true,
+            may_load: false,
             streaming: true,
             headers: Vec::new(),
-            reach: Reach::Anywhere,
+            egress: EgressScope::Anywhere,
             clock: Arc::new(SystemClock),
+            models: Vec::new(),
+            max_tools: None,
+            max_image_bytes: None,
+            memory: None,
+            chosen: ChosenModels::default(),
         }
     }
 
-    /// Prepares a connection with the headers of a dialect and the configured ones, which win. Sends nothing.
+    /// Prepares a connection with the headers of the dialect and the configured ones, which take precedence. Sends no request.
     pub(in crate::provider) fn connect(&self, mut headers: HeaderMap) -> Result<Connection, SetupError> {
         for (name, value) in &self.headers {
             headers.insert(header_name(name)?, header(name, value.expose_secret())?);
         }
         headers.values_mut().for_each(|value| value.set_sensitive(true));
         let secrets = Secrets::of(&self.base_url, &headers);
-        let http = http_client(&self.base_url, headers.clone(), &self.limits, self.reach)?;
+        let http = http_client(&self.base_url, headers.clone(), &self.limits, self.egress)?;
         Ok(Connection { http, headers, secrets })
     }
 
-    /// Sets the limits of all models, which also hold for models that are known to think long, and over those of single ones.
+    /// Sets the limits of all models and of single ones. They also replace the longer limits of models with long reasoning.
     pub fn set_limits<'a>(&mut self, all: &CallLimits, single: impl IntoIterator<Item = (&'a str, CallLimits)>) {
         self.limits = StreamLimits::default().with(all);
-        self.patient = !all.limits_answers();
+        self.lengthens_limits = !all.limits_answers();
         let own = |(model, limits): (&str, CallLimits)| (model.to_owned(), self.limits.with(&limits));
         self.model_limits = single.into_iter().map(own).collect();
     }
@@ -92,21 +128,38 @@ struct Provider {
     options: ClientOptions,
     connection: Connection,
     models: Url,
-    learned: Learned,
+    learned: LearnedLimitations,
+    has_answered: AtomicBool,
 }
 
 impl Provider {
-    /// Corrects an error by the vendor's own codes, and removes secrets from it.
-    fn clean(&self, error: ModelError) -> ModelError {
-        self.connection.secrets.hide(self.options.vendor.classify(error))
+    /// Corrects an error by the vendor's own codes, and redacts secrets in it.
+    fn classify_and_redact(&self, error: ModelError) -> ModelError {
+        self.connection.secrets.redact(self.options.vendor.classify(error))
+    }
+
+    /// Returns what is known of a model by the configuration and by earlier refusals.
+    async fn profile_of(&self, model: &str) -> ModelProfile {
+        let ClientOptions { models, max_tools, max_image_bytes, memory, clock, .. } = &self.options;
+        let entry = models.iter().find(|entry| entry.name == model);
+        let tools = entry.and_then(|entry| entry.tools).or(models::model(model).tools);
+        let max_tools = entry.and_then(|entry| entry.max_tools).or(*max_tools).and_then(|most| usize::try_from(most).ok());
+        let mut profile = ModelProfile::default();
+        profile.add((tools == Some(false)).then_some(Limitation::NoTools));
+        profile.add(max_tools.map(Limitation::MaxTools));
+        profile.add(max_image_bytes.map(Limitation::MaxImageBytes));
+        profile.add(self.learned.limitations(memory.as_ref(), model, clock.now()).await);
+        profile
     }
 
     fn limits_of(&self, model: &str) -> StreamLimits {
         if let Some(own) = self.options.model_limits.get(model) {
             return *own;
         }
-        let known = models::model(model).first_byte_s.filter(|_| self.options.patient);
-        known.map_or(self.options.limits, |seconds| self.options.limits.for_thinking(Duration::from_secs(seconds)))
+        let loading = self.options.may_load.then_some(LOADING);
+        let known =
+            models::model(model).first_byte_s.map(Duration::from_secs).max(loading).filter(|_| self.options.lengthens_limits);
+        known.map_or(self.options.limits, |time| self.options.limits.for_thinking(time))
     }
 }
 
@@ -117,13 +170,13 @@ pub(in crate::provider) struct DialectClient<D> {
 
 impl<D> DialectClient<D> {
     /// Returns a client of the same provider in another dialect, with the same key, headers, limits and connections.
-    pub(in crate::provider) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
+    pub(in crate::provider) fn with_dialect<E>(&self, dialect: E) -> DialectClient<E> {
         DialectClient { dialect, provider: Arc::clone(&self.provider) }
     }
 }
 
-/// Waits for the first event that is not a usage, or the failure before it.
-async fn until_it_speaks(mut answer: ModelStream) -> Result<ModelStream, ModelError> {
+/// Waits for the first event other than usage, or for the failure before it.
+async fn wait_for_first_event(mut answer: ModelStream) -> Result<ModelStream, ModelError> {
     let mut head = Vec::new();
     while let Some(event) = answer.next().await {
         let event = event?;
@@ -142,21 +195,43 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
         self.ask(&request).await
     }
 
-    async fn list_models(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+    async fn capacity(&self, _owner: &UserId, model: &str) -> Capacity {
+        let max_tools = self.provider.profile_of(model).await.max_tools();
+        Capacity { max_tools: max_tools.and_then(|most| u32::try_from(most).ok()), ..Capacity::default() }
+    }
+
+    async fn may_chat(&self, model: &str) -> bool {
+        !self.provider.profile_of(model).await.has(&Limitation::NoChat)
+    }
+
+    async fn list_models(&self, time_limit: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         let Provider { options, connection, models, .. } = &*self.provider;
-        let asked = list::ask(&connection.http, models.clone(), patience, options.clock.now()).await;
-        asked.map_err(|error| self.provider.clean(error))
+        let asked = model_list::ask(&connection.http, models.clone(), time_limit, options.clock.now()).await;
+        let mut models = asked.map_err(|error| self.provider.classify_and_redact(error))?;
+        if let Some(url) = self.dialect.description_url() {
+            model_list::describe(&connection.http, url, &mut models, time_limit, options.clock.now()).await;
+        }
+        Ok(models)
     }
 }
 
 impl<D: Dialect> DialectClient<D> {
-    /// Returns a client whose provider lists its models at this URL. No connection is made yet.
+    /// Returns a client of a provider that lists its models at this URL. Opens no connection yet.
     pub(in crate::provider) fn new(dialect: D, models: Url, options: ClientOptions) -> Result<Self, SetupError> {
         let connection = options.connect(dialect.headers(options.api_key.as_ref())?)?;
-        Ok(Self { dialect, provider: Arc::new(Provider { options, connection, models, learned: Learned::default() }) })
+        Ok(Self {
+            dialect,
+            provider: Arc::new(Provider {
+                options,
+                connection,
+                models,
+                learned: LearnedLimitations::default(),
+                has_answered: AtomicBool::new(false),
+            }),
+        })
     }
 
-    /// Returns the headers of one request, joined with the configured values, because they replace those of all requests.
+    /// Returns the headers of one request, merged with the configured values, because a request header replaces the connection's.
     fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
         let mut all = HeaderMap::new();
         for (name, own) in &self.dialect.request_headers(request) {
@@ -169,81 +244,151 @@ impl<D: Dialect> DialectClient<D> {
         all
     }
 
-    /// Sends a request, as [`ModelClient::stream`] does. A request that is refused because of a part is repeated without it.
+    /// Sends a request, as [`ModelClient::stream`] does. If its model was chosen from the list and cannot chat, other models of the
+    /// list are asked instead.
     pub(in crate::provider) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let learned = &self.provider.learned;
-        let mut request = learned.apply(request);
+        let ClientOptions { memory, clock, chosen, .. } = &self.provider.options;
+        let mut request = Cow::Borrowed(request);
+        let mut tried = Vec::new();
+        let mut replaced = Vec::new();
+        loop {
+            let model = request.model.clone();
+            let refusal = if chosen.has(&model) && !self.may_chat(&model).await {
+                ModelError::new(ModelErrorKind::InvalidRequest, &format!("the model {model} does not support chat"))
+            } else {
+                match self.ask_model(&request).await {
+                    Err(error) if chosen.has(&model) && refusals::abilities(&error).contains(&Ability::Chat) => error,
+                    Ok(answer) if !replaced.is_empty() => return Ok(Box::pin(stream::iter(replaced).chain(answer))),
+                    answer => return answer,
+                }
+            };
+            tried.push(model);
+            let Some(next) = self.replacement(&tried).await else { return Err(refusal) };
+            let adaptation = Adaptation { change: format!("model_replaced:{next}"), reason: refusal.message };
+            tracing::warn!(
+                model = request.model,
+                next,
+                reason = adaptation.reason,
+                "the chosen model cannot chat: another one of the list is asked"
+            );
+            let change = Change { limitations: vec![Limitation::NoChat], adaptation };
+            let told = self.provider.learned.remember(memory.as_ref(), &request.model, vec![change], clock.now()).await;
+            replaced.extend(told.into_iter().map(|adaptation| Ok(ModelEvent::Adapted(adaptation))));
+            chosen.add(&next);
+            request.to_mut().model = next;
+        }
+    }
+
+    /// Returns the first model of the list that may chat and was not tried.
+    async fn replacement(&self, tried: &[String]) -> Option<String> {
+        let listed = self.list_models(LIST_TIMEOUT).await.ok().filter(|_| tried.len() <= MAX_REPLACEMENTS)?;
+        for model in listed.into_iter().filter(|model| model.chats != Some(false) && !tried.contains(&model.name)) {
+            if self.may_chat(&model.name).await {
+                return Some(model.name);
+            }
+        }
+        None
+    }
+
+    /// Sends a request to its model. A request that is refused because of a limitation of the model is repeated
+    /// in another form.
+    async fn ask_model(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
+        let Provider { options: ClientOptions { memory, clock, streaming, .. }, learned, .. } = &*self.provider;
+        let mut profile = self.provider.profile_of(&request.model).await;
         let mut changes: Vec<Change> = Vec::new();
         loop {
-            let error = match self.ask_once(&request).await {
+            let sent = profile.apply(request, D::DECLARES_FORMER_TOOLS);
+            let form = profile.form(*streaming);
+            let error = match self.ask_once(&sent, &profile, form).await {
+                Ok(answer) if changes.is_empty() => return Ok(answer),
                 Ok(answer) => {
                     // A change counts only if the provider took the request after it.
-                    let adaptations = learned.remember(&request.model, changes);
+                    let adaptations = learned.remember(memory.as_ref(), &request.model, changes, clock.now()).await;
                     return Ok(Box::pin(
                         stream::iter(adaptations.into_iter().map(|done| Ok(ModelEvent::Adapted(done)))).chain(answer),
                     ));
                 }
                 Err(error) => error,
             };
-            let Some(change) = self.adapt(&mut request, &error, changes.len()) else { return Err(error) };
+            let body = self.dialect.body(&sent, form).ok().map(|body| profile.edited(body));
+            let body = body.and_then(|body| serde_json::from_slice(&body).ok());
+            let attempt =
+                Attempt { dialect: D::KIND.as_str(), request, sent: &sent, body, form, profile: &profile, changes: &changes };
+            let Some(change) = limitation_from_refusal(&attempt, &error) else {
+                return Err(self.with_path(error, &request.model, form));
+            };
             tracing::warn!(
                 model = request.model,
                 change = change.adaptation.change,
                 reason = error.message,
-                "model adapted: the provider refused a part of the request, which is repeated without it"
+                "model adapted: the provider refused a request, which is repeated in another form"
             );
+            profile.add(change.limitations.iter().cloned());
             changes.push(change);
         }
     }
 
-    /// Leaves out of a request what its provider has refused, if the error is about a part.
-    fn adapt(&self, request: &mut Cow<'_, ModelRequest>, error: &ModelError, repeats: usize) -> Option<Change> {
-        if repeats >= MAX_REPEATS {
-            return None;
-        }
-        let refusals = refusals::find(error);
-        if refusals.is_empty() {
-            return None;
-        }
-        // The last time all parts of the kind are left out, wherever the error points.
-        let is_last = repeats + 1 == MAX_REPEATS;
-        let body = if is_last { None } else { self.dialect.body(request, self.provider.options.streaming).ok() };
-        let body = body.and_then(|body| serde_json::from_slice(&body).ok());
-        refusals.into_iter().find_map(|refusal| adapt::adapt(request, refusal, error, body.as_ref()))
+    /// Adds the path to an error that may say that nothing is there. The host is the operator's own.
+    fn with_path(&self, error: ModelError, model: &str, form: BodyForm) -> ModelError {
+        let Some(url) = self.dialect.url(model, form.streaming).ok().filter(|_| error.status == Some(404)) else { return error };
+        let (words, path) = (&error.message, url.path());
+        let message = format!("{words} (404 for the path {path}: check the model's name and the provider's base URL)");
+        ModelError { message, ..error }
     }
 
-    async fn ask_once(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
+    /// Sends a request in one form. While the endpoint loads the model, the request is repeated, as long as a first byte may take.
+    async fn ask_once(&self, request: &ModelRequest, profile: &ModelProfile, form: BodyForm) -> Result<ModelStream, ModelError> {
         let provider = Arc::clone(&self.provider);
-        let stream = self.send(request).await.map_err(|error| provider.clean(error))?;
-        let stream: ModelStream = Box::pin(stream.map_err(move |error| provider.clean(error)));
+        let until = Deadline::after(provider.limits_of(&request.model).first_byte).at;
+        let stream = loop {
+            match self.send(request, profile, form).await {
+                Err(error) if is_loading(&error) && Instant::now() + LOADING_PAUSE < until => {
+                    tracing::debug!(model = request.model, "the provider loads the model");
+                    tokio::time::sleep(LOADING_PAUSE).await;
+                }
+                sent => break sent.map_err(|error| provider.classify_and_redact(error))?,
+            }
+        };
+        let stream: ModelStream = Box::pin(stream.map_err(move |error| provider.classify_and_redact(error)));
         // Some providers refuse a part in the first event of an answer.
-        if adapt::may_be_refused(request) { until_it_speaks(stream).await } else { Ok(stream) }
+        if may_be_refused(request) { wait_for_first_event(stream).await } else { Ok(stream) }
     }
 
-    async fn send(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let Provider { options: ClientOptions { streaming, clock, .. }, connection, .. } = &*self.provider;
+    async fn send(&self, request: &ModelRequest, profile: &ModelProfile, form: BodyForm) -> Result<ModelStream, ModelError> {
+        let Provider { options: ClientOptions { clock, .. }, connection, .. } = &*self.provider;
+        let streaming = form.streaming;
         let mut limits = self.provider.limits_of(&request.model);
         if !streaming {
-            // The first byte of such an answer comes when all of it is there.
+            // The first byte arrives when the answer is complete.
             limits.total = limits.for_whole_answer();
             limits.first_byte = limits.total;
         }
         let total = Deadline::after(limits.total);
-        let body = self.dialect.body(request, *streaming)?;
+        let body = profile.edited(self.dialect.body(request, form)?);
         let mut decoder = self.dialect.decoder(request, body.len());
         let post = connection
             .http
-            .post(self.dialect.url(&request.model, *streaming)?)
+            .post(self.dialect.url(&request.model, streaming)?)
             .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, if *streaming { "text/event-stream" } else { "application/json" })
+            .header(ACCEPT, if streaming { "text/event-stream" } else { "application/json" })
             .headers(self.headers_of(request))
             .body(body);
         let framing = streaming.then_some(D::FRAMING);
         let names = RequestNames { model: &request.model, tools: &request.tools };
-        match transport::send(post, framing, &limits, total, clock.now(), names).await? {
+        // The connection of an earlier answer may have died since.
+        let fresh = || {
+            if !self.provider.has_answered.load(Ordering::Relaxed) {
+                return None;
+            }
+            let headers = self.dialect.headers(self.provider.options.api_key.as_ref()).ok()?;
+            self.provider.options.connect(headers).ok().map(|connection| connection.http)
+        };
+        let answer = transport::send(post, fresh, framing, &limits, total, clock.now(), names).await;
+        self.provider.has_answered.store(true, Ordering::Relaxed);
+        match answer? {
             Answer::Events(frames) => {
                 let events = Events::new(frames, decoder, limits);
-                Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))
+                Ok(Box::pin(Timed::new(events, "only keep-alives arrived", limits.progress, total)))
             }
             Answer::Document(document) => {
                 decoder.document(&document)?;

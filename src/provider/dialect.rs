@@ -1,22 +1,29 @@
 //! The trait of a dialect: the URL and the body of a request, and the decoder of its answer.
 //!
-//! `StreamAdapter` in `stream/adapter.rs` says how an answer is read.
+//! [`StreamAdapter`](crate::provider::stream::StreamAdapter) is the trait that reads an answer.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::http::connection::key_header;
-use crate::provider::http::frames::Framing;
+use crate::provider::http::stream_frames::Framing;
 use crate::provider::model_client::SetupError;
+use crate::provider::profile::BodyForm;
 use crate::provider::stream::{AnswerDecoder, StreamAdapter};
 
 /// One dialect at one endpoint.
 pub(in crate::provider) trait Dialect: Send + Sync + 'static {
     type Adapter: StreamAdapter;
 
-    /// How a streamed answer is cut into frames.
+    const KIND: ProviderKind;
+
+    /// Whether tools of the history stay declared in a request without tools. Elsewhere they do once a provider asks for it.
+    const DECLARES_FORMER_TOOLS: bool = false;
+
+    /// How a streamed answer is split into frames.
     const FRAMING: Framing = Framing::Events;
 
     /// Returns the headers of every request, with the key. The caller marks their values as secret.
@@ -24,22 +31,27 @@ pub(in crate::provider) trait Dialect: Send + Sync + 'static {
         key_header("authorization", key)
     }
 
-    /// Returns more headers of one request, which are no secrets. The caller puts configured values before them.
+    /// Returns more headers of one request, none of them secret. Configured values take precedence.
     fn request_headers(&self, _request: &ModelRequest) -> HeaderMap {
         HeaderMap::new()
     }
 
-    /// Returns the URL of a request to a model. It never holds a key.
+    /// Returns the URL of a request to a model. It never contains a key.
     ///
     /// # Errors
     /// `InvalidRequest` if the model's name cannot be part of a URL.
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError>;
 
+    /// Returns where the endpoint says what a model can do, if its list does not.
+    fn description_url(&self) -> Option<Url> {
+        None
+    }
+
     /// Writes the body of a request.
     ///
     /// # Errors
-    /// `InvalidRequest` if the request holds something that this dialect cannot carry and that must not be left out.
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError>;
+    /// `InvalidRequest` if the dialect cannot express a part of the request that must not be omitted.
+    fn body(&self, request: &ModelRequest, form: BodyForm) -> Result<Vec<u8>, ModelError>;
 
     /// Returns a decoder of the answer to a request, whose body has `request_bytes` bytes.
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<Self::Adapter>;

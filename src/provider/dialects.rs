@@ -1,4 +1,4 @@
-//! Clients by dialect: the only place that knows all dialects.
+//! Creates clients by dialect. This file is the only one that knows all dialects.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::provider::model_client::{ModelClient, SetupError};
 use crate::provider::request::quirks::Quirks;
 use crate::provider::{anthropic, gemini, ollama, openai, responses};
 
-/// Returns a client of an endpoint in its dialect, which makes no connection yet. The quirks are for chat completions alone.
+/// Returns a client of an endpoint in its dialect, without a connection yet. Only chat completions uses the quirks.
 pub fn client(kind: ProviderKind, options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     match kind {
         ProviderKind::Openai => openai::client(options, quirks),

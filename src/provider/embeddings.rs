@@ -1,6 +1,6 @@
-//! Texts as vectors: OpenAI's `/embeddings`, which most providers and local servers have, and Ollama's `/api/embed`.
+//! Embeddings: OpenAI's `/embeddings`, which most providers and local servers have, and Ollama's `/api/embed`.
 //!
-//! Facts about the wires: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
+//! Protocols: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,23 +31,23 @@ pub const MAX_DIMENSIONS: usize = 65_536;
 
 #[async_trait]
 pub trait EmbeddingClient: Send + Sync {
-    /// Returns the vectors of texts, in their order, all with as many dimensions. A long text is cut. No request is retried.
+    /// Returns the vectors of texts in the same order, all with the same dimensions. A long text is cut. No request is retried.
     async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError>;
 }
 
 /// Finds the embedder for the runs of an owner.
 #[async_trait]
 pub trait Embedders: Send + Sync {
-    /// Returns the embedder of `model`, a `provider/name`. A provider of the owner, with the owner's key, wins over a configured one of
-    /// that name. The error is `not_asked`, because no provider has failed.
+    /// Returns the embedder of `model`, a `provider/name`. A provider of the owner, with the owner's key, takes precedence over a
+    /// configured one of that name. The error is `request_not_sent`, because no provider has failed.
     async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError>;
 }
 
-/// A model that turns texts into vectors.
+/// A model that converts texts to vectors.
 #[derive(Clone)]
 pub struct Embedder {
-    /// Identifies the endpoint: its vectors cannot be compared with those of another.
-    pub place: String,
+    /// Identifies the endpoint: vectors of different endpoints cannot be compared.
+    pub endpoint_id: String,
     pub client: Arc<dyn EmbeddingClient>,
     pub model: String,
 }
@@ -55,21 +55,21 @@ pub struct Embedder {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Embeddings {
     pub vectors: Vec<Vec<f32>>,
-    /// Zero if the provider does not count them.
+    /// Zero if the provider does not report it.
     pub input_tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingLimits {
-    /// For models with a choice. A vector with another number is refused.
+    /// For models with selectable dimensions. Other vectors are refused.
     pub dimensions: Option<u32>,
-    /// Whether to ask for base64, which has a quarter of the bytes. Other servers answer with numbers, or refuse.
+    /// Whether to request base64, which has a quarter of the bytes. Other servers answer with numbers, or refuse.
     pub base64: bool,
-    /// Texts of one request. Most providers take 2,048, some 96 or 32.
+    /// The most texts of one request. Most providers accept 2,048, some only 96 or 32.
     pub texts_per_request: usize,
-    /// Bytes of all texts of one request. `OpenAI` takes 300,000 tokens.
+    /// The most bytes of all texts in one request. OpenAI accepts 300,000 tokens.
     pub bytes_per_request: usize,
-    /// Bytes of a text. Most models take 8,192 tokens, of at least one byte each in the worst case.
+    /// The most bytes of one text. Most models accept 8,192 tokens, each of at least one byte.
     pub bytes_per_text: usize,
 }
 
@@ -79,7 +79,7 @@ impl Default for EmbeddingLimits {
     }
 }
 
-/// Returns the client of embeddings at the base URL of a provider, or `None` if its dialect has none.
+/// Returns the embeddings client at the base URL of a provider, or `None` if its dialect has no embeddings.
 pub fn client(
     kind: ProviderKind,
     mut options: ClientOptions,
@@ -91,7 +91,7 @@ pub fn client(
         ProviderKind::Anthropic | ProviderKind::Gemini => return Ok(None),
     };
     let connection = options.connect(key_header("authorization", options.api_key.as_ref())?)?;
-    // The first byte of an answer comes when all of it is there.
+    // The first byte arrives when the answer is complete.
     options.limits.total = options.limits.total.min(WHOLE_ANSWER);
     options.limits.first_byte = options.limits.total;
     Ok(Some(Arc::new(HttpEmbeddings { kind, url, connection, limits, options })))
@@ -123,12 +123,12 @@ impl HttpEmbeddings {
         let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
         let post =
             self.connection.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
-        let ClientOptions { limits: patience, clock, .. } = &self.options;
-        let total = Deadline::after(patience.total);
+        let ClientOptions { limits: time_limit, clock, .. } = &self.options;
+        let total = Deadline::after(time_limit.total);
         let names = RequestNames { model, tools: &[] };
-        let document = match transport::send(post.body(body), None, patience, total, clock.now(), names).await? {
+        let document = match transport::send(post.body(body), || None, None, time_limit, total, clock.now(), names).await? {
             Answer::Document(document) => document,
-            Answer::Events(_) => return Err(bad("the provider sent a stream instead of vectors")),
+            Answer::Events(_) => return Err(malformed("the provider sent a stream instead of vectors")),
         };
         let answer: WireAnswer<'_> = serde_json::from_slice(&document).map_err(|error| unreadable(&error))?;
         if let Some(error) = &answer.error {
@@ -146,12 +146,14 @@ impl HttpEmbeddings {
     fn check(&self, vector: &[f32], first: Option<&Vec<f32>>) -> Result<(), ModelError> {
         let wanted = self.limits.dimensions.map(|wanted| wanted as usize).or(first.map(Vec::len));
         match vector.len() {
-            0 => Err(bad("a vector is empty")),
-            len if len > MAX_DIMENSIONS => Err(bad(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
+            0 => Err(malformed("a vector is empty")),
+            len if len > MAX_DIMENSIONS => Err(malformed(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
             len if wanted.is_some_and(|wanted| wanted != len) => {
-                Err(bad(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
+                Err(malformed(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
             }
-            _ if vector.iter().any(|number| !number.is_finite()) => Err(bad("a vector holds what is no number")),
+            _ if vector.iter().any(|number| !number.is_finite()) => {
+                Err(malformed("a vector contains a value that is no finite number"))
+            }
             _ => Ok(()),
         }
     }
@@ -160,11 +162,11 @@ impl HttpEmbeddings {
 #[async_trait]
 impl EmbeddingClient for HttpEmbeddings {
     async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError> {
-        // Providers refuse a text without words.
-        let said = |text: &'static str, given: &str| if given.trim().is_empty() { Some(text) } else { None };
+        // Providers refuse a blank text.
+        let or_placeholder = |text: &'static str, input: &str| if input.trim().is_empty() { Some(text) } else { None };
         let texts: Vec<&str> = texts
             .iter()
-            .map(|given| said("-", given).unwrap_or_else(|| text::prefix(given, self.limits.bytes_per_text.max(1))))
+            .map(|input| or_placeholder("-", input).unwrap_or_else(|| text::prefix(input, self.limits.bytes_per_text.max(1))))
             .collect();
         let mut all = Embeddings { vectors: Vec::with_capacity(texts.len()), input_tokens: 0 };
         let mut rest = texts.as_slice();
@@ -177,14 +179,14 @@ impl EmbeddingClient for HttpEmbeddings {
             let (batch, later) = rest.split_at(fits.count().max(1));
             self.ask(model, batch, &mut all)
                 .await
-                .map_err(|error| self.connection.secrets.hide(self.options.vendor.classify(error)))?;
+                .map_err(|error| self.connection.secrets.redact(self.options.vendor.classify(error)))?;
             rest = later;
         }
         Ok(all)
     }
 }
 
-fn bad(why: &str) -> ModelError {
+fn malformed(why: &str) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, why)
 }
 
@@ -221,40 +223,40 @@ struct WireUsage {
 
 impl WireAnswer<'_> {
     fn tokens(&self) -> u64 {
-        let said = self.usage.as_ref().and_then(|usage| usage.prompt_tokens.0.or(usage.total_tokens.0));
-        said.or(self.prompt_eval_count.0).unwrap_or(0)
+        let reported = self.usage.as_ref().and_then(|usage| usage.prompt_tokens.0.or(usage.total_tokens.0));
+        reported.or(self.prompt_eval_count.0).unwrap_or(0)
     }
 
-    /// Reads the vectors of `count` texts in the order of the texts.
+    /// Decodes the vectors of `count` texts in the order of the texts.
     fn vectors(self, count: usize) -> Result<Vec<Vec<f32>>, ModelError> {
         let mut ordered: Vec<Option<Vec<f32>>> = vec![None; count];
-        let given = match (self.data, self.embeddings) {
+        let vectors = match (self.data, self.embeddings) {
             (Some(data), _) => data,
             (None, Some(lists)) => lists.into_iter().map(|embedding| WireVector { index: None, embedding }).collect(),
-            (None, None) => return Err(bad("the answer holds no vectors")),
+            (None, None) => return Err(malformed("the answer contains no vectors")),
         };
-        if given.len() != count {
-            return Err(bad(&format!("{} vectors came for {count} texts", given.len())));
+        if vectors.len() != count {
+            return Err(malformed(&format!("the answer has {} vectors for {count} texts", vectors.len())));
         }
-        for (at, WireVector { index, embedding }) in given.into_iter().enumerate() {
+        for (at, WireVector { index, embedding }) in vectors.into_iter().enumerate() {
             let index = index.unwrap_or(at);
             match ordered.get_mut(index) {
-                Some(place @ None) => *place = Some(read(embedding)?),
-                Some(Some(_)) => return Err(bad(&format!("two vectors have the index {index}"))),
-                None => return Err(bad(&format!("a vector has the index {index}, and there are {count} texts"))),
+                Some(endpoint_id @ None) => *endpoint_id = Some(read(embedding)?),
+                Some(Some(_)) => return Err(malformed(&format!("two vectors have the index {index}"))),
+                None => return Err(malformed(&format!("a vector has the index {index}, but the request has {count} texts"))),
             }
         }
         Ok(ordered.into_iter().flatten().collect())
     }
 }
 
-/// Reads a vector: a list of numbers, or little-endian floats of 32 bits in base64.
+/// Decodes a vector: a list of numbers, or little-endian floats of 32 bits in base64.
 fn read(vector: &RawValue) -> Result<Vec<f32>, ModelError> {
     if !vector.get().starts_with('"') {
         return serde_json::from_str(vector.get()).map_err(|error| unreadable(&error));
     }
     let text: String = serde_json::from_str(vector.get()).map_err(|error| unreadable(&error))?;
-    let bytes = STANDARD.decode(text).map_err(|_| bad("a vector is no base64"))?;
-    let (floats, []) = bytes.as_chunks::<4>() else { return Err(bad("a vector ends within a number")) };
+    let bytes = STANDARD.decode(text).map_err(|_| malformed("a vector is not valid base64"))?;
+    let (floats, []) = bytes.as_chunks::<4>() else { return Err(malformed("a vector ends within a number")) };
     Ok(floats.iter().map(|float| f32::from_le_bytes(*float)).collect())
 }

@@ -1,6 +1,6 @@
-//! The trait of all sources of answers, and the errors of their setup.
+//! The trait of all model clients, and the errors of their setup.
 //!
-//! Must not know any dialect or connection: fakes of other modules implement it, too.
+//! Must not know any dialect or connection: fakes of other modules implement the trait, too.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,26 +13,31 @@ use crate::domain::model::cost::Prices;
 use crate::domain::model::provider::ModelEntry;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
 use crate::domain::run::context::Capacity;
-use crate::support::net::outbound::Forbidden;
+use crate::support::net::egress::EgressDenied;
 
-/// A model's answer as it comes. It ends after [`ModelEvent::Finished`] or the first error, because every client turns another end into
+/// A model's answer as a stream. It ends after [`ModelEvent::Finished`] or the first error, because every client converts another end to
 /// [`ModelErrorKind::IncompleteStream`]. Dropping it closes the connection.
 pub type ModelStream = Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>;
 
-/// A source of answers: one dialect at one endpoint, the demo model, or the router in front of them.
+/// A client of models: one dialect at one endpoint, the demo model, or the router over them.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Sends a request. Returns when the provider has begun to answer. The client has its own time limits, and retries no failure.
+    /// Sends a request. Returns when the provider has begun to answer. The client has its own time limits, and does not retry failures.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
-    /// Lists the models of the provider in its order, waiting at most this long. Fails for a client that is not of one provider.
+    /// Lists the models of the provider in its order, within `time_limit`. Fails for a client without a single provider.
     async fn list_models(&self, _patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         Err(ModelError::new(ModelErrorKind::InvalidRequest, "there is no list of models"))
     }
 
-    /// Returns the window of a model, as `provider/name`, and whether it sees pictures, as far as that is known.
+    /// Returns the facts about a model that this client knows. A client of one provider gets the bare name.
     async fn capacity(&self, _owner: &UserId, _model: &str) -> Capacity {
         Capacity::default()
+    }
+
+    /// Returns whether a model may answer messages, as far as refusals have shown. A client of one provider gets the bare name.
+    async fn may_chat(&self, _model: &str) -> bool {
+        true
     }
 }
 
@@ -42,18 +47,18 @@ pub fn priced(stream: ModelStream, prices: Option<Prices>) -> ModelStream {
     Box::pin(stream::iter([Ok(ModelEvent::Prices(prices))]).chain(stream))
 }
 
-/// A provider that cannot be used as it is configured. The messages name the setting, never its value if that is a secret.
+/// A provider with an invalid configuration. The messages name the setting, never its value if that is a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error("base URL {url:?} is not usable: {reason}; give one such as https://api.openai.com/v1")]
+    #[error("base URL {url:?} is not usable: {reason}; set one such as https://api.openai.com/v1")]
     BaseUrl {
         /// Without user part and query.
         url: String,
         reason: String,
     },
     #[error("base URL: {0}")]
-    Forbidden(#[from] Forbidden),
-    #[error("{name} cannot be sent as an HTTP header: it holds a line break or another control character")]
+    Forbidden(#[from] EgressDenied),
+    #[error("{name} cannot be sent as an HTTP header: it contains a line break or another control character")]
     Header { name: String },
     #[error("the HTTP client for the provider could not be built")]
     Client(#[source] reqwest::Error),

@@ -1,4 +1,4 @@
-//! Getting a key of OpenRouter for the code of a login: <https://openrouter.ai/docs/use-cases/oauth-pkce>.
+//! Exchanges the code of a login for an OpenRouter key: <https://openrouter.ai/docs/use-cases/oauth-pkce>.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::provider::http::timeouts::StreamLimits;
 use crate::provider::http::transport::fetch;
 use crate::provider::model_client::SetupError;
 use crate::support::clock::UnixMillis;
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
 
 const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Deserialize)]
-struct Exchanged {
+struct KeyResponse {
     key: SecretString,
 }
 
@@ -35,7 +35,7 @@ pub fn login_url(site: &str, callback: &str, challenge: &str) -> Result<String, 
     Ok(url.into())
 }
 
-/// Returns the base URL of the API that the keys are for.
+/// Returns the base URL of the API that accepts the keys.
 pub fn api_url(site: &str) -> String {
     format!("{}/api/v1", site.trim_end_matches('/'))
 }
@@ -44,18 +44,18 @@ pub async fn exchange(
     site: &str,
     code: &str,
     verifier: &SecretString,
-    patience: Duration,
+    time_limit: Duration,
     now: UnixMillis,
 ) -> Result<SecretString, ModelError> {
     let secrets = Secrets::new(vec![code.to_owned(), verifier.expose_secret().to_owned()]);
     let unusable = |error: SetupError| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string());
     let url = format!("{}/auth/keys", api_url(site));
-    let http = http_client(&url, HeaderMap::new(), &StreamLimits::default(), Reach::Anywhere).map_err(unusable)?;
+    let http = http_client(&url, HeaderMap::new(), &StreamLimits::default(), EgressScope::Anywhere).map_err(unusable)?;
     let body = json!({"code": code, "code_verifier": verifier.expose_secret(), "code_challenge_method": "S256"});
     let bad = |why| ModelError::new(ModelErrorKind::BadStream, why);
-    let answer = fetch(http.post(url).json(&body), MAX_BYTES, "no key came", patience, now).await;
-    let answer = answer.map_err(|error| secrets.hide(error))?.ok_or_else(|| bad("the answer is too long"))?;
-    // The error of the parser would quote the answer, which may hold a key.
-    let exchanged = serde_json::from_slice::<Exchanged>(&answer).map_err(|_| bad("the answer holds no key"))?;
+    let answer = fetch(http.post(url).json(&body), MAX_BYTES, "no key arrived", time_limit, now).await;
+    let answer = answer.map_err(|error| secrets.redact(error))?.ok_or_else(|| bad("the answer is too large"))?;
+    // The parser's error would quote the answer, which may contain a key.
+    let exchanged = serde_json::from_slice::<KeyResponse>(&answer).map_err(|_| bad("the answer contains no key"))?;
     Ok(exchanged.key)
 }

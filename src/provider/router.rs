@@ -1,4 +1,4 @@
-//! The client before all others: picks one by the part of the model's name before the first slash.
+//! The client that selects a provider's client by the part of the model's name before the first slash.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,9 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::model_client::{ModelClient, ModelStream};
+use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::run::context::Capacity;
 
-/// Sends each request to the client of its provider. The client sees the bare name of the model.
+/// Sends each request to the client of its provider. That client gets the bare name of the model.
 #[derive(Default, Clone)]
 pub struct Router {
     clients: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -22,7 +24,7 @@ impl Router {
     }
 
     /// Returns whether `model`, a `provider/name`, has a known provider. The provider may have no such model.
-    pub fn knows(&self, model: &str) -> bool {
+    pub fn has_provider(&self, model: &str) -> bool {
         self.route(model).is_some()
     }
 
@@ -54,6 +56,13 @@ impl ModelClient for Router {
         request.model = name;
         client.stream(request).await
     }
+
+    async fn capacity(&self, owner: &UserId, model: &str) -> Capacity {
+        match self.route(model) {
+            Some((client, name)) => client.capacity(owner, name).await,
+            None => Capacity::default(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,7 +71,7 @@ mod tests {
     use crate::domain::model::{ModelEvent, ModelFinish};
     use futures_util::StreamExt as _;
 
-    /// Answers with the name of the model that it was asked for.
+    /// Answers with the name of the requested model.
     struct Echo;
 
     #[async_trait]
@@ -81,8 +90,8 @@ mod tests {
     async fn the_client_gets_the_bare_name() {
         let router = Router::default().with("openrouter", Arc::new(Echo)).with("demo", Arc::new(Echo));
         assert_eq!(router.providers(), ["demo", "openrouter"]);
-        assert!(router.knows("openrouter/meta/llama-3") && !router.knows("openai/x") && !router.knows("demo"));
-        assert!(!router.knows("demo/"));
+        assert!(router.has_provider("openrouter/meta/llama-3") && !router.has_provider("openai/x") && !router.has_provider("demo"));
+        assert!(!router.has_provider("demo/"));
 
         let mut answer = router.stream(request("openrouter/meta/llama-3")).await.unwrap();
         assert_eq!(answer.next().await, Some(Ok(ModelEvent::Text("meta/llama-3".to_owned()))));

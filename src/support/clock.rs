@@ -1,7 +1,7 @@
 //! Wall-clock time as a parameter.
 //!
-//! Wall-clock times are for people (`created_at`, `at`). The database's clock decides leases and timers, the runtime's monotonic clock
-//! decides timeouts. The store on SQLite, where the database's clock is the machine's, reads it to notice that it was set.
+//! Wall-clock times are for display (`created_at`, `at`). The database's clock decides leases and timers, the runtime's monotonic clock
+//! decides timeouts. On SQLite the database's clock is the machine's clock: there the store reads this clock to notice that it was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,6 +19,11 @@ impl UnixMillis {
             // Outside of jiff's range (year 9999 and later): only a corrupt row can hold it, and the epoch shows that.
             Err(_) => "1970-01-01T00:00:00.000Z".to_owned(),
         }
+    }
+
+    /// Returns the time so many milliseconds later.
+    pub fn after(self, millis: u64) -> Self {
+        Self(self.0.saturating_add_unsigned(millis))
     }
 
     pub fn from_rfc3339(text: &str) -> Option<Self> {
@@ -43,7 +48,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests, which stands still until a test moves it.
+/// A clock for tests that changes only when a test moves it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 

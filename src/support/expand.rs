@@ -1,18 +1,18 @@
-//! Variables in the texts of configuration files.
+//! Replaces variables in the texts of configuration files.
 
-/// Names variables, never their values.
+/// The error of a text. Names variables, never their values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// A variable without a value and without a default.
     #[error("the variable {0} is not set")]
     NotSet(String),
     /// `${` without `}`.
-    #[error("a ${{ is not closed; a ${{ that is meant as it stands is written $${{")]
+    #[error("a ${{ has no closing brace; write $${{ for a literal ${{")]
     NotClosed,
 }
 
-/// Replaces `${VAR}` and `${VAR:-default}` by the values that `lookup` returns. An empty variable gets the default, too. `$${` stands for
-/// a `${` that begins no variable.
+/// Replaces `${VAR}` and `${VAR:-default}` by the values that `lookup` returns. An empty variable gets the default, too. `$${` is an escape
+/// for a literal `${`. `${env:VAR}`, as other programs write it, means `${VAR}`.
 pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -29,6 +29,7 @@ pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Res
             Some((name, default)) => (name, Some(default)),
             None => (inner, None),
         };
+        let name = variable_name(name);
         match (lookup(name).filter(|value| default.is_none() || !value.is_empty()), default) {
             (Some(value), _) => expanded.push_str(&value),
             (None, Some(default)) => expanded.push_str(default),
@@ -40,7 +41,12 @@ pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Res
     Ok(expanded)
 }
 
-/// Returns a text that [`expand`] turns into this one.
+/// Returns the name of a variable without the prefix of other programs.
+pub fn variable_name(name: &str) -> &str {
+    name.strip_prefix("env:").unwrap_or(name)
+}
+
+/// Returns a text that [`expand`] converts to this one.
 pub fn escape(text: &str) -> String {
     text.replace("${", "$${")
 }
@@ -65,6 +71,7 @@ mod tests {
             ("${NAME:-default}", "value"),
             ("[${EMPTY}]", "[]"),
             ("${MISSING:-a:-b}", "a:-b"),
+            ("${env:NAME}${env:MISSING:-default}", "valuedefault"),
             ("$${NAME} $$${NAME}", "${NAME} $${NAME}"),
             // A value is not expanded again.
             ("${DOLLAR}", "${NAME}"),
@@ -73,6 +80,7 @@ mod tests {
             assert_eq!(expand(&escape(text), lookup), Ok(text.to_owned()), "{text}");
         }
         assert_eq!(expand("${MISSING}", lookup), Err(ExpandError::NotSet("MISSING".to_owned())));
+        assert_eq!(expand("${env:MISSING}", lookup), Err(ExpandError::NotSet("MISSING".to_owned())));
         assert_eq!(expand("a ${NAME", lookup), Err(ExpandError::NotClosed));
     }
 }

@@ -1,15 +1,15 @@
-//! Named points at which a test can make the process die, stop or fail.
+//! Named points at which a test can kill, stop or fail the process.
 //!
 //! The points exist only with the `failpoints` feature, never in a release build. `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]` sets the
 //! action for the N-th time (default 1) that a point is reached. `kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `panic`
-//! panics in the task. `ask:HOST:PORT` sends the name of the point to a listener, and waits for one of these words or nothing.
+//! panics in the task. `ask:HOST:PORT` sends the name of the point to a listener and waits: the reply is one of these words, or empty.
 //!
 //! `CAPSTAN_PLANTED=NAME` plants a bug, to see that a test finds it.
 
-/// Marks a boundary between two persisted steps. The name is that of the crash point, such as `C09`.
+/// Marks a boundary between two persisted steps. The name is the id of the crash point, such as `C09`.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
-pub fn reached(_name: &'static str) {}
+pub fn hit(_name: &'static str) {}
 
 /// Returns whether a test has planted this bug, in its own thread or in this process.
 #[cfg(not(feature = "failpoints"))]
@@ -19,7 +19,7 @@ pub fn is_planted(_name: &'static str) -> bool {
 }
 
 #[cfg(feature = "failpoints")]
-pub use active::{is_planted, plant, reached};
+pub use active::{hit, is_planted, plant};
 
 #[cfg(feature = "failpoints")]
 mod active {
@@ -72,7 +72,7 @@ mod active {
         PLANTED.get() == Some(name) || PLANTED_IN_PROCESS.as_deref() == Some(name)
     }
 
-    pub fn reached(name: &'static str) {
+    pub fn hit(name: &'static str) {
         let action = {
             let mut points = POINTS.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(point) = points.get_mut(name) else { return };
@@ -87,7 +87,7 @@ mod active {
         };
         tracing::warn!(point = name, action, "failpoint reached");
         let action = match action.strip_prefix("ask:") {
-            Some(listener) => without_holding_up_others(|| ask(listener, name)),
+            Some(listener) => block_this_task_only(|| ask(listener, name)),
             None => action,
         };
         match action.as_str() {
@@ -98,7 +98,7 @@ mod active {
         }
     }
 
-    /// Returns the action that the listener names; without a listener there is none.
+    /// Returns the action that the listener names; empty without a listener.
     fn ask(listener: &str, name: &str) -> String {
         let asked = std::net::TcpStream::connect(listener).and_then(|mut stream| {
             writeln!(stream, "{name}")?;
@@ -107,8 +107,8 @@ mod active {
         asked.map(|answer| answer.trim().to_owned()).unwrap_or_default()
     }
 
-    /// Blocks the task, but not the other tasks of its thread: the listener may wait for them.
-    fn without_holding_up_others<T>(work: impl FnOnce() -> T) -> T {
+    /// Blocks the task, but not the other tasks of its thread, for which the listener may wait.
+    fn block_this_task_only<T>(work: impl FnOnce() -> T) -> T {
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
             Ok(_) | Err(_) => work(),
@@ -122,7 +122,7 @@ mod active {
 
     fn signal(signal: Signal) {
         let _ = kill_process(getpid(), signal);
-        // On a busy machine another thread may receive it a moment later: nothing may run until then.
+        // On a busy machine another thread may handle the signal a moment later; no code may run until then.
         let _ = std::process::Command::new("sleep").arg("0.1").status();
     }
 }

@@ -11,14 +11,14 @@ pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     replace_by(path, |_| text.to_owned())
 }
 
-/// Replaces a file by a text that may depend on the new file's metadata.
+/// Replaces a file by a text that may depend on the metadata of the new file.
 pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let written = write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    let mut new_file = path.as_os_str().to_owned();
+    new_file.push(".new");
+    let new_file = PathBuf::from(new_file);
+    let written = write(&new_file, text).and_then(|()| fs::rename(&new_file, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&new_file);
     }
     written?;
     sync_folder(path);
@@ -42,8 +42,8 @@ fn write(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result
     file.sync_all()
 }
 
-/// Returns the creation time in nanoseconds since 1970, which a copy of the file cannot have. `None` if the file system has none.
-pub fn born(about: &fs::Metadata) -> Option<u128> {
+/// Returns the creation time in nanoseconds since 1970, which differs for every copy of a file. `None` if the file system has none.
+pub fn created_ns(about: &fs::Metadata) -> Option<u128> {
     Some(about.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos())
 }
 

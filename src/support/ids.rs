@@ -25,7 +25,7 @@ impl IdSource for UuidIds {
     }
 }
 
-/// Counting ids for tests: the same program makes the same ids.
+/// Counting ids for tests: every run of a program creates the same ids.
 #[derive(Debug, Default)]
 pub struct SequentialIds(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! JSON in one stable form, so that equal values have equal bytes.
+//! JSON in canonical form, so that equal values have equal bytes.
 
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
@@ -14,8 +14,8 @@ pub fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     })
 }
 
-/// Returns `value` with the keys of every object sorted and one spelling for equal numbers. Hashes and comparisons are made of this
-/// form. All other JSON keeps the order and the spelling of its author.
+/// Returns `value` with the keys of every object sorted and one spelling for equal numbers. Hashes and comparisons use this form. All other
+/// JSON keeps the order and spelling of its author.
 pub fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -45,13 +45,9 @@ pub fn hash_bytes(bytes: &[u8]) -> String {
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Replaces every escape of half a surrogate pair in JSON text by that of U+FFFD; `None` if there is none. Such an escape is no
-/// character, and parsers refuse it.
+/// Replaces every escape of an unpaired surrogate in JSON text by U+FFFD; `None` if there is none. Parsers refuse such escapes.
 pub fn mend_surrogates(json: &str) -> Option<String> {
-    let unit_at = |at: usize| -> Option<u16> {
-        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
-        u16::from_str_radix(digits, 16).ok()
-    };
+    let unit_at = |at: usize| utf16_unit(json.get(at..)?);
     let bytes = json.as_bytes();
     let mut mended = String::new();
     let (mut at, mut kept) = (0, 0);
@@ -69,7 +65,7 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
                 at += 6;
                 kept = at;
             }
-            // An escaped backslash is skipped together with what it escapes.
+            // Skips an escaped backslash together with the character that it escapes.
             (_, _) => at += 2,
         }
     }
@@ -80,7 +76,45 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
     Some(mended)
 }
 
-/// Returns how deep objects and arrays are nested in JSON text: 0 for a single value. It counts brackets, so it accepts any text and
+/// Returns the character of the escape at the beginning of `json`, and the length of the escape in bytes. Characters that cannot be
+/// stored (U+0000, unpaired surrogates) become U+FFFD. `None` for an incomplete or invalid escape.
+pub fn decode_escape(json: &str) -> Option<(char, usize)> {
+    let simple = match json.as_bytes().get(1)? {
+        b'"' => '"',
+        b'\\' => '\\',
+        b'/' => '/',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        b'u' => return decode_unicode_escape(json),
+        _ => return None,
+    };
+    Some((simple, 2))
+}
+
+fn decode_unicode_escape(json: &str) -> Option<(char, usize)> {
+    let high = utf16_unit(json)?;
+    let follows = json.get(6..).unwrap_or_default();
+    let is_high = (0xd800..=0xdbff).contains(&high);
+    // The other half of a pair may still arrive.
+    if is_high && follows.len() < 6 && "\\u".starts_with(follows.get(..2).unwrap_or(follows)) {
+        return None;
+    }
+    let low = utf16_unit(follows).filter(|low| is_high && (0xdc00..=0xdfff).contains(low));
+    let units = [high, low.unwrap_or_default()];
+    let decoded = char::decode_utf16(units).next()?.ok().filter(|c| *c != '\0');
+    Some((decoded.unwrap_or(char::REPLACEMENT_CHARACTER), if low.is_some() { 12 } else { 6 }))
+}
+
+/// Returns the number in an escape such as `\u00e9` at the beginning of `json`.
+fn utf16_unit(json: &str) -> Option<u16> {
+    let digits = json.get(..6)?.strip_prefix("\\u")?;
+    u16::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
+}
+
+/// Returns how deep objects and arrays are nested in JSON text: 0 for a single value. It only counts brackets, so it accepts any text and
 /// needs no stack.
 pub fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
@@ -112,7 +146,7 @@ pub(super) fn outside_strings(json: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Returns whether objects and arrays are nested more than `levels` deep. It looks no deeper than that.
+/// Returns whether objects and arrays are nested more than `levels` deep. Stops at that depth.
 pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
     match value {
         Value::Object(map) => levels == 0 || map.values().any(|inner| is_deeper_than(inner, levels - 1)),
@@ -121,11 +155,11 @@ pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Removes the keys of an object that the struct `T` has no field for, so that `T` can be read even with `deny_unknown_fields`.
+/// Removes the keys of an object that the struct `T` has no field for, so that `T` can be deserialized with `deny_unknown_fields`.
 pub fn keep_fields<'de, T: Deserialize<'de>>(object: Option<&mut Value>) {
     let Some(Value::Object(map)) = object else { return };
     let mut fields: &[&str] = &[];
-    // Fails as soon as the fields are known.
+    // Fails on purpose as soon as the fields are recorded.
     let _ = T::deserialize(Probe { fields: &mut fields });
     map.retain(|key, _| fields.contains(&key.as_str()));
 }
@@ -145,7 +179,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _visitor: V,
     ) -> Result<V::Value, Error> {
         *self.fields = fields;
-        Err(Error::custom("there is nothing to read"))
+        Err(Error::custom("the probe has no value"))
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
@@ -188,7 +222,7 @@ mod tests {
         let one: Value = serde_json::from_str(r#"{"b":1,"a":{"y":2,"x":[1]}}"#).unwrap();
         assert_eq!(hash(&one), hash(&json!({"a": {"x": [1], "y": 2}, "b": 1})));
         assert_ne!(hash(&json!({"a": 1})), hash(&json!({"a": "1"})));
-        // As older versions have stored it.
+        // The spelling that older versions stored.
         assert_eq!(
             hash(&serde_json::from_str(r#"{"b":[1,2.5,1e21],"a":{"z":0.1,"y":-3}}"#).unwrap()),
             hash_bytes(br#"{"a":{"y":-3,"z":0.1},"b":[1,2.5,1e+21]}"#)

@@ -2,21 +2,22 @@
 //!
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
-pub mod breaker;
+pub mod circuit_breaker;
 pub mod clock;
-pub mod duplicates;
+pub mod duplicate_keys;
+pub mod encryption;
 pub mod expand;
 pub mod failpoint;
 pub mod files;
 pub mod ids;
 pub mod json;
 pub mod locks;
-pub mod nearest;
 pub mod net;
 pub mod number;
 pub mod random;
 pub mod redact;
-pub mod seal;
+pub mod search_words;
+pub mod suggestion;
 pub mod text;
 pub mod tokens;
-pub mod words;
+pub mod trace;

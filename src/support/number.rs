@@ -1,16 +1,16 @@
-//! Numbers of JSON: how long one may be, and which ones are equal.
+//! JSON numbers: their accepted length, and which ones are equal.
 //!
-//! A number is kept as its text, because a float holds neither `20000000000000000001` nor the last digit of `1.10`. `serde_json`
-//! does that with its feature `arbitrary_precision`. It writes one spelling differently: a positive exponent gets its sign.
+//! A number is kept as its text, because a float cannot represent `20000000000000000001` or the last digit of `1.10`. The feature
+//! `arbitrary_precision` of `serde_json` does this, with one exception: it adds a sign to a positive exponent.
 
 use serde_json::{Number, Value};
 
 use super::json::outside_strings;
 
-/// The longest accepted number, in characters. It bounds the cost of calculating with one.
+/// The longest accepted number, in characters. Limits the cost of calculating with it.
 pub const MAX_NUMBER_CHARS: usize = 1_000;
 
-/// A number that is too long to be kept.
+/// The error of a number that is longer than [`MAX_NUMBER_CHARS`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a number has {0} characters, and at most {MAX_NUMBER_CHARS} are accepted: send it as a string")]
 pub struct NumberTooLong(usize);
@@ -19,7 +19,7 @@ fn check_length(chars: usize) -> Result<(), NumberTooLong> {
     if chars > MAX_NUMBER_CHARS { Err(NumberTooLong(chars)) } else { Ok(()) }
 }
 
-/// Checks the length of each number in JSON text, or in any other text.
+/// Checks the length of each number in a text, which is usually JSON.
 pub fn check_text(json: &[u8]) -> Result<(), NumberTooLong> {
     let mut chars = 0;
     for byte in outside_strings(json) {
@@ -42,8 +42,8 @@ pub fn check_value(value: &Value) -> Result<(), NumberTooLong> {
     }
 }
 
-/// Returns the one spelling that stands for a number in hashes and comparisons: that of the integer or float that is exactly this
-/// number, or its digits. `1.10` and `1.1` are equal; `1` and `1.0` are not, because tools tell integers from floats.
+/// Returns the canonical spelling of a number for hashes and comparisons: that of the integer or float that equals it exactly, else its
+/// digits. `1.10` and `1.1` are equal; `1` and `1.0` are not, because tools distinguish integers from floats.
 pub fn canonical(number: &Number) -> Number {
     if (number.is_i64() || number.is_u64()) && number.as_str() != "-0" {
         return number.clone();
@@ -55,7 +55,7 @@ pub fn canonical(number: &Number) -> Number {
     }
 }
 
-/// A decimal number: its digits without zeros at either end, times a power of ten.
+/// A decimal number: its digits without zeros at either end, and a power of ten.
 #[derive(Clone, PartialEq)]
 struct Decimal {
     is_negative: bool,
@@ -96,7 +96,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// The spelling of integers and floats is the one that older versions stored and hashed.
+    /// Older versions stored and hashed the same spelling of integers and floats.
     #[rstest]
     #[case("1", "1")]
     #[case("-7", "-7")]
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(value.to_string(), written);
         let again = serde_json::to_value(&value).unwrap();
         assert_eq!(again.to_string(), written);
-        // The one spelling that is not kept.
+        // The one spelling that changes.
         assert_eq!(number("1E2").as_str(), "1e+2");
     }
 

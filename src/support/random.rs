@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-/// The error of an operating system that gives no random bytes.
+/// The error of an operating system that provides no random bytes.
 pub type NoRandomness = getrandom::Error;
 
-/// Gives unpredictable bytes.
+/// Fills buffers with unpredictable bytes.
 pub trait Randomness: Send + Sync {
     fn fill(&self, buffer: &mut [u8]) -> Result<(), NoRandomness>;
 }
@@ -21,7 +21,7 @@ impl Randomness for SystemRandomness {
     }
 }
 
-/// Counting bytes for tests: each buffer gets other bytes, the same in each run of the program.
+/// Counting bytes for tests: each buffer differs, and every run of a program gets the same bytes.
 #[derive(Debug, Default)]
 pub struct CountingBytes(std::sync::atomic::AtomicU64);
 

@@ -1,4 +1,4 @@
-//! Error texts from outside, made safe to show: secrets masked, length bounded.
+//! Redacts secrets in error texts from other systems, and limits their length.
 
 use super::text;
 
@@ -8,7 +8,7 @@ pub const MAX_ERROR_BYTES: usize = 500;
 /// The text that replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// Returns the text that replaces a secret with a known name.
+/// Returns the replacement of a secret with a known name.
 pub fn redacted_as(name: &str) -> String {
     let clean = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
     format!("[redacted:{}]", name.chars().take(64).map(clean).collect::<String>())
@@ -19,20 +19,20 @@ pub fn is_redacted(text: &str) -> bool {
     text.contains(REDACTED) || text.contains("[redacted:")
 }
 
-/// Names of secrets. They also match the end of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
+/// Names of secrets. They also match as the last word of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
 const SECRET_NAMES: [&str; 6] = ["token", "key", "apikey", "authtoken", "accesstoken", "authorization"];
 
-/// Endings of the names of secrets. They match after any text, because no other words end like these.
+/// Name endings of secrets. They match after any text, because no other names end like these.
 const SECRET_ENDINGS: [&str; 4] = ["secret", "password", "passwd", "passphrase"];
 
-/// Returns whether a value of this name is a secret.
+/// Returns whether a field or variable of this name contains a secret.
 pub fn names_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     if SECRET_ENDINGS.iter().any(|ending| lower.ends_with(ending)) {
         return true;
     }
     SECRET_NAMES.iter().filter_map(|secret| lower.strip_suffix(secret)).any(|before| {
-        // The end of a name of several words, not of a word: no `monkey`.
+        // Matches whole words only: `monkey` does not end in the word `key`.
         let (head, tail) = name.split_at(before.len());
         head.is_empty()
             || head.ends_with(['-', '_', '.'])
@@ -40,26 +40,26 @@ pub fn names_secret(name: &str) -> bool {
     })
 }
 
-/// Masks what looks like a credential, drops the query and user part of URLs, and cuts the text at [`MAX_ERROR_BYTES`].
+/// Redacts text that looks like a credential, removes the query and user part of URLs, and cuts the text at [`MAX_ERROR_BYTES`].
 pub fn error_text(raw: &str) -> String {
     error_text_with_names(raw, &[])
 }
 
-/// The shortest name that can look like a key, in bytes.
+/// The shortest word that can look like a key, in bytes.
 const SHORTEST_NAME: usize = 12;
 
-/// Returns the same with known names, such as that of the model in the request, shown as they are.
+/// Does the same as [`error_text`], but leaves known names unchanged, such as the model in the request.
 pub fn error_text_with_names(raw: &str, names: &[&str]) -> String {
     let is_apart = |rest: &str, at_end: bool| {
-        let beside = if at_end { rest.chars().next_back() } else { rest.chars().next() };
-        beside.is_none_or(|c| !c.is_ascii_alphanumeric()) && !looks_like_key(rest)
+        let neighbour = if at_end { rest.chars().next_back() } else { rest.chars().next() };
+        neighbour.is_none_or(|c| !c.is_ascii_alphanumeric()) && !looks_like_key(rest)
     };
-    // A name inside a longer word of letters and digits may be part of a key.
+    // A known name inside a longer word of letters and digits may be part of a key.
     let is_known = |word: &str| {
         let long_names = names.iter().filter(|name| name.len() >= SHORTEST_NAME);
         long_names.filter_map(|name| word.split_once(name)).any(|(before, after)| is_apart(before, true) && is_apart(after, false))
     };
-    let raw = mask_named(&raw.split_whitespace().collect::<Vec<_>>().join(" "));
+    let raw = redact_named_values(&raw.split_whitespace().collect::<Vec<_>>().join(" "));
     let mut words: Vec<String> = Vec::new();
     let mut secret_follows = false;
     for word in raw.split(' ') {
@@ -72,8 +72,8 @@ pub fn error_text_with_names(raw: &str, names: &[&str]) -> String {
     text::storable(cut).into_owned()
 }
 
-/// Masks the values in `token=...`, `"password": "..."`, `--api-key ...` and their like.
-fn mask_named(text: &str) -> String {
+/// Redacts the values in `token=...`, `"password": "..."`, `--api-key ...` and similar text.
+fn redact_named_values(text: &str) -> String {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;
@@ -93,7 +93,7 @@ fn mask_named(text: &str) -> String {
     masked
 }
 
-/// Splits the text after a secret's name into the separator with the value, and the rest. `None` if there is no secret.
+/// Splits the text after a secret's name into the separator with the value, and the rest. `None` if no secret follows.
 fn split_value<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
     let is_flag = name.starts_with('-');
     if !names_secret(name.trim_start_matches('-')) {
@@ -109,7 +109,7 @@ fn split_value<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
         Some(quote @ ('"' | '\'' | '`')) => from_value.find(quote),
         Some(_) | None => {
             let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ')' | ']' | '}' | '&' | '<' | '>');
-            // `Authorization: Bearer ...`: the scheme is none of it.
+            // The scheme of `Authorization: Bearer ...` is no part of the secret.
             let scheme = ["bearer ", "basic "]
                 .into_iter()
                 .find(|scheme| from_value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
@@ -122,11 +122,11 @@ fn split_value<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
     let says_secret = || SECRET_ENDINGS.iter().any(|ending| name.to_ascii_lowercase().ends_with(ending));
     let is_secret = match (assigned, is_flag) {
         (_, _) if value.is_empty() || REDACTED.starts_with(value) => false,
-        // `invalid token: signature mismatch` is a sentence.
+        // `invalid token: signature mismatch` is a sentence, not a name and a value.
         (true, false) if separator == ": " => !is_word || says_secret(),
         (true, _) => true,
         (false, true) => !value.starts_with('-'),
-        // `the key 12ab34cd is unknown`, not `the key is unknown`.
+        // Redacts `the key 12ab34cd is unknown`, but not `the key is unknown`.
         (false, false) => {
             value.len() >= 6 && value.bytes().any(|b| b.is_ascii_digit()) && value.bytes().any(|b| b.is_ascii_alphabetic())
         }
@@ -145,15 +145,15 @@ fn looks_like_key(word: &str) -> bool {
     (known_prefix && core.len() >= 12) || (token_like && !is_name_or_path(core))
 }
 
-/// Returns whether a long word is made of readable pieces, as names of models and paths of fields are: `llama-3.3-70b-instruct-fp8`,
-/// `messages.10.content.0.tool_use`. A random key has pieces that mix cases or digits.
+/// Returns whether a long word consists of readable pieces, like names of models and paths of fields: `llama-3.3-70b-instruct-fp8`,
+/// `messages.10.content.0.tool_use`. The pieces of a random key mix cases or digits.
 fn is_name_or_path(word: &str) -> bool {
     let mut pieces = word.split(['.', '/', '-', '_']).filter(|piece| !piece.is_empty());
     let has_word = pieces.clone().any(|piece| piece.len() >= 3 && piece.chars().all(|c| c.is_ascii_alphabetic()));
     has_word && pieces.all(is_readable_piece)
 }
 
-/// Returns whether a piece is a number, a word or words in camel case, or a short mark such as `70b`, `fp8` or `gpt4`.
+/// Returns whether a piece is a number, words in camel case, or a short label such as `70b`, `fp8` or `gpt4`.
 fn is_readable_piece(piece: &str) -> bool {
     let digits = piece.chars().filter(char::is_ascii_digit).count();
     if digits == piece.len() {
@@ -169,7 +169,7 @@ fn is_readable_piece(piece: &str) -> bool {
     if piece.chars().all(|c| c.is_ascii_uppercase()) {
         return true;
     }
-    // Each word of a camel case name has a lower-case letter behind its first one.
+    // In a camel case name, each capital is followed by a lower-case letter.
     let starts = |at: usize, c: char| at == 0 || c.is_ascii_uppercase();
     let follows = |at: usize| piece[at + 1..].starts_with(|c: char| c.is_ascii_lowercase());
     piece.char_indices().all(|(at, c)| !starts(at, c) || follows(at))
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_a_secret_is_masked() {
+    fn value_named_as_secret_is_redacted() {
         for (raw, shown) in [
             ("token=hunter2-secret-value args=['--api-key','SECRETARG123']", "token=[redacted] args=['--api-key','[redacted]']"),
             ("--api-key SECRETARG123 --verbose", "--api-key [redacted] --verbose"),
@@ -228,7 +228,7 @@ mod tests {
         let model = "prod-9f86d081884c7d659a2feaa0c55ad015";
         let words = format!("model `{model}` not found for sk-1234567890abcdef");
         assert_eq!(error_text_with_names(&words, &["", model]), format!("model `{model}` not found for [redacted]"));
-        // A name beside a secret, or inside one, does not show the secret.
+        // A known name beside or inside a secret does not reveal the secret.
         let joined = format!("{model}/9f86d081884c7d659a2feaa0c55ad0159f86");
         assert_eq!(error_text_with_names(&joined, &[model]), REDACTED);
         let inside = "9f86d081884c7d659a2feaa0o3c55ad0159f86";

@@ -1,4 +1,4 @@
-//! Text cut to a size without breaking a character.
+//! Cuts text to a size at character boundaries.
 
 /// Returns the longest prefix with at most `max_bytes` bytes that ends on a character boundary.
 pub fn prefix(text: &str, max_bytes: usize) -> &str {
@@ -10,7 +10,7 @@ pub fn pieces(text: &str, max_bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let whole = rest?;
-        // A character that is larger than a piece is one by itself.
+        // A character that is larger than `max_bytes` is a piece of its own.
         let first = whole.chars().next().map_or(0, char::len_utf8);
         let piece = prefix(whole, max_bytes.max(first));
         rest = Some(&whole[piece.len()..]).filter(|rest| !rest.is_empty());
@@ -23,17 +23,17 @@ pub fn prefix_chars(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Replaces U+0000, which no database column can hold, by U+FFFD. Only this file does that.
+/// Replaces U+0000, which no database column can store, by U+FFFD. All such replacements happen in this file.
 pub fn storable(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// Replaces U+0000 in JSON text by U+FFFD, so that clients see what is stored.
+/// Replaces U+0000 in JSON text by U+FFFD, so that clients see the stored text.
 pub fn storable_json(json: String) -> String {
     if !json.contains("\\u0000") {
         return json;
     }
-    // An escaped backslash before `u0000` makes it literal text; only an odd number of backslashes is an escape.
+    // After an even number of backslashes, `\u0000` is an escape; after an odd number it is literal text.
     let mut out = String::with_capacity(json.len());
     let mut rest = json.as_str();
     while let Some(at) = rest.find("\\u0000") {
@@ -59,7 +59,7 @@ mod tests {
             let (bytes, chars) = (prefix(&text, limit), prefix_chars(&text, limit));
             prop_assert!(text.starts_with(bytes) && text.starts_with(chars));
             prop_assert!(bytes.len() <= limit && chars.chars().count() == text.chars().count().min(limit));
-            // No character more would fit.
+            // One more character would exceed the limit.
             let next = text[bytes.len()..].chars().next();
             prop_assert!(next.is_none_or(|next| bytes.len() + next.len_utf8() > limit));
         }

@@ -1,6 +1,6 @@
 //! Counts the tokens of a text, for models whose tokenizer is published.
 //!
-//! Owns the tables of the tokenizers, which the first count loads (some 40 MB each), and a cache of counts: each model call counts its
+//! Owns the tables of the tokenizers (some 40 MB each, loaded by the first count) and a cache of counts: each model call counts its
 //! conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
 
 use std::hash::{BuildHasher, RandomState};
@@ -17,24 +17,24 @@ use super::text;
 /// The capacity of the cache: some 10 MB.
 const CACHED_COUNTS: u64 = 65_536;
 
-/// The bytes that a tokenizer gets at once. Its regular expressions overflow their stack on a million spaces.
+/// The most bytes per call of a tokenizer. Its regular expressions overflow the stack on a million spaces.
 const SEGMENT: usize = 16_384;
 
-/// A published tokenizer, under the name that its publisher uses.
+/// A published tokenizer. Its value is the publisher's name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tokenizer {
-    /// The tokenizer of OpenAI's models since GPT-4o, gpt-oss included.
+    /// OpenAI's models since GPT-4o, gpt-oss included.
     O200kBase,
-    /// The tokenizer of GPT-4 and GPT-3.5.
+    /// GPT-4 and GPT-3.5.
     Cl100kBase,
 }
 
 impl Tokenizer {
-    /// Returns the tokens of a text. Control tokens in it count as text, as with the providers.
+    /// Returns the number of tokens of a text. Control tokens in it count as text, as they do at the providers.
     pub fn count(self, text: &str) -> u64 {
         static COUNTS: LazyLock<Cache<(Tokenizer, usize, u64), u64>> = LazyLock::new(|| Cache::new(CACHED_COUNTS));
-        // A key of its own, because an attacker could make two texts with one hash.
+        // The hasher has a random key, because an attacker could construct two texts with the same unkeyed hash.
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         if text.is_empty() {
             return 0;
@@ -44,7 +44,8 @@ impl Tokenizer {
     }
 
     fn of_segment(self, segment: &str) -> u64 {
-        // The library panics where its regular expressions give up. A token is at least a byte, so this is never too little.
+        // The library panics where its regular expressions fail. Counting bytes instead never underestimates, because a token has at least
+        // one byte.
         let count = catch_unwind(AssertUnwindSafe(|| self.table().count_ordinary(segment)));
         count.unwrap_or(segment.len()) as u64
     }
@@ -57,8 +58,8 @@ impl Tokenizer {
     }
 }
 
-/// Splits a text into segments. They end between a word and a space, where a token ends, too. Only a text without such places may have
-/// a token cut in two.
+/// Splits a text into segments that end between a word and a space, where a token also ends. Only a text without such boundaries may have a
+/// token cut in two.
 fn segments(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -81,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    /// The counts are those that the tokenizers' publisher gives as examples, and what follows from them.
+    /// Checks the publisher's examples, and counts derived from them.
     #[rstest]
     #[case(Tokenizer::O200kBase, "", 0)]
     #[case(Tokenizer::O200kBase, "antidisestablishmentarianism", 6)]

@@ -1,17 +1,17 @@
 //! Tools: their definitions and names, and the tool executor.
 //!
-//! Owns the built-in tools and the connections to MCP servers. Must not know runs, events or the database: the worker writes durable
-//! rows before and after each execution.
+//! Owns the built-in tools and the connections to MCP servers. Must not know runs, events or the database: the worker writes durable rows
+//! before and after each execution.
 
 mod builtin;
-pub mod contexts;
-mod door;
+pub mod context_providers;
+mod executor;
+pub mod invisible_chars;
 pub mod mcp;
-pub mod names;
 mod options;
 mod reconcile;
 pub mod schema;
-pub mod visible;
+pub mod tool_names;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::agent::prompt::ServerNote;
 use crate::domain::conversation::message::Role;
-use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::ids::{ConversationId, McpServerId, UserId};
 use crate::domain::model::ModelOptions;
-use crate::domain::run::handle::Pause;
-use crate::domain::run::input::{Elicitation, InputAnswer};
+use crate::domain::run::call_handle::InputRequired;
+use crate::domain::run::question::{Elicitation, InputAnswer};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
-pub use door::Door;
-pub use options::DoorOptions;
+pub use executor::ToolExecutor;
+pub use options::ToolExecutorOptions;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
@@ -39,16 +39,16 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// A question of a server to the user in the middle of a call (elicitation).
+/// A question of a server to the user during a call (elicitation).
 #[derive(Debug)]
-pub struct Asks {
+pub struct ElicitationRequest {
     pub text: String,
     pub elicitation: Elicitation,
     /// Dropped without a value if the user does not answer.
     pub answer: oneshot::Sender<InputAnswer>,
 }
 
-/// The id of the MCP task that stands for the result of a call.
+/// The id of the MCP task that replaces the result of a call.
 #[derive(Debug)]
 pub struct Handle {
     pub id: String,
@@ -61,39 +61,39 @@ pub struct Handle {
 pub struct SamplingRequest {
     /// The system prompt; empty for none.
     pub system: String,
-    /// The messages, in alternating roles, the user first.
+    /// The messages, in alternating roles, the first of the user.
     pub turns: Vec<(Role, String)>,
     pub options: ModelOptions,
 }
 
 /// The answer of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sampled {
+pub struct SamplingAnswer {
     pub model: String,
     pub text: String,
-    /// Whether the token limit ended the text.
+    /// Whether the output limit cut the text.
     pub is_cut: bool,
 }
 
 #[derive(Debug)]
-pub struct Samples {
+pub struct SamplingCall {
     pub request: SamplingRequest,
-    /// Takes the answer, or the reason why there is none.
-    pub answer: oneshot::Sender<Result<Sampled, String>>,
+    /// Receives the answer, or the reason why there is none.
+    pub answer: oneshot::Sender<Result<SamplingAnswer, String>>,
 }
 
 /// An intermediate report of a call.
 #[derive(Debug)]
 pub enum Report {
     Progress(Progress),
-    /// Asks the user. The time limit of the call stands still until the answer.
-    Asks(Box<Asks>),
-    /// Asks a model. The time limit of the call stands still until the answer.
-    Samples(Box<Samples>),
-    /// The server continues with a task that can be queried.
+    /// Asks the user. The time limit of the call is suspended until the answer.
+    Asks(Box<ElicitationRequest>),
+    /// Asks a model. The time limit of the call is suspended until the answer.
+    Samples(Box<SamplingCall>),
+    /// The server continues with a task that can be polled.
     Handle(Handle),
     /// The server requires input before it continues. The execution then ends without an outcome.
-    Pauses(Box<Pause>),
+    Pauses(Box<InputRequired>),
 }
 
 /// The channel for reports of a call. Bounded: a full channel drops progress.
@@ -143,24 +143,39 @@ impl ServerStatus {
     }
 }
 
-/// The right of a call to run, for as long as this process holds its run.
+/// The permission of a call to run while this process holds its run.
 #[derive(Clone)]
 pub struct CallPermit {
     pub token: CancellationToken,
+    /// The conversation of the run; absent for a call without a run.
+    pub conversation: Option<ConversationId>,
     is_held: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl CallPermit {
-    /// Returns a permit that ends with `token`; `is_held` says whether this process still holds the run.
+    /// Returns a permit that ends with `token`; `is_held` returns whether this process still holds the run.
     pub fn new(token: CancellationToken, is_held: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { token, is_held: Arc::new(is_held) }
+        Self { token, conversation: None, is_held: Arc::new(is_held) }
     }
 
-    /// Whether the call may still be sent. Checked right before sending: while the call waited for a slot or for a start, the process
-    /// may have been suspended, and another worker may have claimed the run.
+    /// Names the conversation of the run, for servers.
+    pub fn for_conversation(self, conversation: ConversationId) -> Self {
+        Self { conversation: Some(conversation), ..self }
+    }
+
+    /// Returns whether the call may still be sent. Checked directly before sending: while the call waited for a slot or for a start, the
+    /// process may have been suspended, and another worker may have claimed the run.
     pub fn is_held(&self) -> bool {
         (self.is_held)()
     }
+}
+
+/// How a call is limited, observed and stopped.
+#[derive(Clone)]
+pub struct CallControl {
+    pub timeout: Duration,
+    pub progress: ProgressSender,
+    pub permit: CallPermit,
 }
 
 /// For a call without a run.
@@ -170,27 +185,19 @@ impl From<CancellationToken> for CallPermit {
     }
 }
 
-/// The tools as the worker and the API use them.
+/// The interface of the tools for the worker and the API.
 #[async_trait]
 pub trait Toolbox: Send + Sync {
-    /// Returns all tools on offer to the runs of `owner`, with unique names, in a stable order. Connects to servers that are not
-    /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
+    /// Returns all tools on offer to the runs of `owner`, with unique names, in a stable order. Connects to servers that are not connected
+    /// yet; a server that cannot be reached is omitted and reported by [`Toolbox::servers`].
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>>;
 
     /// Executes one call of a run of `owner`: validates the arguments against the frozen definition, and calls within a time limit.
     ///
-    /// Never fails: an error is an outcome that the model can read. A cancelled call tells its server and returns at once, with the
-    /// outcome `Cancelled` if nothing was sent and `Unknown` otherwise. A call whose permit [is not held](CallPermit::is_held) any
+    /// Never fails: an error is an outcome that the model can read. Cancelling a call notifies its server and returns at once, with the
+    /// outcome `Cancelled` if the call was not sent and `Unknown` otherwise. A call whose permit [is not held](CallPermit::is_held) any
     /// more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again with the answers.
-    async fn execute(
-        &self,
-        owner: &UserId,
-        definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        permit: CallPermit,
-    ) -> ToolOutcome;
+    async fn execute(&self, owner: &UserId, definition: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome;
 
     /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Every error is unclear.
     async fn reconcile(
@@ -201,12 +208,12 @@ pub trait Toolbox: Send + Sync {
         _timeout: Duration,
         _cancel: CancellationToken,
     ) -> Reconciled {
-        Reconciled::Unclear("there is nobody to be asked".to_owned())
+        Reconciled::Unclear("no server can be asked".to_owned())
     }
 
     async fn servers(&self, owner: &UserId) -> Vec<ServerStatus>;
 
-    /// Describes the same servers for a model. Connects to none.
+    /// Describes the same servers for a model, without connecting.
     async fn notes(&self, _owner: &UserId) -> Vec<ServerNote> {
         Vec::new()
     }

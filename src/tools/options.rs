@@ -5,50 +5,50 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Environment;
-use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpConfig};
+use super::mcp::{ConnectionLimits, ContainerOptions, McpConfig, UserServerSource};
 use crate::support::clock::SharedClock;
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
 
-pub struct DoorOptions {
-    /// The one folder that the built-in file tools see. It need not exist.
+pub struct ToolExecutorOptions {
+    /// The only folder that the built-in file tools can read. It need not exist.
     pub files_root: PathBuf,
     pub mcp: McpConfig,
-    /// The MCP servers that are kept through the API.
-    pub kept: Option<Arc<dyn KeptServers>>,
-    /// The environment of this process: the few variables that every child process gets are looked up here.
+    /// The user servers that are kept through the API.
+    pub user_servers: Option<Arc<dyn UserServerSource>>,
+    /// The environment of this process, which contains the few variables that every child process gets.
     pub environment: Environment,
     /// How long [`super::Toolbox::definitions`] waits for servers that are still starting.
     pub start_patience: Duration,
     pub clock: SharedClock,
-    /// The IANA name of the time zone of `current_time` when the model names none.
+    /// The default IANA time zone of `current_time`.
     pub default_timezone: String,
-    /// Optional built-in tools that are offered.
+    /// The optional built-in tools on offer.
     pub enabled: Vec<String>,
-    /// Where URLs of the model may lead.
-    pub reach: Reach,
-    /// This program. It is started beside the MCP servers, and ends them if this process is killed.
+    /// The egress policy for URLs of the model.
+    pub egress: EgressScope,
+    /// This program, which is started as a guard: it ends the MCP servers if this process is killed.
     pub guard: Option<PathBuf>,
     pub connections: ConnectionLimits,
     pub containers: ContainerOptions,
-    /// The folder of the files that containers read at their start; among temporary files if absent.
+    /// The folder of the files that containers read at their start; `None` for the temporary folder.
     pub container_inputs: Option<PathBuf>,
-    /// The folder below which each MCP server program has its own working directory; without it, all use that of this process.
+    /// The folder that contains the working directory of each MCP server program; without it, all use that of this process.
     pub homes: Option<PathBuf>,
 }
 
-impl DoorOptions {
+impl ToolExecutorOptions {
     /// Returns options for the built-in tools on `files_root`, without MCP servers and guard.
     pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
         Self {
             files_root,
             mcp: McpConfig::default(),
-            kept: None,
+            user_servers: None,
             environment: Arc::new(|_| None),
             start_patience: Duration::from_secs(15),
             clock,
             default_timezone: "UTC".to_owned(),
             enabled: Vec::new(),
-            reach: Reach::Public,
+            egress: EgressScope::Public,
             guard: None,
             connections: ConnectionLimits::default(),
             containers: ContainerOptions::default(),

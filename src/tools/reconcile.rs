@@ -1,7 +1,7 @@
-//! Asking a server whether a call with an unknown outcome took effect.
+//! Reconciliation: asks a server whether a call with an unknown outcome took effect.
 //!
-//! The operator names a tool of the same server that answers. `docs/guides/tool-replay.md` defines its arguments and its answer: it gets
-//! `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or `{"happened": false}`.
+//! The operator configures a tool of the same server that answers. `docs/guides/tool-replay.md` defines its arguments and its answer: it
+//! gets `{"key", "tool", "arguments"}` and answers `{"happened": true, "result": ...}` or `{"happened": false}`.
 
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ use crate::support::text::prefix_chars;
 /// The field of `_meta` with the idempotency key.
 pub(super) const KEY_FIELD: &str = "capstan/key";
 
-/// The result of a call that took effect, if the server does not say more.
-const NO_RESULT: &str = "the call took effect; its answer is not known";
+/// The result of a call that took effect, if the server sends no result.
+const NO_RESULT: &str = "the call took effect; its result is not known";
 
 /// How much of an unclear answer is quoted, in characters.
 const QUOTED: usize = 200;
@@ -23,28 +23,28 @@ pub(super) fn question(definition: &ToolDefinition, call: &ToolCall) -> Value {
     json!({"key": call.key(), "tool": definition.tool, "arguments": call.arguments})
 }
 
-/// Reads the answer. All answers but the two documented ones are unclear.
+/// Parses the answer. All answers but the two documented ones are unclear.
 pub(super) fn read(answer: McpAnswer) -> Reconciled {
     let text = joined(&answer.content);
     let unclear = |reason: &str| Reconciled::Unclear(format!("{reason}: {}", prefix_chars(&text, QUOTED)));
     if answer.state != ToolCallState::Done {
-        return unclear("it could not say");
+        return unclear("the tool reported an error");
     }
-    let said = answer.structured.or_else(|| serde_json::from_str(&text).ok()).unwrap_or(Value::Null);
-    match said.get("happened") {
-        Some(Value::Bool(true)) => Reconciled::Happened(outcome(&said)),
+    let body = answer.structured.or_else(|| serde_json::from_str(&text).ok()).unwrap_or(Value::Null);
+    match body.get("happened") {
+        Some(Value::Bool(true)) => Reconciled::Happened(outcome(&body)),
         Some(Value::Bool(false)) => Reconciled::DidNotHappen,
-        Some(_) | None => unclear("its answer has no happened that is true or false"),
+        Some(_) | None => unclear("its answer has no boolean `happened`"),
     }
 }
 
-fn outcome(said: &Value) -> ToolOutcome {
-    let text = match said.get("result") {
+fn outcome(answer: &Value) -> ToolOutcome {
+    let text = match answer.get("result") {
         None | Some(Value::Null) => NO_RESULT.to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
     };
-    let is_error = said.get("is_error").and_then(Value::as_bool).unwrap_or(false);
+    let is_error = answer.get("is_error").and_then(Value::as_bool).unwrap_or(false);
     let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
     ToolOutcome { state, content: vec![ToolContent::text(text)], is_error, duration_ms: 0 }
 }
@@ -62,8 +62,8 @@ mod tests {
         McpAnswer { state, content: vec![ToolContent::text(text)], is_error: state != ToolCallState::Done, structured }
     }
 
-    fn happened(said: &Reconciled) -> (ToolCallState, String) {
-        let Reconciled::Happened(outcome) = said else { panic!("not said to have happened: {said:?}") };
+    fn happened(answer: &Reconciled) -> (ToolCallState, String) {
+        let Reconciled::Happened(outcome) = answer else { panic!("not said to have happened: {answer:?}") };
         (outcome.state, joined(&outcome.content))
     }
 
@@ -89,8 +89,8 @@ mod tests {
             assert!(matches!(done(text, structured), Reconciled::Unclear(_)), "{text}");
         }
         for state in [ToolCallState::Failed, ToolCallState::Unknown, ToolCallState::Cancelled] {
-            let said = read(answer(state, r#"{"happened": false}"#, Some(json!({"happened": false}))));
-            assert!(matches!(said, Reconciled::Unclear(_)), "{state:?}");
+            let answer = read(answer(state, r#"{"happened": false}"#, Some(json!({"happened": false}))));
+            assert!(matches!(answer, Reconciled::Unclear(_)), "{state:?}");
         }
     }
 }

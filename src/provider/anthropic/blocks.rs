@@ -1,7 +1,7 @@
 //! Assembles the content blocks of an answer.
 //!
-//! Blocks may interleave by index. Events of text and reasoning have no index, so a block waits until the text and reasoning before it
-//! is over. Events of calls have one and block nothing.
+//! Blocks may interleave by index. Events of text and reasoning have no index, so a block waits until the text and reasoning before it has
+//! ended. Events of calls have an index, and block no other block.
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::provider::stream::AnswerAssembler;
 use crate::provider::stream::lenient::{json_text, storable_text};
 
-/// More blocks than any real answer has.
+/// A limit above the number of blocks in any real answer.
 const MAX_BLOCKS: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     blocks: Vec<Open>,
-    /// The first block that may still emit text or reasoning. Blocks behind it wait.
+    /// The first block that may still emit text or reasoning. Later blocks wait.
     front: usize,
-    /// Whether reasoning was emitted that no reasoning block has closed.
+    /// Whether reasoning was emitted that no reasoning block has closed yet.
     open_reasoning: bool,
 }
 
@@ -60,8 +60,8 @@ impl Blocks {
         self.blocks.iter().all(|block| block.stopped || matches!(block.kind, Kind::Other))
     }
 
-    /// Returns whether no call is cut: its block was ended, or its arguments are whole.
-    pub(super) fn no_call_is_cut(&self) -> bool {
+    /// Returns whether no call was cut: its block has ended, or its arguments are complete.
+    pub(super) fn calls_are_complete(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
             Kind::Call { arguments, .. } => block.stopped || arguments.is_empty() || is_json(arguments),
             Kind::Text | Kind::Thinking { .. } | Kind::Other => true,
@@ -80,12 +80,13 @@ impl Blocks {
         let index = index.unwrap_or_else(|| self.next_index());
         match &*block.kind.0 {
             "text" => {
+                answer.add_sources(&block.citations);
                 let at = self.open(index, Kind::Text)?;
                 self.emit_text(at, ModelEvent::Text, block.text.0, answer);
             }
             "thinking" => {
                 let at = self.open(index, Kind::Thinking { signature: block.signature.0.into_owned() })?;
-                // Begins a new part, even if the reasoning before it was never signed.
+                // Begins a new part, even if the previous reasoning was never signed.
                 self.emit(at, ModelEvent::ReasoningBlock(Value::Null), answer);
                 self.emit_text(at, ModelEvent::Reasoning, block.thinking.0, answer);
             }
@@ -126,13 +127,13 @@ impl Blocks {
         }
         let at = match known {
             Some(at) => at,
-            // Some gateways send no beginning of a block. A call without one has no name.
+            // Some gateways omit the start of a block. A call without a start has no name.
             None => {
                 let index = index.unwrap_or_else(|| self.next_index());
                 match &*delta.kind.0 {
                     "text_delta" => self.open(index, Kind::Text)?,
                     "thinking_delta" => self.open(index, Kind::Thinking { signature: String::new() })?,
-                    "input_json_delta" => return Err(violation("arguments came for a call that has not begun")),
+                    "input_json_delta" => return Err(violation("arguments arrived for a call that was not started")),
                     _ => return Ok(()),
                 }
             }
@@ -152,15 +153,16 @@ impl Blocks {
                     return Ok(());
                 }
                 if *stopped {
-                    return Err(violation("arguments came for a call that was whole"));
+                    return Err(violation("arguments arrived for a call that was complete"));
                 }
                 arguments.push_str(&more);
                 self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: more }, answer);
             }
             ("input_json_delta", Kind::Text | Kind::Thinking { .. }) => {
-                return Err(violation("arguments came for a block that is no call"));
+                return Err(violation("arguments arrived for a block that is no call"));
             }
-            // Citations, and deltas that are newer than this code.
+            ("citations_delta", Kind::Text) => answer.add_sources(&delta.citation),
+            // Deltas that are newer than this code.
             (_, Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other) => {}
         }
         Ok(())
@@ -172,7 +174,7 @@ impl Blocks {
         self.advance(answer);
     }
 
-    /// Emits what is still held back of a whole answer.
+    /// Emits the rest of a complete answer that waited for earlier blocks.
     pub(super) fn finish(&mut self, answer: &mut AnswerAssembler) {
         for at in 0..self.blocks.len() {
             self.end(at, answer);
@@ -215,7 +217,7 @@ impl Blocks {
                 let signature = std::mem::take(signature);
                 self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), answer);
             }
-            // Arguments of the beginning count only if none came in pieces.
+            // The arguments in the start of a block count only if no deltas followed.
             Kind::Call { at: call, given, arguments } if arguments.is_empty() && !given.is_empty() => {
                 let (call, given) = (*call, std::mem::take(given));
                 given.clone_into(arguments);
@@ -225,7 +227,7 @@ impl Blocks {
         }
     }
 
-    /// Emits an event of a block, once all blocks before it are over.
+    /// Emits an event of a block after all earlier blocks have ended.
     fn emit(&mut self, at: usize, event: ModelEvent, answer: &mut AnswerAssembler) {
         if at <= self.front {
             self.pass_on(event, answer);
@@ -254,7 +256,7 @@ impl Blocks {
     fn pass_on(&mut self, event: ModelEvent, answer: &mut AnswerAssembler) {
         match &event {
             ModelEvent::Reasoning(_) => self.open_reasoning = true,
-            // Marks the beginning of a block: an empty reasoning block closes unsigned reasoning before it.
+            // Marks the start of a block: an empty reasoning block closes unsigned reasoning before it.
             ModelEvent::ReasoningBlock(Value::Null) => {
                 if std::mem::take(&mut self.open_reasoning) {
                     answer.emit(ModelEvent::ReasoningBlock(json!({})));
@@ -264,6 +266,8 @@ impl Blocks {
             ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => self.open_reasoning = false,
             ModelEvent::ToolCallArguments { .. }
             | ModelEvent::ToolCallBlock { .. }
+            | ModelEvent::Picture(_)
+            | ModelEvent::Source(_)
             | ModelEvent::Restarted
             | ModelEvent::Usage(_)
             | ModelEvent::Prices(_)

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::domain::conversation::message::{
     FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart,
 };
-use crate::provider::request::compose::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
+use crate::provider::request::shared_parts::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
 
 const IMAGES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 const PDF: &str = "application/pdf";
@@ -19,7 +19,7 @@ pub(super) struct WireMessage<'a> {
     pub(super) content: Vec<Block<'a>>,
 }
 
-/// A content block, perhaps the last one of what the provider should cache.
+/// A content block, which may be the last block that the provider should cache.
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 pub(super) struct Block<'a> {
@@ -62,14 +62,14 @@ impl<'a> From<Kind<'a>> for Block<'a> {
     }
 }
 
-/// Writes the messages without blank texts, which are refused. Adjacent messages of one role are joined, so tool results stand
-/// before the text of the user that follows them.
+/// Writes the messages without blank texts, which the provider refuses. Adjacent messages of one role are joined, so tool results precede
+/// the text of the next user message.
 pub(super) fn messages(messages: &[Message]) -> Vec<WireMessage<'_>> {
     let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(messages.len());
     let mut ids = CallIds::default();
     for message in messages {
         let (role, content) = match message.role {
-            Role::User => ("user", message.parts.iter().filter_map(said).map(Block::from).collect::<Vec<_>>()),
+            Role::User => ("user", message.parts.iter().filter_map(assistant_block).map(Block::from).collect::<Vec<_>>()),
             Role::Assistant => ("assistant", message.parts.iter().filter_map(|part| answered(part, &mut ids)).collect()),
             Role::Tool => ("user", tool_results(message).map(|answer| result(answer, &ids)).collect()),
         };
@@ -82,13 +82,13 @@ pub(super) fn messages(messages: &[Message]) -> Vec<WireMessage<'_>> {
     wire
 }
 
-fn said(part: &Part) -> Option<Kind<'_>> {
+fn assistant_block(part: &Part) -> Option<Kind<'_>> {
     match part {
         Part::Text(text) if text.text.trim().is_empty() => None,
         Part::Text(text) => Some(Kind::Text { text: Cow::Borrowed(&text.text) }),
         Part::Image(image) => Some(picture(image)),
         Part::File(file) => Some(document(file)),
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
     }
 }
 
@@ -125,12 +125,12 @@ fn answered<'a>(part: &'a Part, ids: &mut CallIds<'a>) -> Option<Block<'a>> {
         Part::Text(text) => Kind::Text { text: Cow::Borrowed(&text.text) },
         Part::Reasoning(reasoning) => signed(reasoning)?,
         Part::ToolCall(call) => Kind::ToolUse { id: ids.id(call), name: &call.name, input: arguments_object(call) },
-        Part::ToolResult(_) | Part::Image(_) | Part::File(_) => return None,
+        Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => return None,
     };
     Some(kind.into())
 }
 
-/// Returns reasoning as the provider gave it: signed or redacted. Unsigned reasoning is refused, so it is never sent.
+/// Returns signed or redacted reasoning as the provider sent it. Unsigned reasoning is omitted, because the provider refuses it.
 pub(super) fn signed(reasoning: &ReasoningPart) -> Option<Kind<'_>> {
     let raw = reasoning.raw.as_ref()?;
     let text = |name: &str| raw.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -141,14 +141,14 @@ pub(super) fn signed(reasoning: &ReasoningPart) -> Option<Kind<'_>> {
 }
 
 fn result<'a>(result: &'a ToolResultPart, ids: &CallIds<'a>) -> Block<'a> {
-    let mut content: Vec<Block<'_>> = result.content.iter().filter_map(shown).map(Block::from).collect();
+    let mut content: Vec<Block<'_>> = result.content.iter().filter_map(tool_content_block).map(Block::from).collect();
     if content.is_empty() {
         content.push(Kind::Text { text: NO_OUTPUT.into() }.into());
     }
     Kind::ToolResult { tool_use_id: ids.id_of(result), content, is_error: result.is_error.then_some(true) }.into()
 }
 
-fn shown(content: &ToolContent) -> Option<Kind<'_>> {
+fn tool_content_block(content: &ToolContent) -> Option<Kind<'_>> {
     match content.as_sent() {
         SentContent::Text(text) if text.trim().is_empty() => None,
         SentContent::Text(text) => Some(Kind::Text { text }),

@@ -1,4 +1,4 @@
-//! Turns the events of a stream, or a whole answer, into deltas.
+//! Converts the events of a stream, or a complete answer, into deltas.
 
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ impl StreamAdapter for MessagesAdapter {
         match kind {
             "message_start" => {
                 if std::mem::replace(&mut self.begun, true) {
-                    // The model begins anew.
+                    // A second start: the model has restarted its answer.
                     *self = Self { begun: true, ..Self::default() };
                     answer.restart();
                 }
@@ -53,7 +53,7 @@ impl StreamAdapter for MessagesAdapter {
                 }
             }
             "message_stop" => answer.ended = true,
-            // A whole answer in one event.
+            // A complete answer in one event.
             "message" => {
                 let message = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
                 self.message(message, answer)?;
@@ -80,30 +80,30 @@ impl StreamAdapter for MessagesAdapter {
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
-        let finish = self.judge_end(answer)?;
+        let finish = self.finish_of_complete_answer(answer)?;
         self.blocks.finish(answer);
         answer.add_figures(self.figures);
-        // Without calls the provider does not go on, so the answer is cut.
+        // A pause without calls means that the provider does not continue, so the answer is cut.
         let is_partial = self.paused && finish == ModelFinish::Stop && !answer.has_calls();
         Ok(if is_partial { ModelFinish::Length } else { finish })
     }
 }
 
 impl MessagesAdapter {
-    /// Returns the finish of a whole answer. The reason to stop, which comes last, decides; gateways leave out the end mark.
-    fn judge_end(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
+    /// Returns the finish reason of a complete answer. The last stop reason decides, because gateways omit the end mark.
+    fn finish_of_complete_answer(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         match answer.finish {
-            // The last block of a cut or refused answer has no end. A cut call is never carried out.
+            // The last block of a cut or refused answer has no end. A cut call is never executed.
             Some(finish @ (ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
             Some(_) if !answer.ended && !self.blocks.all_stopped() => Err(incomplete("the answer ended within a content block")),
-            Some(_) if !self.blocks.no_call_is_cut() => Err(incomplete("the answer ended within a tool call")),
+            Some(_) if !self.blocks.calls_are_complete() => Err(incomplete("the answer ended within a tool call")),
             Some(finish) => Ok(finish),
             None if answer.ended && !self.blocks.is_empty() && self.blocks.all_calls_parse() => Ok(ModelFinish::Stop),
-            None => Err(incomplete("the answer ended before the model said why it stopped")),
+            None => Err(incomplete("the answer ended without a stop reason")),
         }
     }
 
-    /// Takes in a message: its beginning, which is nearly always empty, or the whole.
+    /// Accepts a message: its start, which is nearly always empty, or the complete message.
     fn message(&mut self, message: Message<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(figures) = message.usage {
             self.figures.update(figures);
@@ -130,7 +130,7 @@ impl MessagesAdapter {
     }
 }
 
-/// Returns whether an event of another form reports a failure.
+/// Returns whether an event in another shape reports a failure.
 fn is_error(data: &str) -> bool {
     #[derive(Deserialize)]
     struct Kind<'a> {

@@ -1,7 +1,6 @@
-//! Anthropic's Messages API, and those who speak it too.
+//! The dialect Anthropic Messages, which other providers use, too. Must not know connections or runs.
 //!
-//! Facts about the wire: <https://docs.anthropic.com/en/api/messages> and
-//! <https://docs.anthropic.com/en/docs/build-with-claude/streaming>.
+//! Protocol: <https://docs.anthropic.com/en/api/messages> and <https://docs.anthropic.com/en/docs/build-with-claude/streaming>.
 
 mod blocks;
 mod content;
@@ -17,19 +16,21 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 use self::decode::MessagesAdapter;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;
 use crate::provider::http::endpoint::versioned_url;
 use crate::provider::model_client::{ModelClient, SetupError};
-use crate::provider::request::compose::for_model;
+use crate::provider::profile::BodyForm;
+use crate::provider::request::shared_parts::for_model;
 use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
-/// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
+/// The protocol version that is sent: <https://docs.anthropic.com/en/api/versioning>.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// Returns a client of an endpoint that speaks Messages. A base URL that does not end in a version segment gets `/v1`.
+/// Returns a client of an Anthropic Messages endpoint. A base URL without a version segment at its end gets `/v1`.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let url = versioned_url(&options.base_url, "v1", "/messages")?;
     let mut models = versioned_url(&options.base_url, "v1", "/models")?;
@@ -43,6 +44,10 @@ struct Messages {
 
 impl Dialect for Messages {
     type Adapter = MessagesAdapter;
+
+    const KIND: ProviderKind = ProviderKind::Anthropic;
+
+    const DECLARES_FORMER_TOOLS: bool = true;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
         let mut headers = key_header("x-api-key", key)?;
@@ -59,8 +64,8 @@ impl Dialect for Messages {
         Ok(self.url.clone())
     }
 
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(&for_model(request), streaming)
+    fn body(&self, request: &ModelRequest, form: BodyForm) -> Result<Vec<u8>, ModelError> {
+        request::body(&for_model(request), form.streaming)
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {

@@ -1,4 +1,4 @@
-//! The traits of the models, by their names.
+//! Abilities of Anthropic's models, by name.
 
 use serde::Deserialize;
 
@@ -7,24 +7,24 @@ use crate::provider::catalog::table::Table;
 
 static MODELS: Table<Profiles<Traits>> = Table::new("Anthropic's models", include_str!("../catalog/anthropic.toml"));
 
-/// How a model is told to think.
+/// How a request controls the reasoning of a model.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Thinking {
     #[default]
     No,
     Budget,
-    /// By an effort. It does not think unless it is told to.
+    /// By an effort. The model reasons only if the request asks for it.
     Adaptive,
-    /// By an effort. It thinks unless it is told not to.
+    /// By an effort. The model reasons unless the request turns it off.
     OnByDefault,
-    /// By an effort. It can be told to think only between its calls, but not to stop.
+    /// By an effort. A request can limit reasoning to the time between tool calls, but not turn it off.
     BetweenTools,
-    /// By an effort. It cannot be told not to think.
+    /// By an effort. Reasoning cannot be turned off.
     Always,
 }
 
-/// The traits of a model; `anthropic.toml` explains them.
+/// The abilities of a model; `anthropic.toml` explains them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Traits {
@@ -36,7 +36,7 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    /// Returns the traits of a model. Gateways put words before a name, and write versions with a dot, Vertex with an `@`.
+    /// Returns the abilities of a model. Gateways add prefixes to a name; they write versions with a dot, Vertex with an `@`.
     pub(super) fn of(model: &str) -> Self {
         let name = model.find("claude-").and_then(|at| model.get(at..)).unwrap_or_default();
         MODELS.get().find(&name.replace(['.', '@'], "-")).unwrap_or_default()

@@ -1,7 +1,6 @@
-//! Writes a request in the words of Messages.
+//! Writes requests of Anthropic Messages.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -15,10 +14,10 @@ use crate::domain::tool::ToolDefinition;
 use crate::provider::http::json_body::written;
 use crate::provider::request::schema::{self, schema_profiles};
 
-/// The smallest budget that a model takes.
-const LEAST_BUDGET: u32 = 1_024;
-/// The tokens to think with for each effort from `none` to `max`.
-const BUDGETS: [u32; 7] = [0, LEAST_BUDGET, 4_096, 8_192, 16_384, 16_384, 16_384];
+/// The smallest reasoning budget that a model accepts, in tokens.
+const MIN_BUDGET: u32 = 1_024;
+/// The reasoning budget for each effort from `none` to `max`, in tokens.
+const BUDGETS: [u32; 7] = [0, MIN_BUDGET, 4_096, 8_192, 16_384, 16_384, 16_384];
 const WORDS: [&str; 7] = ["low", "low", "low", "medium", "high", "xhigh", "max"];
 
 #[serde_with::skip_serializing_none]
@@ -78,30 +77,26 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
     let traits = Traits::of(&request.model);
     let forced = matches!(options.tool_choice, Some(ToolChoice::Required | ToolChoice::Tool(_)));
     let plan = Plan::of(options, traits, forced, &request.messages);
-    let samples = traits.sampling && !plan.thinks();
+    let samples = traits.sampling && !plan.uses_reasoning();
     let output = options.output_schema.as_ref().filter(|_| traits.output_schema);
     let projected = |schema| schema::projected(schema, &schema_profiles().anthropic_output);
     let format = output.map(|output| json!({ "type": "json_schema", "schema": projected(&output.schema) }));
     let mut messages = content::messages(&request.messages);
-    // A request with tools is most likely the first of many that begin alike.
-    let has_tools = !request.tools.is_empty();
+    // A request with tools is usually the first of many with the same beginning, so it asks for caching.
+    let has_tools = !request.tools.is_empty() && options.tool_choice != Some(ToolChoice::None);
     if let Some(last) = messages.last_mut().filter(|_| has_tools).and_then(|message| message.content.last_mut()) {
         last.cache_control = Some(CacheControl::Ephemeral);
     }
-    let tools = if has_tools { offered(&request.tools, request.system.is_empty()) } else { former(&request.messages) };
+    let tools = offered(&request.tools, has_tools && request.system.is_empty());
     written(&Body {
         model: &request.model,
         max_tokens: plan.max_tokens,
         system: system(&request.system, has_tools),
         messages,
-        tool_choice: match (has_tools, tools.is_empty()) {
-            (true, _) => choice(options.tool_choice.as_ref(), plan.thinks()),
-            (false, false) => Some(json!({ "type": "none" })),
-            (false, true) => None,
-        },
+        tool_choice: options.tool_choice.as_ref().filter(|_| !tools.is_empty()).map(|wanted| choice(wanted, plan.uses_reasoning())),
         tools,
         temperature: options.temperature.filter(|_| samples).map(|temperature| temperature.min(1.0)),
-        // Newer models refuse the two together.
+        // Newer models refuse both options together.
         top_p: options.top_p.filter(|_| samples && options.temperature.is_none()),
         stop_sequences: &options.stop,
         output_config: (plan.effort.is_some() || format.is_some()).then_some(OutputConfig { effort: plan.effort, format }),
@@ -137,27 +132,15 @@ fn offered(tools: &[Arc<ToolDefinition>], caches: bool) -> Vec<WireTool<'_>> {
     wire
 }
 
-/// Names the tools of a history whose request offers none: the provider refuses calls of tools that have no definition.
-fn former(history: &[Message]) -> Vec<WireTool<'_>> {
-    let names: BTreeSet<&str> = history.iter().flat_map(Message::tool_calls).map(|call| call.name.as_str()).collect();
-    let former = |name| WireTool {
-        name,
-        description: "No longer on offer.",
-        input_schema: Cow::Owned(json!({ "type": "object" })),
-        cache_control: None,
-    };
-    names.into_iter().map(former).collect()
-}
-
-fn choice(choice: Option<&ToolChoice>, thinks: bool) -> Option<Value> {
-    Some(match choice? {
-        // A thinking model cannot be forced. Only models that cannot be told not to think come here with a forced call.
+fn choice(choice: &ToolChoice, thinks: bool) -> Value {
+    match choice {
+        // A reasoning model cannot be forced to call a tool. A forced call is written only for models whose reasoning cannot be turned off.
         ToolChoice::Required | ToolChoice::Tool(_) if thinks => json!({ "type": "auto" }),
         ToolChoice::Auto => json!({ "type": "auto" }),
         ToolChoice::None => json!({ "type": "none" }),
         ToolChoice::Required => json!({ "type": "any" }),
         ToolChoice::Tool(name) => json!({ "type": "tool", "name": name }),
-    })
+    }
 }
 
 struct Plan {
@@ -172,14 +155,14 @@ impl Plan {
         let wanted = options.reasoning_effort;
         let is_unwanted = wanted == Some(ReasoningEffort::None);
         let adaptive = || {
-            let block_binding = binds_thoughts(traits, history).then(|| json!({ "prefix_mismatch_behavior": "drop_block" }));
+            let block_binding = drops_stale_reasoning(traits, history).then(|| json!({ "prefix_mismatch_behavior": "drop_block" }));
             // New models hide their reasoning unless a request asks for it.
             let thinking = Some(WireThinking::Adaptive { display: "summarized", block_binding });
-            Self { thinking, effort: wanted.map(|effort| word(effort, traits)), ..silent }
+            Self { thinking, effort: wanted.map(|effort| effort_value(effort, traits)), ..silent }
         };
         match (traits.thinking, wanted) {
             (Thinking::No, _) | (Thinking::Budget | Thinking::Adaptive, None) => silent,
-            (Thinking::Budget, _) if forced || !may_begin_to_think(history) => silent,
+            (Thinking::Budget, _) if forced || !may_reason(history) => silent,
             (Thinking::Budget, Some(effort)) => match budget(effort, options.max_output_tokens) {
                 Some(tokens) => Self {
                     max_tokens: options.max_output_tokens.unwrap_or(traits.max_tokens.saturating_add(tokens)),
@@ -198,7 +181,7 @@ impl Plan {
         }
     }
 
-    fn thinks(&self) -> bool {
+    fn uses_reasoning(&self) -> bool {
         match self.thinking {
             Some(WireThinking::Enabled { .. } | WireThinking::Adaptive { .. } | WireThinking::BetweenTools) => true,
             Some(WireThinking::Disabled) | None => false,
@@ -206,8 +189,9 @@ impl Plan {
     }
 }
 
-/// Returns the word for an effort. Models that take samples were the first with efforts, and have none between `high` and `max`.
-fn word(effort: ReasoningEffort, traits: Traits) -> &'static str {
+/// Returns the provider's value for an effort. The first models with efforts also accept sampling options, and have no value between `high`
+/// and `max`.
+fn effort_value(effort: ReasoningEffort, traits: Traits) -> &'static str {
     if effort == ReasoningEffort::XHigh && traits.sampling { "high" } else { WORDS[effort as usize] }
 }
 
@@ -215,27 +199,27 @@ fn is_signed(part: &Part) -> bool {
     matches!(part, Part::Reasoning(reasoning) if signed(reasoning).is_some())
 }
 
-/// Returns whether the model is asked to drop reasoning that no longer fits the history before it. That history may change: its
-/// summary grows, results shrink, and context providers give new texts in each turn.
-fn binds_thoughts(traits: Traits, history: &[Message]) -> bool {
+/// Returns whether the request asks the provider to drop reasoning that does not match the history before it. The history may change
+/// between requests: its summary grows, results are compressed, and context providers return new texts.
+fn drops_stale_reasoning(traits: Traits, history: &[Message]) -> bool {
     traits.binds_thoughts && history.iter().flat_map(|message| &message.parts).any(is_signed)
 }
 
 pub(super) fn beta(request: &ModelRequest) -> Option<&'static str> {
-    // The feature alone changes nothing, so it is named even if the body has no use for it.
-    binds_thoughts(Traits::of(&request.model), &request.messages).then_some("thinking-binding-controls-2026-08-01")
+    // The beta feature changes no behaviour by itself, so its header is sent even if the body does not use it.
+    drops_stale_reasoning(Traits::of(&request.model), &request.messages).then_some("thinking-binding-controls-2026-08-01")
 }
 
-/// Returns the tokens to think with. They are a part of the output limit: at most half of the one that the caller has set.
+/// Returns the reasoning budget in tokens. It is part of the output limit: at most half of a configured limit.
 fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
     let wanted = BUDGETS[effort as usize];
     let tokens = limit.map_or(wanted, |limit| wanted.min(limit / 2));
-    (tokens >= LEAST_BUDGET).then_some(tokens)
+    (tokens >= MIN_BUDGET).then_some(tokens)
 }
 
-/// Returns whether a turn may think. The provider wants the reasoning that led to the newest calls. A turn without it goes on without
-/// it: another model began the turn, a tool was forced, or there was no room.
-fn may_begin_to_think(history: &[Message]) -> bool {
+/// Returns whether a turn may reason. The provider requires the reasoning before the newest calls. A turn that began without reasoning
+/// continues without it: another model began it, a tool was forced, or its reasoning did not fit.
+fn may_reason(history: &[Message]) -> bool {
     let Some(newest) = history.iter().rfind(|message| message.role == Role::Assistant) else { return true };
     newest.parts.iter().any(is_signed) || !newest.parts.iter().any(|part| matches!(part, Part::ToolCall(_)))
 }

@@ -1,4 +1,4 @@
-//! The fields of an answer that are needed, read without copying.
+//! Deserializes the needed fields of an answer without copying.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{Count, Lenient, Text, lenient, object, whole_number};
 
-/// One event of a stream. A whole answer has the fields of [`Message`] in their place.
+/// One event of a stream. A complete answer has the fields of [`Message`] instead.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Event<'a> {
@@ -30,7 +30,7 @@ pub(super) struct Event<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// An answer, whole or its beginning.
+/// A complete answer, or its start.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Message<'a> {
@@ -42,11 +42,11 @@ pub(super) struct Message<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// The blocks of an answer. Gateways send a bare text, or one block alone.
+/// The blocks of an answer. Gateways send a plain text, or a single block.
 #[derive(Debug, Default)]
 pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
-/// A content block, whole or its beginning.
+/// A complete content block, or its start.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Block<'a> {
@@ -59,6 +59,7 @@ pub(super) struct Block<'a> {
     pub(super) id: Text<'a>,
     pub(super) name: Text<'a>,
     pub(super) input: Option<&'a RawValue>,
+    pub(super) citations: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +72,7 @@ pub(super) struct Delta<'a> {
     pub(super) thinking: Text<'a>,
     pub(super) signature: Text<'a>,
     pub(super) stop_reason: Text<'a>,
+    pub(super) citation: Value,
 }
 
 /// Token counts. `input_tokens` are without cached ones.
@@ -99,11 +101,11 @@ impl<'de> Lenient<'de> for Content<'de> {
     }
 
     fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Self::nothing(false, Unexpected::Bool(truth))
+        Self::default_if(false, Unexpected::Bool(truth))
     }
 
     fn from_number<E: Error>(_number: String) -> Result<Self, E> {
-        Self::nothing(false, Unexpected::Other("a number"))
+        Self::default_if(false, Unexpected::Other("a number"))
     }
 
     fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
@@ -120,7 +122,7 @@ impl<'de> Lenient<'de> for Content<'de> {
 }
 
 impl Figures {
-    /// Takes in later counts. Gateways repeat unknown ones as 0, which are ignored.
+    /// Replaces earlier counts by later ones. Gateways repeat unknown counts as 0, which are ignored.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.filter(|count| *count > 0).or(old.0).or(new.0));
         *self = Self {

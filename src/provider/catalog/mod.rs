@@ -1,6 +1,6 @@
 //! Facts about providers and models, as data: dialects, URLs, quirks, abilities, prices, error codes and phrases.
 //!
-//! Owns the TOML tables beside it. Must not know keys, clients, or the providers that a server is configured with.
+//! Owns the TOML tables in its folder. Must not know keys, clients, or the providers that a server is configured with.
 //!
 //! `models.toml`, `providers.toml` and `quirks.toml` are read here; `errors.toml` and `vendors.toml` in `error_facts.rs`,
 //! `refusals.toml` in `refusals.rs`, `schemas.toml` in `schema.rs`, `anthropic.toml` and `gemini.toml` in the `models.rs` of their
@@ -13,6 +13,6 @@ pub(super) mod quirks;
 pub(super) mod table;
 
 pub use self::models::{ModelFacts, model, model_at};
-pub use self::providers::{KnownProvider, providers, quirks_at};
+pub use self::providers::{KnownProvider, max_image_bytes_at, max_tools_at, providers, quirks_at};
 pub use self::table::CatalogError;
 pub use crate::domain::model::provider::ProviderKind;

@@ -10,7 +10,7 @@ use crate::domain::model::cost::{LongPrices, Price, Prices};
 use crate::domain::run::context::Capacity;
 use crate::support::tokens::Tokenizer;
 
-/// The facts by the start of a model's bare name.
+/// The facts, by the prefix of a model's bare name.
 static MODELS: Table<BTreeMap<String, ModelFacts>> = Table::new("models", include_str!("models.toml"));
 
 /// The facts about a model. Each may be unknown.
@@ -22,30 +22,30 @@ pub struct ModelFacts {
     /// The most tokens of one answer.
     pub output: Option<u64>,
     pub tokenizer: Option<Tokenizer>,
-    /// US dollars for a million tokens of input.
+    /// The price of a million input tokens, in US dollars.
     pub input: Option<f64>,
-    /// The same for cached input.
+    /// The price of a million cached input tokens.
     pub cached: Option<f64>,
-    /// The same for output.
+    /// The price of a million output tokens.
     pub output_price: Option<f64>,
     pub long: Option<LongPrices>,
     pub tools: Option<bool>,
     pub vision: Option<bool>,
     pub reasoning: Option<bool>,
-    /// Whether it takes a system prompt; if not, the first user message begins with it.
+    /// Whether the model accepts a system prompt; if not, the first user message begins with it.
     pub system_role: Option<bool>,
-    /// The longest time to its first byte, in seconds.
+    /// The longest time to the first byte, in seconds.
     pub first_byte_s: Option<u64>,
-    /// The provider that has these prices.
+    /// The provider that charges these prices.
     pub provider: Option<String>,
 }
 
 impl ModelFacts {
     pub fn capacity(&self) -> Capacity {
-        Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision }
+        Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision, max_tools: None }
     }
 
-    /// Returns its prices, if all of them are known.
+    /// Returns the prices of the model, if all of them are known.
     pub fn prices(&self) -> Option<Prices> {
         let price = |dollars: Option<f64>| Price::per_million(dollars?).ok();
         let (input, output) = (price(self.input)?, price(self.output_price)?);
@@ -53,8 +53,8 @@ impl ModelFacts {
     }
 }
 
-/// Returns the facts about a model by its name, with or without provider and vendor before it; none about an unknown one. Prices
-/// are known only under the provider that asks for them, and not of models whose names only begin like that of another.
+/// Returns the facts about a model by its name, with or without prefixes of provider and vendor; no facts about an unknown one. Prices need
+/// the provider that charges them, and an exact name, not only a known prefix.
 pub fn model(name: &str) -> ModelFacts {
     let (provider, bare) = match name.split_once('/') {
         Some((provider, _)) => (Some(provider), name.rsplit('/').next().unwrap_or(name)),
@@ -63,7 +63,8 @@ pub fn model(name: &str) -> ModelFacts {
     facts(bare, provider.filter(|provider| name.len() == provider.len() + 1 + bare.len()))
 }
 
-/// Returns the facts about a model at a base URL, by its name there. Its prices are known if the place is its provider's own.
+/// Returns the facts about a model at a base URL, by its name there. Its prices are known if the URL is that of the provider that charges
+/// them.
 pub fn model_at(base_url: &str, name: &str) -> ModelFacts {
     let bare = name.rsplit('/').next().unwrap_or(name);
     facts(bare, name_at(base_url).filter(|_| bare == name))
@@ -71,7 +72,7 @@ pub fn model_at(base_url: &str, name: &str) -> ModelFacts {
 
 fn facts(bare: &str, provider: Option<&str>) -> ModelFacts {
     let bare = bare.to_ascii_lowercase();
-    let shared = provider.and_then(|name| providers().ok()?.get(name)?.shares.as_deref());
+    let shared = provider.and_then(|name| providers().ok()?.get(name)?.shares_endpoint_with.as_deref());
     let provider = shared.or(provider);
     let Some((start, facts)) = longest_start(MODELS.get(), &bare) else { return ModelFacts::default() };
     let is_priced = provider.is_some() && facts.provider.as_deref() == provider && is_same_model(&bare[start.len()..]);
@@ -82,7 +83,7 @@ fn facts(bare: &str, provider: Option<&str>) -> ModelFacts {
     }
 }
 
-/// Returns whether the rest of a name is an edition: empty, `-latest`, or a date such as `-2025-08-07`, `@20250514` or `-0709`.
+/// Returns whether the rest of a name is only an edition: empty, `-latest`, or a date such as `-2025-08-07`, `@20250514` or `-0709`.
 fn is_same_model(rest: &str) -> bool {
     let Some(edition) = rest.strip_prefix(['-', '@']) else { return rest.is_empty() };
     let digits = edition.split('-').map(|part| if part.bytes().all(|byte| byte.is_ascii_digit()) { part.len() } else { 0 });
@@ -175,7 +176,7 @@ mod tests {
         ] {
             assert_eq!(input(name), None, "{name}");
         }
-        // Facts other than the price stay known.
+        // All facts except the price stay known.
         assert_eq!(model("openrouter/openai/gpt-5:free").context, Some(400_000));
         assert_eq!(model_at("https://api.openai.com/v1", "gpt-5").input, Some(1.25));
         for (place, name) in
@@ -194,7 +195,7 @@ mod tests {
             ("ollama/gpt-oss:20b", Some(Tokenizer::O200kBase)),
             ("openai/gpt-4-turbo-2024-04-09", Some(Tokenizer::Cl100kBase)),
             ("openai/gpt-3.5-turbo", Some(Tokenizer::Cl100kBase)),
-            // The tokenizers of these are not published.
+            // The publishers of these models publish no tokenizer.
             ("openai/gpt-4.9", None),
             ("anthropic/claude-sonnet-4-5", None),
             ("gemini/gemini-2.5-pro", None),

@@ -1,10 +1,10 @@
-//! Traits of models by their names, as the tables of the dialects list them.
+//! Abilities of models by their names, as the tables of the dialects list them.
 
 use serde::Deserialize;
 
 use super::table::longest_start;
 
-/// Groups of models with the same traits.
+/// Groups of models with the same abilities.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct Profiles<T> {
@@ -15,16 +15,16 @@ pub(in crate::provider) struct Profiles<T> {
 #[serde(deny_unknown_fields)]
 struct Profile<T> {
     traits: T,
-    /// Starts of names.
+    /// Prefixes of names.
     #[serde(default)]
     starts: Vec<String>,
-    /// Whole names. A date may follow, or words that begin with no number.
+    /// Full names. A date may follow, or words that begin with no number.
     #[serde(default)]
     names: Vec<String>,
 }
 
 impl<T: Copy> Profiles<T> {
-    /// Returns the traits of a model: those of its whole name, or else of the longest start of its name.
+    /// Returns the abilities of a model: those of its full name, or else of the longest prefix of its name.
     pub(in crate::provider) fn find(&self, model: &str) -> Option<T> {
         let is_named = |name: &String| model.strip_prefix(name.as_str()).is_some_and(has_no_version);
         let named = self.profile.iter().find(|profile| profile.names.iter().any(is_named)).map(|profile| profile.traits);
@@ -35,7 +35,7 @@ impl<T: Copy> Profiles<T> {
 
 #[cfg(test)]
 impl<T: Copy + PartialEq + std::fmt::Debug> Profiles<T> {
-    /// Checks that each name and each start of a name has the traits of its own profile.
+    /// Checks that each name and each prefix finds the abilities of its own profile.
     pub(in crate::provider) fn assert_reachable(&self, traits_of: impl Fn(&str) -> T) {
         for profile in &self.profile {
             for name in profile.starts.iter().chain(&profile.names) {
@@ -45,7 +45,7 @@ impl<T: Copy + PartialEq + std::fmt::Debug> Profiles<T> {
     }
 }
 
-/// Returns whether what follows a name is a date, or no number: then it names no other version.
+/// Returns whether the rest of a name is a date, or begins with no number: then it names no other version.
 fn has_no_version(rest: &str) -> bool {
     let digits = rest.trim_start_matches('-').bytes().take_while(u8::is_ascii_digit).count();
     digits == 0 || digits == 8

@@ -1,4 +1,4 @@
-//! The providers that are known by name.
+//! The providers in the built-in table.
 
 use std::collections::BTreeMap;
 
@@ -12,51 +12,68 @@ use crate::provider::request::quirks::Quirks;
 
 static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers", include_str!("providers.toml"));
 
-/// A provider that is known by name.
+/// A provider in the built-in table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownProvider {
     pub kind: ProviderKind,
     pub base_url: Option<String>,
-    /// Ends of its hosts, if every customer has one.
+    /// Suffixes of its host names, if every customer has an own host.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// The variable for another base URL.
+    /// The environment variable for another base URL.
     pub base_url_env: Option<String>,
-    /// Variables that may hold the key; the first that is set counts.
+    /// The environment variables for the key; the first one that is set applies.
     #[serde(default)]
     pub key_env: Vec<String>,
-    /// Whether it works without a key.
+    /// Whether the provider works without a key.
     #[serde(default)]
     pub keyless: bool,
-    /// The bare name of the model of runs that name none.
+    /// The bare name of the default model.
     pub default_model: Option<String>,
-    /// The order of providers for runs that name no model; one without a rank is used only by name.
+    /// The order of providers for runs without a model; a provider without a rank is used only by name.
     pub rank: Option<u32>,
-    /// The provider whose key and base URL it uses.
-    pub shares: Option<String>,
+    /// The most tools of one request.
+    pub max_tools: Option<u32>,
+    /// The largest image as base64, in bytes.
+    pub max_image_bytes: Option<usize>,
+    pub shares_endpoint_with: Option<String>,
     #[serde(default, rename = "accent")]
     pub quirks: Quirks,
 }
 
-/// Returns the providers that are known by name, or the mistake in the built-in table.
+/// Returns the built-in providers, or the mistake in the built-in table.
 pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static CatalogError> {
     PROVIDERS.checked()
 }
 
-/// Returns the quirks of the provider that has this base URL, or else none: OpenAI's own chat completions.
+/// Returns the quirks of the provider with this base URL; if it is unknown, those of OpenAI's chat completions.
 pub fn quirks_at(base_url: &str) -> Quirks {
-    let Some(wanted) = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err()) else { return Quirks::default() };
-    // Below a path, such as Azure's `/openai/v1`, they have no quirks.
+    provider_at(base_url).map(|provider| provider.quirks.clone()).unwrap_or_default()
+}
+
+/// Returns the most tools of one request to the provider that has this base URL.
+pub fn max_tools_at(base_url: &str) -> Option<u32> {
+    provider_at(base_url)?.max_tools
+}
+
+/// Returns the largest image as base64, in bytes, for the provider that has this base URL.
+pub fn max_image_bytes_at(base_url: &str) -> Option<usize> {
+    provider_at(base_url)?.max_image_bytes
+}
+
+fn provider_at(base_url: &str) -> Option<&'static KnownProvider> {
+    let wanted = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err())?;
+    // Endpoints with a path, such as Azure's `/openai/v1`, have no quirks.
     let has_path = Url::parse(base_url.trim()).is_ok_and(|url| url.path() != "/");
     let is_there = |provider: &&KnownProvider| {
         provider.base_url.as_deref().and_then(host).is_some_and(|own| own == wanted)
             || (!has_path && provider.hosts.iter().any(|end| wanted.ends_with(end.as_str())))
     };
-    PROVIDERS.get().values().find(is_there).map(|provider| provider.quirks.clone()).unwrap_or_default()
+    PROVIDERS.get().values().find(is_there)
 }
 
-/// Returns the name of the provider that has the host of this base URL.
+/// Returns the name of the provider with the host of this base URL.
 pub(super) fn name_at(base_url: &str) -> Option<&'static str> {
     let wanted = host(base_url)?;
     let mut known = PROVIDERS.get().iter();
@@ -72,7 +89,7 @@ mod tests {
         let providers = providers().unwrap();
         for (name, provider) in providers {
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'), "{name}");
-            if let Some(other) = &provider.shares {
+            if let Some(other) = &provider.shares_endpoint_with {
                 assert!(providers.contains_key(other), "{name} shares with {other}");
             } else {
                 assert!(provider.base_url.is_some() || provider.base_url_env.is_some(), "{name} has no place");
@@ -81,6 +98,12 @@ mod tests {
         }
         let ranks: std::collections::BTreeSet<_> = providers.values().filter_map(|provider| provider.rank).collect();
         assert_eq!(ranks.len(), providers.values().filter(|provider| provider.rank.is_some()).count(), "each rank once");
+    }
+
+    #[test]
+    fn base_url_has_the_image_limit_of_its_provider() {
+        assert_eq!(max_image_bytes_at("https://api.anthropic.com"), Some(5 * 1024 * 1024));
+        assert_eq!(max_image_bytes_at("http://127.0.0.1:8000/v1"), None);
     }
 
     #[test]

@@ -14,6 +14,16 @@ pub(in crate::provider) struct ModelQuirks {
     pub(in crate::provider) chat_completions: ChatCompletionsModels,
     pub(in crate::provider) responses: ResponsesModels,
     pub(in crate::provider) ollama: OllamaModels,
+    pub(in crate::provider) not_chat: NotChat,
+}
+
+/// See `quirks.toml` for the fields.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::provider) struct NotChat {
+    pub(in crate::provider) names: Vec<String>,
+    pub(in crate::provider) types: Vec<String>,
+    pub(in crate::provider) families: Vec<String>,
 }
 
 /// See `quirks.toml` for the fields.
@@ -42,7 +52,7 @@ pub(in crate::provider) struct OllamaModels {
     pub(in crate::provider) thinking_levels: Vec<String>,
 }
 
-/// Returns whether a model's name begins with one of these texts.
+/// Returns whether a model's name has one of these prefixes.
 pub(in crate::provider) fn starts_with_any(model: &str, starts: &[String]) -> bool {
     starts.iter().any(|start| model.starts_with(start.as_str()))
 }
@@ -62,7 +72,7 @@ mod tests {
         let starts = chat.new_limit_models.iter().chain(&chat.think_models).chain(chat.fixed_sampling.keys());
         let others =
             quirks.responses.no_reasoning.iter().chain(&quirks.responses.know_max_effort).chain(&quirks.ollama.thinking_levels);
-        for start in starts.chain(chat.efforts_of.keys()).chain(others) {
+        for start in starts.chain(chat.efforts_of.keys()).chain(others).chain(&quirks.not_chat.names) {
             assert!(!start.is_empty() && *start == start.to_ascii_lowercase(), "{start:?} matches no name, or all");
         }
         assert!(chat.think_tags.iter().flatten().all(|tag| !tag.is_empty()));

@@ -1,10 +1,10 @@
-//! Built-in TOML tables: read at their first use, once.
+//! Built-in TOML tables, parsed once at their first use.
 
 use std::sync::OnceLock;
 
 use serde::de::DeserializeOwned;
 
-/// A mistake in a built-in table. The tests of the tables find it before a release.
+/// A mistake in a built-in table. Tests find it before a release.
 #[derive(Debug, thiserror::Error)]
 #[error("the built-in table of {table} is wrong: {reason}")]
 pub struct CatalogError {
@@ -24,7 +24,7 @@ impl<T: DeserializeOwned + Default> Table<T> {
         Self { name, text, read: OnceLock::new() }
     }
 
-    /// Returns the facts; none, if the table is wrong.
+    /// Returns the facts; no facts if the table has a mistake.
     pub(in crate::provider) fn get(&self) -> &T {
         &self.entry().0
     }
@@ -44,7 +44,7 @@ impl<T: DeserializeOwned + Default> Table<T> {
     }
 }
 
-/// Returns the entry with the longest start of a name, and that start.
+/// Returns the entry with the longest matching prefix of a name, and that prefix.
 pub(in crate::provider) fn longest_start<'a, T>(
     entries: impl IntoIterator<Item = (&'a String, T)>,
     name: &str,

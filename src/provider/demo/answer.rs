@@ -3,11 +3,11 @@
 use super::intent::{self, WantedCall};
 use crate::domain::conversation::message::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
-use crate::provider::request::compose::tool_results;
+use crate::provider::request::shared_parts::tool_results;
 use crate::support::text;
 
 const MAX_COUNT: u32 = 10_000;
-/// The most characters of a tool's answer that the demo repeats.
+/// Characters of a tool's result that the demo repeats.
 const MAX_QUOTE: usize = 1_500;
 
 const INTRODUCTION: &str = "I am only a demonstration: an offline model without a mind, so that you can try Capstan without a key. \
@@ -44,7 +44,7 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
     Reply::Text(format!("{introduction}{body}"))
 }
 
-/// Returns the results of the turn with the calls they answer.
+/// Returns the results of the turn with the calls that they answer.
 fn results(turn: &[Message]) -> Vec<(Option<&ToolCallPart>, &ToolResultPart)> {
     let call_of = |result: &ToolResultPart| turn.iter().flat_map(Message::tool_calls).find(|call| call.call_id == result.call_id);
     let messages = turn.iter().filter(|message| message.role == Role::Tool);
@@ -56,10 +56,10 @@ fn sentence(call: Option<&ToolCallPart>, result: &ToolResultPart) -> String {
     let quote = text::prefix_chars(whole.trim(), MAX_QUOTE);
     let argument = |name: &str| call.and_then(|call| call.arguments.get(name)).and_then(|value| value.as_str());
     if result.is_error {
-        return format!("The tool {} did not help: {quote}.", result.name);
+        return format!("The tool {} failed: {quote}.", result.name);
     }
     match result.name.as_str() {
-        "current_time" => format!("It is {}.", in_words(quote)),
+        "current_time" => format!("It is {}.", readable_time(quote)),
         "calculate" => format!("{} = {quote}.", argument("expression").unwrap_or("The result")),
         "list_directory" => format!("In the folder {} I see:\n\n{quote}\n\n", argument("path").unwrap_or("you gave me")),
         "read_file" => format!("{} says:\n\n{quote}\n\n", argument("path").unwrap_or("The file")),
@@ -67,8 +67,8 @@ fn sentence(call: Option<&ToolCallPart>, result: &ToolResultPart) -> String {
     }
 }
 
-/// Returns the readable form of the time, which the clock tool puts in parentheses.
-fn in_words(time: &str) -> &str {
+/// Returns the text in parentheses in the result of the clock tool.
+fn readable_time(time: &str) -> &str {
     match time.split_once('(') {
         Some((_, words)) => words.trim_end_matches(')'),
         None => time,
@@ -92,7 +92,7 @@ fn talk(request: &ModelRequest, question: &str, missing: &[WantedCall]) -> Strin
     }
     let mut talk = match question.trim() {
         "" => String::new(),
-        said => format!("You said: “{}”. I cannot think about that. ", text::prefix_chars(said, 200)),
+        other => format!("You said: “{}”. I cannot think about that. ", text::prefix_chars(other, 200)),
     };
     let skills: Vec<&str> = request
         .tools

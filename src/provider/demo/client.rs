@@ -1,4 +1,4 @@
-//! Streams what [`super::answer`] wrote at the speed of a real model.
+//! Streams the text of [`super::answer`] at the speed of a real model.
 
 use std::time::Duration;
 

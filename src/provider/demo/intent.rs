@@ -1,4 +1,4 @@
-//! Finds in a question what the built-in tools can answer.
+//! Detects in a question which built-in tools can answer it.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ pub(super) struct WantedCall {
     pub(super) arguments: Value,
 }
 
-/// Returns the calls that a question asks for, each tool at most once.
+/// Returns the tool calls for a question, each tool at most once.
 pub(super) fn wanted_calls(question: &str) -> Vec<WantedCall> {
     let lower = question.to_lowercase();
     [time(question, &lower), calculation(question, &lower), file(question, &lower), directory(question, &lower)]
@@ -47,18 +47,18 @@ fn time(question: &str, lower: &str) -> Option<WantedCall> {
     Some(WantedCall { name: "current_time", arguments })
 }
 
-/// An IANA name such as `Europe/Berlin`, or `UTC`.
+/// Returns whether a token is an IANA name such as `Europe/Berlin`, or `UTC`.
 fn is_zone(token: &str) -> bool {
     let capital = |part: &str| part.starts_with(|c: char| c.is_ascii_uppercase());
     token == "UTC"
-        || token.split_once('/').is_some_and(|(area, place)| {
-            capital(area) && capital(place) && token.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '/' | '_' | '-'))
+        || token.split_once('/').is_some_and(|(area, city)| {
+            capital(area) && capital(city) && token.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '/' | '_' | '-'))
         })
 }
 
 fn calculation(question: &str, lower: &str) -> Option<WantedCall> {
     let asks = has_word(lower, &["what", "calculate", "compute", "evaluate", "solve", "much", "is"]);
-    // The question, with line breaks in place of all characters that no expression has.
+    // The question, with line breaks instead of all characters that no expression contains.
     let mut candidates = String::with_capacity(question.len());
     let letters: Vec<char> = question.chars().collect();
     for (at, letter) in letters.iter().enumerate() {
@@ -83,7 +83,7 @@ fn is_expression(text: &str) -> bool {
     let operators = text.char_indices().filter(|(at, c)| *at > 0 && matches!(c, '+' | '-' | '*' | '/' | '^' | '%')).count();
     let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.').filter(|number| !number.is_empty()).count();
     let balanced = text.matches('(').count() == text.matches(')').count();
-    // 2026-01-31 is a date.
+    // 2026-01-31 is a date, not a subtraction.
     let date = text.len() == 10 && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == matches!(at, 4 | 7));
     operators > 0 && numbers > 1 && balanced && !date
 }
@@ -129,7 +129,7 @@ fn tokens(question: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// A name with an extension, such as `docs/notes.txt`.
+/// Returns whether a token is a file name with an extension, such as `docs/notes.txt`.
 fn is_file(token: &str) -> bool {
     let Some((stem, extension)) = token.rsplit_once('.') else { return false };
     !stem.is_empty()

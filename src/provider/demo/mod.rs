@@ -1,6 +1,6 @@
-//! The offline model `demo/demo`: no key, no network, the same answer to the same question.
+//! The offline model `demo/demo`: no key, no network, the same answer to the same question. Must not know real providers.
 //!
-//! It lets a newcomer see streaming, parallel tool calls, cancelling and resuming at work, and says that it is a demonstration.
+//! Shows a newcomer streaming, parallel tool calls, cancellation and resumption, and says that it is a demonstration.
 
 mod answer;
 mod client;

@@ -1,4 +1,4 @@
-//! The kinds of statuses, codes and phrases of providers' errors, by the tables `catalog/errors.toml` and `catalog/vendors.toml`.
+//! Error kinds by status, code and phrase, from the tables `catalog/errors.toml` and `catalog/vendors.toml`.
 //!
 //! Owns the lookups. Must not know the fields of an error.
 
@@ -25,6 +25,7 @@ pub(in crate::provider) struct ErrorFacts {
     pub(in crate::provider) refused_tool: RefusedToolFacts,
     waits: Texts,
     served_over_responses: Texts,
+    loading: Texts,
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,7 +39,7 @@ struct Phrases {
     unless: Vec<String>,
 }
 
-/// The rank of phrases beside codes.
+/// The precedence of phrases relative to codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::provider) enum Rank {
@@ -63,7 +64,7 @@ struct Texts {
     texts: Vec<String>,
 }
 
-/// The forms in which a provider names a tool whose definition it refuses.
+/// The places and names by which providers identify a refused tool.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct RefusedToolFacts {
@@ -89,7 +90,7 @@ pub(in crate::provider) fn vendors() -> &'static BTreeMap<String, VendorCodes> {
     VENDORS.get()
 }
 
-/// Returns the code of an error whose form only this vendor uses.
+/// Returns the code that a vendor writes in a place of its own.
 pub(in crate::provider) fn vendor_code(vendor: &str, code: &str) -> String {
     format!("{vendor}_{code}")
 }
@@ -99,7 +100,7 @@ pub(in crate::provider) fn kind_of_status(status: u16) -> ModelErrorKind {
     known.unwrap_or(if status >= 500 { ModelErrorKind::Unavailable } else { ModelErrorKind::InvalidRequest })
 }
 
-/// Returns the kind of a code or type, in lower case. Some codes have a detail behind a point.
+/// Returns the kind of a lower-case code or type. If it is unknown, drops the part before the first dot and looks again.
 pub(in crate::provider) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
     static CODES: OnceLock<HashMap<String, ModelErrorKind>> = OnceLock::new();
     let codes = CODES.get_or_init(|| {
@@ -112,13 +113,13 @@ pub(in crate::provider) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
     codes.get(code).copied().or_else(|| kind_of_code(code.split_once('.')?.0))
 }
 
-/// Returns the kind of a code that counts only in an error without a status.
+/// Returns the kind of a code that applies only to an error without a status.
 pub(in crate::provider) fn kind_without_status(code: &str) -> Option<ModelErrorKind> {
     let mut known = error_facts().codes_without_status.iter();
     known.find(|(_, codes)| codes.iter().any(|known| known == code)).map(|(kind, _)| *kind)
 }
 
-/// Returns the kind of an error by its words. One without a status matches phrases of every status.
+/// Returns the kind of an error by its text. An error without a status matches phrases of every status.
 pub(in crate::provider) fn kind_of_words(words: &str, status: Option<u16>, rank: Rank) -> Option<ModelErrorKind> {
     let words = words.to_lowercase();
     let has = |phrases: &[String]| phrases.iter().any(|phrase| words.contains(phrase.as_str()));
@@ -129,19 +130,27 @@ pub(in crate::provider) fn kind_of_words(words: &str, status: Option<u16>, rank:
     found.map(|phrases| phrases.kind)
 }
 
-/// Returns whether a text is about reasoning that the provider does not take back.
+/// Returns whether a text says that the provider refuses reasoning in the history.
 pub(in crate::provider) fn refuses_reasoning(text: &str) -> bool {
     let text = text.to_lowercase();
     error_facts().refused_reasoning.texts.iter().any(|phrase| text.contains(phrase.as_str()))
 }
 
-/// Returns whether an error says that the model is served over Responses alone.
+/// Returns whether an error says that the model is available only over Responses.
 pub(in crate::provider) fn is_served_over_responses(error: &ModelError) -> bool {
     let facts = &error_facts().served_over_responses;
     error.status.is_some_and(|status| facts.status.contains(&status)) && facts.texts.iter().any(|text| error.message.contains(text))
 }
 
-/// Returns what follows the phrases that announce a wait, in words in lower case.
+/// Returns whether an error says that the model is being loaded.
+pub(in crate::provider) fn is_loading(error: &ModelError) -> bool {
+    let facts = &error_facts().loading;
+    let words = error.message.to_lowercase();
+    error.status.is_some_and(|status| facts.status.contains(&status))
+        && facts.texts.iter().any(|text| words.contains(text.as_str()))
+}
+
+/// Returns what follows each phrase that announces a wait ("try again in"), in lower case.
 pub(in crate::provider) fn after_wait_phrase(lower: &str) -> impl Iterator<Item = &str> {
     error_facts().waits.texts.iter().filter_map(move |before| Some(lower.split_once(before.as_str())?.1))
 }

@@ -1,6 +1,6 @@
-//! The kind of a provider's error, by the status and the typed fields of the body.
+//! Classifies a provider's error by its status and the typed fields of its body.
 //!
-//! Words decide where most providers have no code: for a request that is larger than the model's window, spent money, a blocked
+//! Phrases decide only for cases where most providers have no code: a request larger than the model's window, exhausted credit, a blocked
 //! prompt, and refused parts of a request.
 
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::provider::http::retry_after::{self, retry_after};
 use crate::support::clock::UnixMillis;
 use crate::support::redact;
 
-/// The names that a request sent. A provider's error that repeats them reveals no secret.
+/// The names in a request. They are no secrets when a provider's error repeats them.
 #[derive(Clone, Copy, Default)]
 pub(in crate::provider) struct RequestNames<'a> {
     pub model: &'a str,
     pub tools: &'a [Arc<ToolDefinition>],
 }
 
-/// Returns the error of an answer with an error status to a request that sent these names.
+/// Returns the error for an answer with an error status to a request with these names.
 pub(in crate::provider) fn from_response(
     status: StatusCode,
     headers: &HeaderMap,
@@ -34,42 +34,42 @@ pub(in crate::provider) fn from_response(
     now: UnixMillis,
     names: RequestNames<'_>,
 ) -> ModelError {
-    let mut said = ErrorBody::read(body);
+    let mut error_body = ErrorBody::read(body);
     if status.is_redirection() {
-        said.words = "the provider answered with a redirect, which is not followed: configure the final URL".to_owned();
+        error_body.message = "the provider answered with a redirect, which is not followed: configure the final URL".to_owned();
     }
-    if said.words.is_empty() {
+    if error_body.message.is_empty() {
         let reason = status.canonical_reason().unwrap_or("without a known reason");
-        said.words = format!("the provider answered with {} {reason}", status.as_u16());
+        error_body.message = format!("the provider answered with {} {reason}", status.as_u16());
     }
-    let kind = classify(Some(status.as_u16()), &said);
-    let wait = || retry_after(headers, now).or_else(|| retry_after(&said.headers, now)).or_else(|| said.wait(kind));
+    let kind = classify(Some(status.as_u16()), &error_body);
+    let wait = || retry_after(headers, now).or_else(|| retry_after(&error_body.headers, now)).or_else(|| error_body.wait(kind));
     let retry_after_ms = if kind.retryable() { wait() } else { None };
-    let refused_tool = said.refused_tool(status, names.tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
-    let refused_signed = kind == ModelErrorKind::InvalidRequest && refused_tool.is_none() && said.refuses_signed();
+    let refused_tool = error_body.refused_tool(status, names.tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
+    let refused_signed = kind == ModelErrorKind::InvalidRequest && refused_tool.is_none() && error_body.refuses_signed();
     let status = Some(status.as_u16());
-    let (words, details) = said.into_parts();
+    let (words, details) = error_body.into_parts();
     let known: Vec<&str> = std::iter::once(names.model).chain(names.tools.iter().map(|tool| tool.name.as_str())).collect();
     let message = redact::error_text_with_names(&words, &known);
     ModelError { message, status, retry_after_ms, refused_tool, refused_signed, details, ..ModelError::new(kind, "") }
 }
 
 pub(in crate::provider) fn from_event(error: &Value) -> ModelError {
-    let mut said = ErrorBody::default();
-    said.take(error, 0);
-    if said.words.is_empty() {
-        said.words = "the provider broke off with an error".to_owned();
+    let mut error_body = ErrorBody::default();
+    error_body.take(error, 0);
+    if error_body.message.is_empty() {
+        error_body.message = "the provider broke off with an error".to_owned();
     }
-    let (status, kind) = (said.status, classify(said.status, &said));
-    let retry_after_ms = said.wait(kind).filter(|_| kind.retryable());
-    let (words, details) = said.into_parts();
+    let (status, kind) = (error_body.status, classify(error_body.status, &error_body));
+    let retry_after_ms = error_body.wait(kind).filter(|_| kind.retryable());
+    let (words, details) = error_body.into_parts();
     ModelError { status, retry_after_ms, details, ..ModelError::new(kind, &words) }
 }
 
-/// Fails if an event, or a whole answer, is an error in another form: a list with it (Google), or an envelope of one gateway.
+/// Fails if an event, or a complete answer, is an error in another shape: a list that contains it (Google), or the envelope of one gateway.
 pub(in crate::provider) fn check_unannounced(data: &str) -> Result<(), ModelError> {
     let Ok(answer) = serde_json::from_str::<Value>(data) else { return Ok(()) };
-    let fails = |value: &&Value| value.as_object().is_some_and(says_failure);
+    let fails = |value: &&Value| value.as_object().is_some_and(reports_failure);
     let error = match &answer {
         Value::Array(items) => items.iter().find(|item| item.get("error").is_some() || fails(item)),
         Value::Object(_) => Some(&answer).filter(fails),
@@ -78,8 +78,8 @@ pub(in crate::provider) fn check_unannounced(data: &str) -> Result<(), ModelErro
     error.map_or(Ok(()), |error| Err(from_event(error)))
 }
 
-/// Returns whether an object reports a failure: by itself, or by words beside a code.
-fn says_failure(fields: &Map<String, Value>) -> bool {
+/// Returns whether an object reports a failure: by its fields, or by a text beside a code.
+fn reports_failure(fields: &Map<String, Value>) -> bool {
     let is_given = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
     let mut words = error_facts().fields.words.iter().filter_map(|name| fields.get(name)?.as_str());
     let has_words = words.any(|words| !words.is_empty() && !is_success(words));
@@ -87,7 +87,7 @@ fn says_failure(fields: &Map<String, Value>) -> bool {
         Some(Value::Number(code)) if name == "status" => code.as_u64().is_some_and(is_status),
         Some(Value::Number(code)) => !is_success(&code.to_string()),
         Some(Value::String(code)) => match name {
-            // Events of all kinds have a type, and many a status.
+            // Events of all kinds have a type, and many have a status.
             "type" | "status" => {
                 let code = code.to_ascii_lowercase();
                 let is_class = || ["error", "exception"].iter().any(|word| code.contains(word)) || kind_of_code(&code).is_some();
@@ -113,10 +113,10 @@ fn is_success(text: &str) -> bool {
 
 #[derive(Debug, Default)]
 struct ErrorBody {
-    words: String,
+    message: String,
     codes: Vec<String>,
-    /// Paths of the fields of the request that the error is about.
-    places: Vec<String>,
+    /// Paths of the request's fields that the error is about.
+    paths: Vec<String>,
     status: Option<u16>,
     retry_after_ms: Option<u64>,
     headers: HeaderMap,
@@ -124,18 +124,18 @@ struct ErrorBody {
 
 impl ErrorBody {
     fn read(body: &[u8]) -> Self {
-        let mut said = Self::default();
+        let mut error_body = Self::default();
         match serde_json::from_slice::<Value>(body) {
-            Ok(value) => said.take(&value, 0),
+            Ok(value) => error_body.take(&value, 0),
             // A page of HTML must not reach a log or a history; a line of text may.
             Err(_) => {
                 let text = String::from_utf8_lossy(body);
                 if !text.trim_start().starts_with('<') {
-                    said.words = text.into_owned();
+                    error_body.message = text.into_owned();
                 }
             }
         }
-        said
+        error_body
     }
 
     fn refused_tool(&self, status: StatusCode, tools: &[Arc<ToolDefinition>]) -> Option<String> {
@@ -143,16 +143,16 @@ impl ErrorBody {
         if is_of_the_answer || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
             return None;
         }
-        refused_tool(self.places.iter().map(String::as_str).chain([self.words.as_str()]), tools)
+        refused_tool(self.paths.iter().map(String::as_str).chain([self.message.as_str()]), tools)
     }
 
-    /// Returns whether the provider refuses reasoning: signed or encrypted for others, or of an item that it does not have.
+    /// Returns whether the provider refuses reasoning that another account or model signed or encrypted, or an item that it does not have.
     fn refuses_signed(&self) -> bool {
-        let all = self.codes.iter().chain(&self.places).chain([&self.words]);
+        let all = self.codes.iter().chain(&self.paths).chain([&self.message]);
         all.into_iter().any(|text| refuses_reasoning(text))
     }
 
-    /// Reads an error object: at the top, below another field, in a list, or in the first choice. The innermost code is exact.
+    /// Reads an error object: at the top, below another field, in a list, or in the first choice. The innermost code is the most exact.
     fn take(&mut self, value: &Value, depth: u8) {
         if depth > 4 {
             return;
@@ -164,17 +164,17 @@ impl ErrorBody {
                 }
                 let inner = ["error", "errors", "detail", "choices", "innererror", "inner_error"];
                 let inner = inner.into_iter().filter_map(|name| fields.get(name));
-                // Mistral's words may be a list of complaints.
+                // Mistral's message may be a list of errors.
                 let complaints = fields.get("message").filter(|message| message.is_object() || message.is_array());
                 inner.chain(complaints).for_each(|value| self.take(value, depth + 1));
                 let words = error_facts().fields.words.iter().filter_map(|name| fields.get(name)?.as_str());
                 words.for_each(|text| self.add_words(text));
-                self.places.extend(fields.get("param").and_then(Value::as_str).map(str::to_owned));
-                // Pydantic's way: `["body", "tools", 2, "function", "parameters"]`.
+                self.paths.extend(fields.get("param").and_then(Value::as_str).map(str::to_owned));
+                // Pydantic's path: `["body", "tools", 2, "function", "parameters"]`.
                 if let Some(path) = fields.get("loc").and_then(Value::as_array) {
                     let names: Vec<String> =
                         path.iter().map(|step| step.as_str().map_or_else(|| step.to_string(), str::to_owned)).collect();
-                    self.places.push(names.join("."));
+                    self.paths.push(names.join("."));
                 }
                 for detail in fields.get("details").and_then(Value::as_array).into_iter().flatten() {
                     self.take_detail(detail);
@@ -182,7 +182,7 @@ impl ErrorBody {
                 let has = |name: &str| fields.contains_key(name);
                 for name in &error_facts().fields.codes {
                     match fields.get(name) {
-                        // Forms that one vendor alone uses say whose number it is.
+                        // A number in a shape that only one vendor uses is that vendor's code.
                         Some(Value::Number(number))
                             if name == "error_code" && has("error_msg") && number.as_u64().is_none_or(|code| !is_status(code)) =>
                         {
@@ -214,9 +214,9 @@ impl ErrorBody {
             self.retry_after_ms = retry_after::duration(delay, 1_000.0);
         }
         for violation in detail.get("fieldViolations").and_then(Value::as_array).into_iter().flatten() {
-            self.places.extend(violation.get("field").and_then(Value::as_str).map(str::to_owned));
+            self.paths.extend(violation.get("field").and_then(Value::as_str).map(str::to_owned));
         }
-        // The name of a limit contains its period. A daily limit is not worth waiting for.
+        // The name of a limit contains its period. A wait for a daily limit would be too long.
         let mut limits = detail.get("violations").and_then(Value::as_array).into_iter().flatten();
         if limits.any(|limit| limit.get("quotaId").and_then(Value::as_str).is_some_and(|id| id.contains("PerDay"))) {
             self.codes.insert(0, "quota_of_the_day".to_owned());
@@ -231,14 +231,14 @@ impl ErrorBody {
         }
     }
 
-    /// Reads `OpenRouter`'s metadata: the upstream provider's error, the reason of a blocked prompt, and the wait.
-    fn take_metadata(&mut self, metadata: &Value, said: &str, depth: u8) {
+    /// Reads OpenRouter's metadata: the upstream provider's error, the reason of a blocked prompt, and the wait.
+    fn take_metadata(&mut self, metadata: &Value, error_body: &str, depth: u8) {
         if let Some(raw) = metadata.get("raw").and_then(Value::as_str) {
-            self.places.push(raw.to_owned());
+            self.paths.push(raw.to_owned());
             match serde_json::from_str::<Value>(raw) {
                 Ok(inner @ (Value::Object(_) | Value::Array(_))) => self.take(&inner, depth + 1),
                 Ok(_) | Err(_) if raw.trim_start().starts_with('<') => {}
-                Ok(_) | Err(_) if said.is_empty() || said == "Provider returned error" => self.add_words(raw),
+                Ok(_) | Err(_) if error_body.is_empty() || error_body == "Provider returned error" => self.add_words(raw),
                 Ok(_) | Err(_) => {}
             }
         }
@@ -254,37 +254,37 @@ impl ErrorBody {
     }
 
     fn wait(&self, kind: ModelErrorKind) -> Option<u64> {
-        let in_words = || retry_after::in_words(&self.words).filter(|_| kind == ModelErrorKind::RateLimit);
+        let in_words = || retry_after::in_words(&self.message).filter(|_| kind == ModelErrorKind::RateLimit);
         self.retry_after_ms.or_else(in_words)
     }
 
-    /// Returns the words and the details. Names of fields in the words become details, because the redaction takes them for keys.
+    /// Returns the text and the details. Field names in the text become details, because the redaction would treat them as keys.
     fn into_parts(self) -> (String, Option<Box<ErrorDetails>>) {
         const MOST_FIELDS: usize = 16;
         let has_index = |word: &&str| word.contains('.') || word.contains('[');
-        let named = self.words.split_whitespace().filter(has_index).filter(|word| word.bytes().any(|byte| byte.is_ascii_digit()));
-        let mut fields = self.places;
+        let named = self.message.split_whitespace().filter(has_index).filter(|word| word.bytes().any(|byte| byte.is_ascii_digit()));
+        let mut fields = self.paths;
         fields.extend(named.take(MOST_FIELDS).map(str::to_owned));
         let details = ErrorDetails { codes: self.codes, fields };
         let is_given = details != ErrorDetails::default();
-        (self.words, is_given.then(|| Box::new(details)))
+        (self.message, is_given.then(|| Box::new(details)))
     }
 
     fn add_words(&mut self, text: &str) {
-        if self.words.is_empty() {
-            self.words = text.to_owned();
+        if self.message.is_empty() {
+            self.message = text.to_owned();
         }
     }
 }
 
-/// Returns the refused tool of a request by these texts: paths of fields, then words. Of several, the first.
+/// Returns the refused tool of a request by these texts: paths of fields, then messages. The first match wins.
 fn refused_tool<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[Arc<ToolDefinition>]) -> Option<String> {
     let at = |index: usize| tools.get(index).map(|tool| tool.name.clone());
-    texts.clone().find_map(index_in).and_then(at).or_else(|| texts.clone().find_map(|text| name_in(text, tools)))
+    texts.clone().find_map(tool_index_in).and_then(at).or_else(|| texts.clone().find_map(|text| name_in(text, tools)))
 }
 
-/// Finds the index in `tools[2].function.parameters`, `tools.2.custom.input_schema`, `tools[0].function_declarations[2].name`.
-fn index_in(text: &str) -> Option<usize> {
+/// Returns the index in `tools[2].function.parameters`, `tools.2.custom.input_schema`, `tools[0].function_declarations[2].name`.
+fn tool_index_in(text: &str) -> Option<usize> {
     error_facts()
         .refused_tool
         .lists
@@ -304,33 +304,33 @@ fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
 }
 
 fn name_in(text: &str, tools: &[Arc<ToolDefinition>]) -> Option<String> {
-    // Has the byte positions of the text, because only ASCII letters change.
+    // Lower case keeps the byte positions, because only ASCII letters change.
     let lower = text.to_ascii_lowercase();
     error_facts().refused_tool.names.iter().find_map(|[before, after]| {
         lower.match_indices(before.as_str()).find_map(|(at, _)| {
             let from = at + before.len();
             let length = lower.get(from..)?.find(after.as_str())?;
             let name = text.get(from..from + length)?;
-            // Gemini's names may have an underscore before ours.
+            // Gemini may add an underscore before the name.
             let is_named = |tool: &&Arc<ToolDefinition>| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());
             tools.iter().find(is_named).map(|tool| tool.name.clone())
         })
     })
 }
 
-fn classify(status: Option<u16>, said: &ErrorBody) -> ModelErrorKind {
-    let kinds = || said.codes.iter().filter_map(|code| kind_of_code(code));
-    if let Some(kind) = kind_of_words(&said.words, status, Rank::First) {
+fn classify(status: Option<u16>, error_body: &ErrorBody) -> ModelErrorKind {
+    let kinds = || error_body.codes.iter().filter_map(|code| kind_of_code(code));
+    if let Some(kind) = kind_of_words(&error_body.message, status, Rank::First) {
         return kind;
     }
-    // A code that says more than the status: the same 400 may be a full window or a refused key.
+    // A code can be more specific than the status: the same 400 may be a full window or a refused key.
     if let Some(kind) = kinds().find(|kind| is_specific(*kind)) {
         return kind;
     }
-    if let Some(kind) = kind_of_words(&said.words, status, Rank::Last) {
+    if let Some(kind) = kind_of_words(&error_body.message, status, Rank::Last) {
         return kind;
     }
-    let without_status = || said.codes.iter().find_map(|code| kind_without_status(code));
+    let without_status = || error_body.codes.iter().find_map(|code| kind_without_status(code));
     status.map(kind_of_status).or_else(without_status).or_else(|| kinds().next()).unwrap_or(ModelErrorKind::Unavailable)
 }
 
@@ -353,7 +353,7 @@ mod tests {
         )
     }
 
-    // L-43: the words of each provider, as they were reported.
+    // L-43: the text of each provider, as it was reported.
     #[rstest]
     #[case::openai(r#"{"error":{"message":"Invalid schema for function 'renamed': In context=(), object schema missing properties.","type":"invalid_request_error","param":"tools[1].function.parameters","code":"invalid_function_parameters"}}"#, Some("one"))]
     #[case::responses(r#"{"error":{"message":"Invalid schema for function 'one': x","type":"invalid_request_error","param":"tools[1].parameters","code":"invalid_function_parameters"}}"#, Some("one"))]
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[rstest]
-    // L-17: a 429 that waiting does not cure.
+    // L-17: a 429 that no wait resolves.
     #[case(
         429,
         r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
@@ -435,7 +435,7 @@ mod tests {
     )]
     #[case(429, r#"[{"error":{"code":429,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"RESOURCE_EXHAUSTED"}}]"#, ModelErrorKind::ContextOverflow)]
     #[case(429, r#"{"error":{"message":"Request too large: tokens per minute, the input exceeds the maximum number of tokens","type":"tokens"}}"#, ModelErrorKind::RateLimit)]
-    // The same in the words of those who have no code for it.
+    // The same errors in the texts of providers without a code for them.
     #[case(400, r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 210000 tokens > 200000 maximum\"}}","provider_name":"Anthropic"}}}"#, ModelErrorKind::ContextOverflow)]
     #[case(400, r#"{"object":"error","message":"The decoder prompt (length 8357) is longer than the maximum model length of 8192","type":"BadRequestError","code":400}"#, ModelErrorKind::ContextOverflow)]
     #[case(
@@ -485,7 +485,7 @@ mod tests {
     #[case(403, r#"{"error":{"code":403,"message":"Your input was flagged","metadata":{"reasons":["violence"],"flagged_input":"x","provider_name":"OpenAI"}}}"#, ModelErrorKind::ContentFilter)]
     #[case(403, r#"{"code":"The caller does not have permission to execute the specified operation","error":"Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"}"#, ModelErrorKind::ContentFilter)]
     #[case(400, r#"{"error":{"code":"data_inspection_failed","type":"data_inspection_failed","message":"Input data may contain inappropriate content."}}"#, ModelErrorKind::ContentFilter)]
-    // Numbers that mean something at another vendor only.
+    // Numbers that have a meaning at another vendor only.
     #[case(400, r#"{"error":{"code":"1301","message":"unsafe"}}"#, ModelErrorKind::InvalidRequest)]
     #[case(500, r#"{"error":{"code":1113,"message":"x"}}"#, ModelErrorKind::Unavailable)]
     #[case(400, r#"{"error_code":336103,"message":"x"}"#, ModelErrorKind::InvalidRequest)]
@@ -524,7 +524,7 @@ mod tests {
         assert!(!error.message.contains("<h") && !error.message.is_empty());
     }
 
-    // The words of each provider, as they were reported.
+    // The text of each provider, as it was reported.
     #[rstest]
     #[case::openai(r#"{"error":{"message":"The encrypted content gAAA could not be verified. Reason: Encrypted content organization_id did not match the target organization.","type":"invalid_request_error","param":null,"code":"invalid_encrypted_content"}}"#, true)]
     #[case::item(r#"{"error":{"message":"Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.","type":"invalid_request_error","param":"input","code":null}}"#, true)]
@@ -546,12 +546,12 @@ mod tests {
         r#"{"error":{"message":"prompt is too long: the signature and all","code":"context_length_exceeded"}}"#,
         false
     )]
-    fn what_somebody_else_has_signed(#[case] body: &str, #[case] refused_signed: bool) {
+    fn foreign_signature_is_recognised(#[case] body: &str, #[case] refused_signed: bool) {
         let error = refused(400, body);
         assert_eq!(error.refused_signed, refused_signed, "{error}");
     }
 
-    // What Google says of its limits, and of a key.
+    // Google's texts about its limits, and about a key.
     #[rstest]
     #[case::per_day(429, "GenerateRequestsPerDayPerProjectPerModel-FreeTier", None, ModelErrorKind::Quota)]
     #[case::per_minute(429, "GenerateRequestsPerMinutePerProjectPerModel", Some(3_500), ModelErrorKind::RateLimit)]
@@ -599,7 +599,7 @@ mod tests {
         assert_eq!((error.kind, error.status, error.message.as_str()), (kind, status, "x"));
     }
 
-    // L-01: what has the form of no error, and is one.
+    // L-01: errors that do not have the shape of an error.
     #[rstest]
     #[case(r#"[{"x":1},{"error":{"code":503,"message":"x"}}]"#, Some(ModelErrorKind::Overloaded))]
     #[case(r#"[{"code":401,"msg":"x"}]"#, Some(ModelErrorKind::Auth))]
@@ -634,7 +634,7 @@ mod tests {
         assert_eq!(refused(Value::Null), "Provider returned error");
     }
 
-    // L-43: Mistral complains in a list.
+    // L-43: Mistral sends a list of errors.
     #[test]
     fn words_may_be_a_list_of_complaints() {
         let body = r#"{"object":"error","message":{"detail":[{"type":"x","loc":["body","tools",1,"function","parameters"],"msg":"Input should be a valid dictionary"}]},"type":"invalid_request_error","code":null}"#;
@@ -650,7 +650,7 @@ mod tests {
         let within = |words: &str| from_event(&serde_json::json!({"message": words, "code": "rate_limit_exceeded"})).retry_after_ms;
         assert_eq!(within("Rate limit reached. Please try again in 1m2.5s."), Some(62_500));
         assert_eq!(within("Rate limit reached."), None);
-        // Moments within an answer are not compared with the clock.
+        // Points in time inside an answer are not compared with the clock.
         assert_eq!(from_event(&serde_json::from_str::<Value>(body).unwrap()).retry_after_ms, None);
     }
 

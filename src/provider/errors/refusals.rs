@@ -1,17 +1,19 @@
-//! Recognises refusals of a part of the request, by the table `catalog/refusals.toml`.
+//! Recognises refusals of a part, an ability or a field of the request, by the table `catalog/refusals.toml`.
 
-use serde::Deserialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::catalog::table::Table;
 
 /// A kind of part that a provider may refuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::provider) enum PartKind {
-    /// An image, of the user or of a tool.
+    /// An image of the user or of a tool.
     Image,
-    /// Such as a PDF.
+    /// A document, such as a PDF.
     Document,
     Audio,
     Video,
@@ -19,23 +21,62 @@ pub(in crate::provider) enum PartKind {
     ToolImage,
 }
 
+impl PartKind {
+    /// Returns the word for a part in notes, its plural there, and the change of requests without such parts.
+    pub(in crate::provider) fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Image => ["image", "images", "images_left_out"],
+            Self::Document => ["file", "documents", "documents_left_out"],
+            Self::Audio => ["audio", "audio", "audio_left_out"],
+            Self::Video => ["video", "videos", "videos_left_out"],
+            Self::ToolImage => ["image", "images in tool results", "tool_images_left_out"],
+        }
+    }
+}
+
 /// The cause of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::provider) enum Meaning {
-    /// The model takes no parts of this kind.
+    /// The model accepts no parts of this kind.
     Unsupported,
-    /// The provider cannot read this one.
+    /// The provider cannot read this part.
     Broken,
-    /// The provider cannot load this one from its URL.
+    /// The provider cannot download this part from its URL.
     Unreachable,
-    /// The model takes fewer of them.
+    /// The model accepts fewer parts of this kind.
     TooMany,
 }
 
-/// A recognised refusal.
+/// An ability that a model lacks, or a need that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::provider) enum Ability {
+    /// Answers to messages.
+    Chat,
+    Tools,
+    /// As many tools; the text may say how many it takes.
+    ManyTools,
+    SystemRole,
+    Streaming,
+    /// A schema for the answer.
+    OutputSchema,
+    /// As many tokens of output; the text may say how many it gives.
+    LongOutput,
+    LookAround,
+    /// A keyword of JSON Schema, which the text quotes.
+    SchemaKeyword,
+    /// Messages without the reasoning that belongs to them.
+    MissingReasoning,
+    /// Calls in the history of a request without tools.
+    UndeclaredTools,
+    /// The content `null` of messages that have calls alone.
+    NullContent,
+}
+
+/// A recognised refusal of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::provider) struct Refusal {
+pub(in crate::provider) struct PartRefusal {
     pub(in crate::provider) part: PartKind,
     pub(in crate::provider) meaning: Meaning,
 }
@@ -43,8 +84,9 @@ pub(in crate::provider) struct Refusal {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    part: PartKind,
-    means: Meaning,
+    part: Option<PartKind>,
+    means: Option<Meaning>,
+    lacks: Option<Ability>,
     #[serde(default)]
     status: Vec<u16>,
     #[serde(default)]
@@ -61,6 +103,35 @@ struct Rule {
 #[serde(deny_unknown_fields)]
 struct Rules {
     refusal: Vec<Rule>,
+    field: FieldRules,
+}
+
+/// The refusals of a field of the body.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::provider) struct FieldRules {
+    status: Vec<u16>,
+    codes: Vec<String>,
+    texts: Vec<String>,
+    /// Fields that no request goes without, by dialect; `all` for every dialect.
+    needed: BTreeMap<String, Vec<String>>,
+    /// Other names of fields, by dialect.
+    renamed: BTreeMap<String, BTreeMap<String, String>>,
+    /// Fields whose refusal is that of an ability.
+    pub(in crate::provider) abilities: BTreeMap<String, Ability>,
+    /// Keywords of JSON Schema that may be left out.
+    pub(in crate::provider) keywords: Vec<String>,
+}
+
+impl FieldRules {
+    pub(in crate::provider) fn is_needed(&self, dialect: &str, path: &str) -> bool {
+        let needed = ["all", dialect].into_iter().filter_map(|dialect| self.needed.get(dialect)).flatten();
+        needed.into_iter().any(|needed| needed == path.split('.').next().unwrap_or_default())
+    }
+
+    pub(in crate::provider) fn other_name(&self, dialect: &str, path: &str) -> Option<&str> {
+        self.renamed.get(dialect)?.get(path).map(String::as_str)
+    }
 }
 
 static RULES: Table<Rules> = Table::new("refusals", include_str!("../catalog/refusals.toml"));
@@ -73,7 +144,7 @@ impl Rule {
             return true;
         }
         let is_moderated = error.kind == ModelErrorKind::ContentFilter;
-        // An error within an answer often has no status.
+        // An error inside an answer often has no status.
         let has_status = self.status.is_empty() || error.status.is_none_or(|status| self.status.contains(&status));
         let says_any = |phrases: &[String]| phrases.iter().any(|phrase| words.contains(phrase.as_str()));
         let is_about = || {
@@ -88,8 +159,8 @@ impl Rule {
     }
 }
 
-/// Returns the refusals of parts that an error may be, the likeliest first.
-pub(in crate::provider) fn find(error: &ModelError) -> Vec<Refusal> {
+/// Returns whether an error may say that a part of the request is not taken.
+fn may_be_refusal(error: &ModelError) -> bool {
     let may_be = match error.kind {
         ModelErrorKind::InvalidRequest
         | ModelErrorKind::Unavailable
@@ -105,12 +176,33 @@ pub(in crate::provider) fn find(error: &ModelError) -> Vec<Refusal> {
         | ModelErrorKind::IncompleteStream
         | ModelErrorKind::EmptyResponse => false,
     };
-    if !may_be || error.not_asked {
-        return Vec::new();
-    }
+    may_be && !error.request_not_sent
+}
+
+fn matching(error: &ModelError) -> impl Iterator<Item = &'static Rule> {
     let words = error.message.to_lowercase();
-    let matching = RULES.get().refusal.iter().filter(|rule| rule.matches(error, &words));
-    matching.map(|rule| Refusal { part: rule.part, meaning: rule.means }).collect()
+    let rules = RULES.get().refusal.iter().filter(move |rule| rule.matches(error, &words));
+    rules.filter(|_| may_be_refusal(error))
+}
+
+/// Returns the refusals of parts that an error may be, the likeliest first.
+pub(in crate::provider) fn parts(error: &ModelError) -> Vec<PartRefusal> {
+    matching(error).filter_map(|rule| Some(PartRefusal { part: rule.part?, meaning: rule.means? })).collect()
+}
+
+/// Returns the abilities that an error may be about, the likeliest first.
+pub(in crate::provider) fn abilities(error: &ModelError) -> Vec<Ability> {
+    matching(error).filter_map(|rule| rule.lacks).collect()
+}
+
+/// Returns the rules for fields, if the error may be about a field of the body.
+pub(in crate::provider) fn field_rules(error: &ModelError) -> Option<&'static FieldRules> {
+    let rules = &RULES.get().field;
+    let words = error.message.to_lowercase();
+    let codes = error.details.as_deref().map(|details| details.codes.as_slice()).unwrap_or_default();
+    let says = codes.iter().any(|code| rules.codes.contains(code)) || rules.texts.iter().any(|text| words.contains(text.as_str()));
+    let has_status = error.status.is_none_or(|status| rules.status.contains(&status));
+    (may_be_refusal(error) && has_status && says).then_some(rules)
 }
 
 #[cfg(test)]
@@ -129,24 +221,28 @@ mod tests {
             let found = |status: Option<u16>, words: &str, code: &str| {
                 let details = ErrorDetails { codes: vec![code.to_owned()], fields: rule.fields.iter().take(1).cloned().collect() };
                 let error = ModelError::new(ModelErrorKind::InvalidRequest, words);
-                find(&ModelError { status, details: Some(Box::new(details)), ..error })
+                let error = ModelError { status, details: Some(Box::new(details)), ..error };
+                match (rule.part.zip(rule.means), rule.lacks) {
+                    (Some((part, meaning)), None) => parts(&error).contains(&PartRefusal { part, meaning }),
+                    (None, Some(ability)) => abilities(&error).contains(&ability),
+                    (Some(_), Some(_)) | (None, None) => panic!("{rule:?}: a part and its meaning, or an ability"),
+                }
             };
-            let expected = Refusal { part: rule.part, meaning: rule.means };
             for code in &rule.codes {
-                assert!(found(None, "", code).contains(&expected), "{code}");
+                assert!(found(None, "", code), "{code}");
             }
             for text in &rule.texts {
                 let words = rule.with.first().map_or_else(|| text.clone(), |with| format!("{text} {with}"));
                 for status in &rule.status {
-                    assert!(found(Some(*status), &words, "").contains(&expected), "{words}");
+                    assert!(found(Some(*status), &words, ""), "{words}");
                 }
-                assert!(found(None, &words, "").contains(&expected), "{words}");
+                assert!(found(None, &words, ""), "{words}");
             }
         }
     }
 
-    fn first(error: &ModelError) -> Option<Refusal> {
-        find(error).first().copied()
+    fn first(error: &ModelError) -> Option<PartRefusal> {
+        parts(error).first().copied()
     }
 
     fn refused(status: u16, words: &str) -> Option<(PartKind, Meaning)> {

@@ -1,4 +1,4 @@
-//! Removes the secrets that we send from a provider's error messages, by value instead of by form.
+//! Redacts the secrets of a request in a provider's error messages, by value instead of by pattern.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;
@@ -6,15 +6,15 @@ use reqwest::header::HeaderMap;
 use crate::domain::model::ModelError;
 use crate::support::redact::{MAX_ERROR_BYTES, REDACTED, names_secret};
 
-/// A shorter value is no secret, and a part of many words.
+/// A shorter value is no secret, and occurs inside many words.
 const SHORTEST: usize = 4;
-/// A shorter secret is only replaced as a whole word: local servers take keys such as `test`.
+/// A shorter secret is redacted only as a complete word: local servers accept keys such as `test`.
 const SHORTEST_WITHIN: usize = 8;
 
-/// The secrets of one endpoint. Without `Debug`, so that no log shows them.
+/// The secrets of one endpoint. Has no `Debug`, so that no log shows them.
 #[derive(Clone, Default)]
 pub(in crate::provider) struct Secrets {
-    /// The longest first: one may be a part of another.
+    /// Longest first, because one may be a part of another.
     values: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ impl Secrets {
     pub(in crate::provider) fn of(url: &str, headers: &HeaderMap) -> Self {
         let mut values = Vec::new();
         for value in headers.values().filter(|value| value.is_sensitive()).filter_map(|value| value.to_str().ok()) {
-            // Without its scheme, too.
+            // The value without its scheme, too.
             values
                 .extend([Some(value), value.split_once(' ').map(|(_, rest)| rest.trim())].into_iter().flatten().map(str::to_owned));
         }
@@ -41,13 +41,13 @@ impl Secrets {
         Self { values }
     }
 
-    pub(in crate::provider) fn hide(&self, mut error: ModelError) -> ModelError {
+    pub(in crate::provider) fn redact(&self, mut error: ModelError) -> ModelError {
         let was_cut = error.message.len() + 4 > MAX_ERROR_BYTES;
         for secret in &self.values {
             if error.message.contains(secret.as_str()) {
                 error.message = without(&error.message, secret);
             }
-            // A long message was cut, perhaps within a secret.
+            // A long message was cut, perhaps inside a secret.
             let half = (SHORTEST..secret.len()).rev().find_map(|end| error.message.strip_suffix(secret.get(..end)?));
             if let Some(before) = half.filter(|_| was_cut) {
                 error.message = format!("{before}{REDACTED}");
@@ -89,11 +89,11 @@ mod tests {
     }
 
     fn hidden(secrets: &Secrets, words: &str) -> String {
-        secrets.hide(ModelError::new(ModelErrorKind::Auth, words)).message
+        secrets.redact(ModelError::new(ModelErrorKind::Auth, words)).message
     }
 
     #[test]
-    fn what_we_sent_is_not_shown() {
+    fn sent_secret_is_not_quoted_in_errors() {
         let known = secrets(
             "https://me:pass-word@host/v1?api_key=in-the-url&api-version=2024-10-21",
             &[("authorization", "Bearer token-abc123"), ("x-team", "acme-prod-secret"), ("x-short", "test"), ("x-flag", "1")],

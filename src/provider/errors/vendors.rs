@@ -1,22 +1,22 @@
-//! The error codes that only one vendor has.
+//! Error codes that only one vendor uses.
 
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::errors::facts::{VendorCodes, is_specific, vendors};
 use crate::provider::http::endpoint::host;
 
-/// The vendor behind an endpoint, if it is one that has error codes of its own.
+/// The vendor of an endpoint, if it has error codes of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Vendor(Option<&'static VendorCodes>);
 
 impl Vendor {
-    /// Finds the vendor of a base URL by its host.
+    /// Returns the vendor of a base URL, by its host.
     pub fn at(base_url: &str) -> Self {
         let Some(host) = host(base_url) else { return Self(None) };
         let is_below = |own: &String| host.strip_suffix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         Self(vendors().values().find(|vendor| vendor.hosts.iter().any(is_below)))
     }
 
-    /// Finds the vendor of a provider by its name, which wins over the host: a gateway may stand before the vendor.
+    /// Returns the vendor of a provider by its name, which takes precedence over the host: the host may be a gateway.
     pub fn named(self, provider: &str) -> Self {
         Self(vendors().values().find(|vendor| vendor.providers.iter().any(|name| name == provider)).or(self.0))
     }

@@ -1,4 +1,4 @@
-//! Writes messages as contents. Owns the form in which signatures are kept between an answer and the next request.
+//! Writes messages as Gemini contents. Owns the stored representation of signatures between an answer and the next request.
 
 use std::borrow::Cow;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::models::Traits;
 use crate::domain::conversation::message::{FilePart, Message, Part, Role, SentContent};
-use crate::provider::request::compose::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
+use crate::provider::request::shared_parts::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
 use crate::support::text;
 
-/// Stands for the signature of a call that another model made. New models require one:
+/// Replaces the signature of a call that another model made. New models require one:
 /// <https://ai.google.dev/gemini-api/docs/thought-signatures#faqs>.
 const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// The part with a signature outside of calls. One shown text may have come in several parts, so its length is kept.
+/// A part with a signature that belongs to no call. One text may have arrived in several parts, so the length of the signed part is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SignedPart {
     pub(super) is_thought: bool,
@@ -101,11 +101,11 @@ pub(super) fn wire_name(name: &str) -> Cow<'_, str> {
 
 pub(super) fn contents<'a>(messages: &'a [Message], traits: Traits) -> Vec<Content<'a>> {
     let mut ids = CallIds::default();
-    // The provider does not check signatures of calls before the last user message.
+    // The provider checks signatures of calls only after the last user message.
     let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
     let content = |(at, message): (usize, &'a Message)| {
         let (role, parts) = match message.role {
-            Role::User => ("user", message.parts.iter().filter_map(said).collect()),
+            Role::User => ("user", message.parts.iter().filter_map(model_part).collect()),
             Role::Assistant => ("model", answered(message, traits.wants_signatures && at > turn, &mut ids)),
             Role::Tool => ("user", results(message, &ids)),
         };
@@ -114,12 +114,12 @@ pub(super) fn contents<'a>(messages: &'a [Message], traits: Traits) -> Vec<Conte
     messages.iter().enumerate().filter_map(content).collect()
 }
 
-fn said(part: &Part) -> Option<WirePart<'_>> {
+fn model_part(part: &Part) -> Option<WirePart<'_>> {
     match part {
         Part::Text(text) => (!text.text.is_empty()).then(|| WirePart::text(text.text.as_str())),
         Part::Image(image) => Some(file("image", image)),
         Part::File(document) => Some(file("file", document)),
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
     }
 }
 
@@ -141,10 +141,10 @@ fn answered<'a>(message: &'a Message, signs: bool, ids: &mut CallIds<'a>) -> Vec
     for part in &message.parts {
         match part {
             Part::Text(text) => wire.extend((!text.text.is_empty()).then(|| WirePart::text(text.text.as_str()))),
-            // Thoughts without a signature are useless to the model.
+            // The model cannot use reasoning without a signature.
             Part::Reasoning(reasoning) => match reasoning.raw.as_ref().and_then(SignedPart::of) {
                 Some((SignedPart { is_thought: true, bytes }, signature)) => {
-                    let signed = tail(&reasoning.text, bytes).1;
+                    let signed = split_tail(&reasoning.text, bytes).1;
                     wire.push(WirePart { thought: true, thought_signature: Some(signature), ..WirePart::text(signed) });
                 }
                 Some((SignedPart { is_thought: false, bytes }, signature)) => sign_text(&mut wire, bytes, signature),
@@ -152,19 +152,20 @@ fn answered<'a>(message: &'a Message, signs: bool, ids: &mut CallIds<'a>) -> Vec
             },
             Part::ToolCall(call) => {
                 let own = call.raw.as_ref().and_then(|raw| raw.get("thoughtSignature")?.as_str());
-                // The first of parallel calls has the signature for all of them.
+                // The first of parallel calls carries the signature for all of them.
                 let signature = own.or(needs_signature.then_some(FOREIGN_SIGNATURE));
-                let function_call = FunctionCall { id: ids.own(call), name: wire_name(&call.name), args: arguments_object(call) };
+                let function_call =
+                    FunctionCall { id: ids.provider_id(call), name: wire_name(&call.name), args: arguments_object(call) };
                 needs_signature = false;
                 wire.push(WirePart { function_call: Some(function_call), thought_signature: signature, ..WirePart::default() });
             }
-            Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
         }
     }
     wire
 }
 
-/// Puts a signature on the end of the text before it, or on an empty part if it stood on one.
+/// Adds a signature to the end of the preceding text, or to an empty part if it belongs to one.
 fn sign_text<'a>(wire: &mut Vec<WirePart<'a>>, bytes: usize, signature: &'a str) {
     let whole = match wire.last_mut() {
         Some(WirePart { text: Some(Cow::Borrowed(text)), thought_signature: None, .. }) if bytes > 0 => *text,
@@ -174,23 +175,23 @@ fn sign_text<'a>(wire: &mut Vec<WirePart<'a>>, bytes: usize, signature: &'a str)
         }
     };
     wire.pop();
-    let (before, signed) = tail(whole, bytes);
+    let (before, signed) = split_tail(whole, bytes);
     wire.extend((!before.is_empty()).then(|| WirePart::text(before)));
     wire.push(WirePart { thought_signature: Some(signature), ..WirePart::text(signed) });
 }
 
-/// Splits off the last bytes of a text. They are all of it, if it is not longer or would break within a character.
-fn tail(text: &str, bytes: usize) -> (&str, &str) {
+/// Splits off the last bytes of a text; all of it if the text is not longer, or the split would be inside a character.
+fn split_tail(text: &str, bytes: usize) -> (&str, &str) {
     text.len().checked_sub(bytes).and_then(|at| text.split_at_checked(at)).unwrap_or(("", text))
 }
 
-/// Writes the results, each for its call, and behind them their images.
+/// Writes the results, each for its call, followed by their images.
 fn results<'a>(message: &'a Message, ids: &CallIds<'a>) -> Vec<WirePart<'a>> {
     let (mut wire, mut pictures) = (Vec::with_capacity(message.parts.len()), Vec::new());
     for result in tool_results(message) {
         let output = result_text(result, |_| "[image, see below]".to_owned());
         let response = json!({ if result.is_error { "error" } else { "output" }: output });
-        let function_response = FunctionResponse { id: ids.own_of(result), name: wire_name(&result.name), response };
+        let function_response = FunctionResponse { id: ids.provider_id_of_result(result), name: wire_name(&result.name), response };
         wire.push(WirePart { function_response: Some(function_response), ..WirePart::default() });
         pictures.extend(result.content.iter().filter_map(|content| match content.as_sent() {
             SentContent::Text(_) => None,

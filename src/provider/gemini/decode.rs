@@ -1,4 +1,4 @@
-//! Turns the chunks of a stream, or a whole answer, into deltas.
+//! Converts the chunks of a stream, or a complete answer, into deltas.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::provider::stream::{AnswerAssembler, AnswerDecoder, StopReasons, Strea
 
 #[derive(Debug)]
 pub(super) struct GenerateContentAdapter {
-    /// The tools with another name in this dialect: that name, and ours.
+    /// The tools with another name in this dialect: that name, and the original.
     renamed: Vec<(String, String)>,
-    /// The last call, while its arguments come in pieces.
+    /// The last call, while its arguments arrive in pieces.
     open: Option<Partial>,
     figures: Figures,
 }
@@ -36,25 +36,25 @@ impl StreamAdapter for GenerateContentAdapter {
     const STOP_REASONS: StopReasons = StopReasons::WithEveryEvent;
 
     fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        // A gateway that drops `alt=sse` sends the list of all chunks.
-        let chunks = serde_json::from_str::<Chunks<'_>>(json).map_err(|error| answer.no_event(json, &error.to_string()))?;
-        if chunks.0.iter().all(Chunk::says_nothing) {
+        // A gateway that drops `alt=sse` sends a list of all chunks.
+        let chunks = serde_json::from_str::<Chunks<'_>>(json).map_err(|error| answer.frame_failure(json, &error.to_string()))?;
+        if chunks.0.iter().all(Chunk::is_empty) {
             return failure::check_unannounced(json);
         }
         chunks.0.into_iter().try_for_each(|chunk| self.chunk(chunk, answer))
     }
 
-    /// Ignores the mark: this dialect has none, and those of gateways add nothing to the reason to stop.
+    /// Ignores the end mark. This dialect has none, and a gateway's mark adds no information to the stop reason.
     fn end_mark(&mut self, _answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         Ok(())
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
         answer.add_figures(self.figures);
-        let finish = answer.finish.ok_or_else(|| incomplete("the answer ended before the model said why it stopped"))?;
-        // A cut call is never carried out.
+        let finish = answer.finish.ok_or_else(|| incomplete("the answer ended without a stop reason"))?;
+        // A cut call is never executed.
         if self.open.is_some() && finish == ModelFinish::Stop {
-            return Err(partial::bad("the answer ended before the last one"));
+            return Err(partial::malformed("the answer ended before the last piece"));
         }
         Ok(finish)
     }
@@ -70,7 +70,7 @@ impl GenerateContentAdapter {
         }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
-            // Without counts, an answer that may go on is not taken for whole.
+            // Without counts, the answer may continue and does not count as complete.
             if self.figures.are_given() {
                 answer.add_figures(self.figures);
             }
@@ -90,6 +90,12 @@ impl GenerateContentAdapter {
         for part in candidate.content.into_iter().flat_map(|content| content.parts) {
             self.part(part, answer)?;
         }
+        for (metadata, names) in [
+            (&candidate.grounding_metadata, ["groundingChunks", "grounding_chunks"]),
+            (&candidate.citation_metadata, ["citationSources", "citations"]),
+        ] {
+            names.iter().filter_map(|name| metadata.get(name)).for_each(|list| answer.add_sources(list));
+        }
         if matches!(&*candidate.finish_reason.0, "" | "FINISH_REASON_UNSPECIFIED") {
             return Ok(());
         }
@@ -101,7 +107,14 @@ impl GenerateContentAdapter {
         if let Some(call) = part.function_call {
             return self.call(call, &signature, answer);
         }
-        // Images, code that ran at the provider and its results, and parts that are newer than this code.
+        if let Some(picture) = part.inline_data.filter(|data| data.mime_type.0.starts_with("image/")) {
+            // A picture in a thought is a draft.
+            if part.thought != Some(true) {
+                answer.picture(&picture.data.0);
+            }
+            return Ok(());
+        }
+        // Code that ran at the provider and its results, and parts that are newer than this code.
         let Some(text) = part.text else { return Ok(()) };
         let text = storable_text(text.0);
         let signed = SignedPart { is_thought: part.thought == Some(true), bytes: text.len() };
@@ -119,9 +132,9 @@ impl GenerateContentAdapter {
     fn call(&mut self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let arguments = match (self.open.take(), call.name.0.is_empty()) {
             (Some(open), true) => self.pieces(open, &call)?,
-            (Some(_), false) => return Err(partial::bad("another call began before the last one")),
-            // The end of arguments that came in pieces.
-            (None, true) if answer.has_calls() && call.says_nothing() => return Ok(()),
+            (Some(_), false) => return Err(partial::malformed("another call began before the last piece")),
+            // The end of arguments that arrived in pieces.
+            (None, true) if answer.has_calls() && call.is_empty() => return Ok(()),
             (None, true) => return Err(ModelError::new(ModelErrorKind::BadStream, "a tool call has no name")),
             (None, false) => {
                 let index = answer.open_call()?;
@@ -144,7 +157,7 @@ impl GenerateContentAdapter {
         Ok(())
     }
 
-    /// Takes in pieces of the arguments of the last call. Returns the arguments once they are whole.
+    /// Adds pieces to the arguments of the last call. Returns the arguments once they are complete.
     fn pieces(&mut self, mut open: Partial, call: &FunctionCall<'_>) -> Result<String, ModelError> {
         call.partial_args.iter().flatten().try_for_each(|piece| open.take(piece))?;
         if call.continues() {
@@ -154,14 +167,14 @@ impl GenerateContentAdapter {
         Ok(open.text())
     }
 
-    /// Takes in why a model stopped: <https://ai.google.dev/api/generate-content#FinishReason>.
+    /// Maps the stop reason: <https://ai.google.dev/api/generate-content#FinishReason>.
     fn stop(word: &str, message: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let failed = |kind, why| Err(ModelError::new(kind, why));
         let reason = match word.to_ascii_uppercase().as_str() {
-            "MISSING_THOUGHT_SIGNATURE" => failed(ModelErrorKind::InvalidRequest, "the provider misses a signature in the history"),
-            "OTHER" | "MALFORMED_RESPONSE" => {
-                failed(ModelErrorKind::BadStream, "the model stopped for a reason that its provider does not name")
+            "MISSING_THOUGHT_SIGNATURE" => {
+                failed(ModelErrorKind::InvalidRequest, "the provider requires a signature that the history does not have")
             }
+            "OTHER" | "MALFORMED_RESPONSE" => failed(ModelErrorKind::BadStream, "the model stopped without a specific reason"),
             _ => finish_without_calls(word),
         };
         answer.stop(reason.map_err(|error| match message {

@@ -1,7 +1,6 @@
-//! Google's Gemini API (`generateContent`).
+//! The dialect Gemini generateContent. Must not know connections or runs.
 //!
-//! Facts about the wire: <https://ai.google.dev/api/generate-content> and
-//! <https://ai.google.dev/gemini-api/docs/thought-signatures>.
+//! Protocol: <https://ai.google.dev/api/generate-content> and <https://ai.google.dev/gemini-api/docs/thought-signatures>.
 
 mod content;
 mod decode;
@@ -17,16 +16,18 @@ use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
 use self::decode::GenerateContentAdapter;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;
 use crate::provider::http::endpoint::versioned_url;
 use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::profile::BodyForm;
 use crate::provider::stream::AnswerDecoder;
 
-/// Returns a client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
-/// publisher of a model, gets `/v1beta`. The key goes into a header, never into the URL.
+/// Returns a client of a `generateContent` endpoint. `/v1beta` is appended unless the base URL ends in a version or, on Vertex AI, in
+/// `publishers/NAME`. The key is in a header, never in the URL.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let mut models = versioned_url(&options.base_url, "v1beta", "/models")?;
     models.query_pairs_mut().append_pair("pageSize", "1000");
@@ -41,13 +42,15 @@ struct GenerateContent {
 impl Dialect for GenerateContent {
     type Adapter = GenerateContentAdapter;
 
+    const KIND: ProviderKind = ProviderKind::Gemini;
+
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
         key_header("x-goog-api-key", key)
     }
 
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError> {
         let operation = if streaming { "streamGenerateContent" } else { "generateContent" };
-        // A name may begin with `models/`, the usual collection. Tuned models are in another one.
+        // A name may begin with `models/`, the usual collection. Tuned models have another collection.
         let name = model.strip_prefix("models/").unwrap_or(model);
         let is_usable = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
         if !name.split('/').all(is_usable) {
@@ -67,7 +70,7 @@ impl Dialect for GenerateContent {
         Ok(url)
     }
 
-    fn body(&self, request: &ModelRequest, _streaming: bool) -> Result<Vec<u8>, ModelError> {
+    fn body(&self, request: &ModelRequest, _form: BodyForm) -> Result<Vec<u8>, ModelError> {
         request::body(request)
     }
 
@@ -76,7 +79,7 @@ impl Dialect for GenerateContent {
     }
 }
 
-/// Returns a decoder of an answer without a request.
+/// Returns a decoder that knows no request's tools.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     decode::decoder(&[], 0)

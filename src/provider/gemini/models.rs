@@ -1,4 +1,4 @@
-//! The traits of the models, by their names.
+//! Abilities of Gemini's models, by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,19 +8,19 @@ use crate::provider::catalog::table::Table;
 
 static MODELS: Table<Profiles<Traits>> = Table::new("Gemini's models", include_str!("../catalog/gemini.toml"));
 
-/// How a model is told to think.
+/// How a request controls the reasoning of a model.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Thinking {
     #[default]
     No,
-    /// By a budget of tokens between these.
+    /// By a budget of tokens in this range.
     Budget { least: u32, most: u32 },
     /// By a level for each effort from `none` to `high`.
     Level([Level; 5]),
 }
 
-/// The tokens to think with for each effort from `none` to `max`.
+/// The reasoning budget for each effort from `none` to `max`, in tokens.
 const BUDGETS: [u32; 7] = [0, 512, 1_024, 8_192, 24_576, 32_768, 32_768];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -32,7 +32,7 @@ pub(super) enum Level {
     High,
 }
 
-/// The traits of a model; `gemini.toml` explains them.
+/// The abilities of a model; `gemini.toml` explains them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Traits {
@@ -52,7 +52,7 @@ pub(super) struct ThinkingConfig {
 }
 
 impl Traits {
-    /// Returns the traits of a model. Gateways put words of their own before a name.
+    /// Returns the abilities of a model. Gateways add prefixes to a name.
     pub(super) fn of(model: &str) -> Self {
         let start = ["gemini-", "gemma"].iter().filter_map(|family| model.find(family)).min();
         let name = start.and_then(|start| model.get(start..)).unwrap_or_default();

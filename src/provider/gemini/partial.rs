@@ -1,14 +1,14 @@
-//! Arguments of a call that come in pieces, each with its path:
+//! Assembles arguments of a call that arrive in pieces, each with its path:
 //! <https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc>.
 //!
-//! No request asks for them, but gateways may. Pieces that do not fit fail the answer: no arguments are invented.
+//! Capstan never requests them, but a gateway may send them. An unusable piece fails the answer, so that no arguments are invented.
 
 use serde_json::{Map, Value};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::text::storable;
 
-/// The most steps of a path. It bounds the nesting of the arguments.
+/// Maximum depth of a path, and so of the arguments.
 const MOST_STEPS: usize = 64;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Partial {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Step<'a> {
+enum PathSegment<'a> {
     Field(&'a str),
     Item(usize),
 }
@@ -25,28 +25,31 @@ enum Step<'a> {
 impl Partial {
     pub(super) fn new(known: &str) -> Result<Self, ModelError> {
         let known = if known.is_empty() { "{}" } else { known };
-        let arguments = serde_json::from_str(known).map_err(|_| bad("the arguments before them are no JSON"))?;
+        let arguments = serde_json::from_str(known).map_err(|_| malformed("the earlier arguments are not valid JSON"))?;
         Ok(Self { arguments })
     }
 
     pub(super) fn take(&mut self, piece: &Value) -> Result<(), ModelError> {
         let field = |camel: &str, snake: &str| piece.get(camel).or_else(|| piece.get(snake));
-        let path = field("jsonPath", "json_path").and_then(Value::as_str).ok_or_else(|| bad("a piece has no path"))?;
-        let steps = steps(path).ok_or_else(|| bad(&format!("the path {path:?} cannot be read")))?;
+        let path = field("jsonPath", "json_path").and_then(Value::as_str).ok_or_else(|| malformed("a piece has no path"))?;
+        let steps = steps(path).ok_or_else(|| malformed(&format!("the path {path:?} is not valid")))?;
         let string = field("stringValue", "string_value").and_then(Value::as_str);
         let whole = field("numberValue", "number_value")
             .filter(|value| value.is_number())
             .or_else(|| field("boolValue", "bool_value").filter(|value| value.is_boolean()))
             .cloned()
             .or_else(|| field("nullValue", "null_value").map(|_| Value::Null));
-        let place = place(&mut self.arguments, &steps).ok_or_else(|| bad(&format!("the path {path:?} leads nowhere")))?;
-        match (place, string, whole) {
-            (Place::Taken(Value::String(text)), Some(more), None) => text.push_str(&storable(more)),
-            (Place::Free(free), Some(text), None) => *free = Value::String(storable(text).into_owned()),
-            (Place::Free(free), None, Some(value)) => *free = value,
-            // The end of a text.
-            (Place::Taken(_), None, None) => {}
-            (Place::Free(_) | Place::Taken(_), _, _) => return Err(bad(&format!("the piece at {path:?} fits nowhere"))),
+        let target = path_target(&mut self.arguments, &steps)
+            .ok_or_else(|| malformed(&format!("the path {path:?} does not fit the earlier pieces")))?;
+        match (target, string, whole) {
+            (PathTarget::Taken(Value::String(text)), Some(more), None) => text.push_str(&storable(more)),
+            (PathTarget::Free(free), Some(text), None) => *free = Value::String(storable(text).into_owned()),
+            (PathTarget::Free(free), None, Some(value)) => *free = value,
+            // A piece without a value ends a text.
+            (PathTarget::Taken(_), None, None) => {}
+            (PathTarget::Free(_) | PathTarget::Taken(_), _, _) => {
+                return Err(malformed(&format!("the piece at {path:?} does not fit the earlier pieces")));
+            }
         }
         Ok(())
     }
@@ -56,46 +59,46 @@ impl Partial {
     }
 }
 
-pub(super) fn bad(why: &str) -> ModelError {
-    ModelError::new(ModelErrorKind::BadStream, &format!("arguments in pieces (partialArgs) cannot be put together: {why}"))
+pub(super) fn malformed(why: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("arguments in pieces (partialArgs) cannot be assembled: {why}"))
 }
 
-enum Place<'a> {
+enum PathTarget<'a> {
     Free(&'a mut Value),
     Taken(&'a mut Value),
 }
 
-/// Follows the steps, and creates missing values on the way. Lists get no gaps.
-fn place<'a>(root: &'a mut Value, steps: &[Step<'_>]) -> Option<Place<'a>> {
+/// Returns the value at a path, and creates missing ones. A list grows only at its end.
+fn path_target<'a>(root: &'a mut Value, steps: &[PathSegment<'_>]) -> Option<PathTarget<'a>> {
     let (mut at, mut is_new) = (root, false);
     for step in steps {
         if is_new {
             *at = match step {
-                Step::Field(_) => Value::Object(Map::new()),
-                Step::Item(_) => Value::Array(Vec::new()),
+                PathSegment::Field(_) => Value::Object(Map::new()),
+                PathSegment::Item(_) => Value::Array(Vec::new()),
             };
         }
         (at, is_new) = match (step, at) {
-            (Step::Field(name), Value::Object(fields)) => {
+            (PathSegment::Field(name), Value::Object(fields)) => {
                 let name = storable(name);
                 let is_new = !fields.contains_key(&*name);
                 (fields.entry(name).or_insert(Value::Null), is_new)
             }
-            (Step::Item(index), Value::Array(items)) => {
+            (PathSegment::Item(index), Value::Array(items)) => {
                 let is_new = *index == items.len();
                 if is_new {
                     items.push(Value::Null);
                 }
                 (items.get_mut(*index)?, is_new)
             }
-            (Step::Field(_) | Step::Item(_), _) => return None,
+            (PathSegment::Field(_) | PathSegment::Item(_), _) => return None,
         };
     }
-    (!steps.is_empty()).then_some(if is_new { Place::Free(at) } else { Place::Taken(at) })
+    (!steps.is_empty()).then_some(if is_new { PathTarget::Free(at) } else { PathTarget::Taken(at) })
 }
 
-/// Reads a path of names and indices: `$.a.b[0]['c d']`.
-fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+/// Parses a path of names and indices: `$.a.b[0]['c d']`.
+fn steps(path: &str) -> Option<Vec<PathSegment<'_>>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
@@ -105,17 +108,17 @@ fn steps(path: &str) -> Option<Vec<Step<'_>>> {
         let (step, after) = if let Some(name) = rest.strip_prefix('.') {
             let end = name.find(['.', '[']).unwrap_or(name.len());
             let (name, rest) = name.split_at(end);
-            // `..` and `*` stand for many values.
+            // `..` and `*` are refused, because they match several values.
             let is_name = !name.is_empty() && name != "*";
-            (is_name.then_some(Step::Field(name))?, rest)
+            (is_name.then_some(PathSegment::Field(name))?, rest)
         } else if let Some((quote, name)) =
             ['\'', '"'].iter().find_map(|quote| Some((quote, rest.strip_prefix('[')?.strip_prefix(*quote)?)))
         {
             let (name, rest) = name.split_once(&format!("{quote}]"))?;
-            ((!name.contains('\\')).then_some(Step::Field(name))?, rest)
+            ((!name.contains('\\')).then_some(PathSegment::Field(name))?, rest)
         } else {
             let (index, rest) = rest.strip_prefix('[')?.split_once(']')?;
-            (Step::Item(index.parse().ok()?), rest)
+            (PathSegment::Item(index.parse().ok()?), rest)
         };
         steps.push(step);
         rest = after;
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn paths() {
-        use Step::{Field, Item};
+        use PathSegment::{Field, Item};
         for (path, expected) in [
             ("$.x", vec![Field("x")]),
             ("$.a.b_c[0].d[12]", vec![Field("a"), Field("b_c"), Item(0), Field("d"), Item(12)]),

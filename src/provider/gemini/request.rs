@@ -1,4 +1,4 @@
-//! Writes a request in the words of `generateContent`.
+//! Writes requests of Gemini generateContent.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,7 @@ fn declaration(tool: &ToolDefinition) -> Declaration<'_> {
     Declaration {
         name: wire_name(&tool.name),
         description: &tool.description,
-        // An object without properties is refused here; a tool without arguments says nothing of them.
+        // The provider refuses an object without properties; a tool without arguments omits the field.
         parameters: parameters.get("properties").is_some().then_some(parameters),
     }
 }

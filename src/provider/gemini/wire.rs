@@ -1,4 +1,4 @@
-//! The fields of an answer that are needed, read without copying. Gateways write some names with underscores.
+//! Deserializes the needed fields of an answer without copying. Gateways write some names with underscores.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{Count, Text, many, object, whole_number};
 
-/// A chunk, or a list of them, from a gateway that drops `alt=sse`.
+/// A chunk, or a list of chunks from a gateway that drops `alt=sse`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Chunks<'a>(#[serde(borrow, deserialize_with = "many")] pub(super) Vec<Chunk<'a>>);
@@ -22,21 +22,21 @@ pub(super) struct Chunk<'a> {
     #[serde(alias = "usage_metadata", deserialize_with = "object")]
     pub(super) usage_metadata: Option<Figures>,
     pub(super) error: Option<Value>,
-    /// The chunk itself, in the envelope of Code Assist and of some proxies of Vertex.
+    /// The chunk in the envelope of Code Assist and of some Vertex proxies.
     #[serde(deserialize_with = "object")]
     pub(super) response: Option<Box<Self>>,
 }
 
 impl Chunk<'_> {
     /// Returns whether it has no field of a chunk.
-    pub(super) fn says_nothing(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let Self { candidates, prompt_feedback, usage_metadata, error, response } = self;
         let is_bare = candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none();
-        is_bare && response.as_ref().is_none_or(|response| response.says_nothing())
+        is_bare && response.as_ref().is_none_or(|response| response.is_empty())
     }
 }
 
-/// One answer of the model. No request asks for more than one.
+/// One answer of the model. Requests ask for one answer only.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Candidate<'a> {
@@ -48,6 +48,10 @@ pub(super) struct Candidate<'a> {
     pub(super) finish_reason: Text<'a>,
     #[serde(alias = "finish_message")]
     pub(super) finish_message: Text<'a>,
+    #[serde(alias = "grounding_metadata")]
+    pub(super) grounding_metadata: Value,
+    #[serde(alias = "citation_metadata")]
+    pub(super) citation_metadata: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -67,6 +71,17 @@ pub(super) struct Part<'a> {
     pub(super) thought_signature: Text<'a>,
     #[serde(alias = "function_call")]
     pub(super) function_call: Option<FunctionCall<'a>>,
+    #[serde(alias = "inline_data", deserialize_with = "object")]
+    pub(super) inline_data: Option<InlineData<'a>>,
+}
+
+/// A picture that the model made.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct InlineData<'a> {
+    #[serde(borrow, alias = "mime_type")]
+    pub(super) mime_type: Text<'a>,
+    pub(super) data: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,14 +98,14 @@ pub(super) struct FunctionCall<'a> {
 }
 
 impl FunctionCall<'_> {
-    /// Returns whether more pieces of the arguments come, by the call or by its last piece.
+    /// Returns whether more pieces of the arguments follow, by a flag of the call or of its last piece.
     pub(super) fn continues(&self) -> bool {
         let last = self.partial_args.as_ref().and_then(|pieces| pieces.last());
         let of_last = || last.and_then(|piece| piece.get("willContinue").or_else(|| piece.get("will_continue"))?.as_bool());
         self.will_continue.or_else(of_last).unwrap_or(false)
     }
 
-    pub(super) fn says_nothing(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.name.0.is_empty() && self.args.is_none() && self.partial_args.is_none() && !self.continues()
     }
 }
@@ -102,7 +117,7 @@ pub(super) struct PromptFeedback<'a> {
     pub(super) block_reason: Text<'a>,
 }
 
-/// Token counts. Thoughts are counted beside the answer.
+/// Token counts. Reasoning tokens are not part of the answer's count.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Figures {
@@ -121,12 +136,12 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Returns whether the tokens of the request and of the answer are given. A sum alone may come before the end.
+    /// Returns whether the tokens of the request and of the answer are known. A total alone may precede the end.
     pub(super) fn are_given(&self) -> bool {
         self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
     }
 
-    /// Takes in later counts, which replace earlier ones.
+    /// Replaces earlier counts by later ones.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));
         *self = Self {

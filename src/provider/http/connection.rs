@@ -8,8 +8,8 @@ use crate::provider::errors::secrets::Secrets;
 use crate::provider::http::endpoint::endpoint_url;
 use crate::provider::http::timeouts::StreamLimits;
 use crate::provider::model_client::SetupError;
+use crate::support::net::egress::{self, EgressScope};
 use crate::support::net::http::client_for;
-use crate::support::net::outbound::{self, Reach};
 
 /// The connection to one provider.
 pub(in crate::provider) struct Connection {
@@ -21,16 +21,15 @@ pub(in crate::provider) struct Connection {
     pub(in crate::provider) secrets: Secrets,
 }
 
-/// Builds an HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
+/// Builds an HTTP client for one provider. It follows no redirect: the next host would receive the key and the conversation.
 pub(in crate::provider) fn http_client(
     url: &str,
     headers: HeaderMap,
     limits: &StreamLimits,
-    reach: Reach,
+    egress: EgressScope,
 ) -> Result<Client, SetupError> {
-    outbound::check(&endpoint_url(url, "")?, reach)?;
-    outbound::guarded(client_for(url), reach)
-        .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
+    egress::check(&endpoint_url(url, "")?, egress)?;
+    egress::guarded(client_for(url), egress)
         .default_headers(headers)
         .connect_timeout(limits.connect)
         .redirect(redirect::Policy::none())
@@ -38,7 +37,7 @@ pub(in crate::provider) fn http_client(
         .map_err(|error| SetupError::Client(error.without_url()))
 }
 
-/// Returns the value of a header. The error names the header only, because its value may be secret.
+/// Returns the value of a header. The error names only the header, because its value may be secret.
 pub(in crate::provider) fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
     HeaderValue::try_from(value).map_err(|_| SetupError::Header { name: name.to_owned() })
 }
@@ -47,7 +46,7 @@ pub(in crate::provider) fn header_name(name: &str) -> Result<HeaderName, SetupEr
     HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })
 }
 
-/// Returns the header that holds the key: `authorization` as a bearer token, any other one the bare key. A blank key is none.
+/// Returns the header with the key: `authorization` as a bearer token, any other header with the plain key. A blank key counts as no key.
 pub(in crate::provider) fn key_header(name: &str, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
     let mut headers = HeaderMap::new();
     if let Some(key) = key.map(|key| key.expose_secret().trim()).filter(|key| !key.is_empty()) {

@@ -1,4 +1,4 @@
-//! URLs of operations below the base URLs that operators give.
+//! URLs of operations below the configured base URLs.
 
 use reqwest::Url;
 
@@ -6,7 +6,7 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::model_client::SetupError;
 use crate::support::redact::error_text;
 
-/// Returns the URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
+/// Returns the URL of an operation below a base URL. A base without a path is the host of an API whose paths begin with `/v1`.
 pub(in crate::provider) fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
     let (url, path) = base_url(base)?;
     Ok(with_operation(url, if path.is_empty() { "/v1" } else { &path }, operation))
@@ -17,19 +17,19 @@ pub(in crate::provider) fn versioned_url(base: &str, version: &str, operation: &
     let (url, path) = base_url(base)?;
     let whole = !operation.is_empty() && path.ends_with(operation);
     let mut segments = path.rsplit('/');
-    // Vertex has project and publisher behind the version.
+    // Vertex has project and publisher after the version.
     let has_version = segments.next().is_some_and(is_version) || segments.next() == Some("publishers");
     let path = if whole || has_version { path } else { format!("{path}/{version}") };
     Ok(with_operation(url, &path, operation))
 }
 
-/// Recognises `v1`, `v1beta` and the like.
+/// Returns whether a segment is a version such as `v1` or `v1beta`.
 fn is_version(segment: &str) -> bool {
     let rest = segment.strip_prefix('v').unwrap_or_default();
     rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Reads a base URL. Also returns its path without a slash at the end.
+/// Parses a base URL. Also returns its path without a trailing slash.
 fn base_url(base: &str) -> Result<(Url, String), SetupError> {
     let refuse = |reason: &str| SetupError::BaseUrl { url: error_text(base), reason: reason.to_owned() };
     let url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
@@ -60,7 +60,7 @@ pub(in crate::provider) fn ollama_url(base: &str, operation: &str) -> Result<Url
     Ok(url)
 }
 
-/// Removes chat completions from the end of a base URL, so that another operation can stand there.
+/// Removes the path of chat completions from the end of a base URL, to make room for another operation.
 pub(in crate::provider) fn without_operation(base: &str) -> String {
     let Ok(mut url) = Url::parse(base.trim()) else { return base.to_owned() };
     if let Some(path) = url.path().trim_end_matches('/').strip_suffix("/chat/completions").map(str::to_owned) {
@@ -69,10 +69,21 @@ pub(in crate::provider) fn without_operation(base: &str) -> String {
     url.into()
 }
 
+/// Cuts the path of a base URL at the first segment of a template's path, such as `/openai`, if it has that segment.
+fn cut_at(base: &str, template: &str) -> Option<(String, String)> {
+    let first = template.split('/').nth(1).filter(|first| !first.is_empty() && !first.contains('{'))?;
+    let mut segments = base.split('/').skip(1);
+    let before: Vec<&str> = segments.by_ref().take_while(|segment| *segment != first).collect();
+    let after: Vec<&str> = segments.collect();
+    let is_there = base.split('/').skip(1).any(|segment| segment == first);
+    let before: String = before.iter().map(|segment| format!("/{segment}")).collect();
+    is_there.then(|| (before, after.join("/")))
+}
+
 #[derive(Debug)]
 pub(in crate::provider) struct Endpoint {
     root: Url,
-    /// Below the root; may hold `{model}`.
+    /// The path below the root; may contain `{model}`.
     path: String,
     query: Option<String>,
 }
@@ -83,7 +94,7 @@ impl Endpoint {
             (Some(below), _) => (below, true),
             (None, Some(below)) => (below, false),
             (None, None) => {
-                let reason = "the URL of an accent begins with {base} or {host}".to_owned();
+                let reason = "the URL of an accent must begin with {base} or {host}".to_owned();
                 return Err(SetupError::BaseUrl { url: template.to_owned(), reason });
             }
         };
@@ -96,9 +107,17 @@ impl Endpoint {
         if has_no_path && !is_versioned {
             root.set_path("");
         }
-        // A base may have the whole path already.
+        // The base URL may already end with the complete path.
         if let Some(bare) = root.path().strip_suffix(path).map(str::to_owned) {
             root.set_path(&bare);
+        }
+        if !is_versioned && let Some((before, after)) = cut_at(root.path(), path) {
+            if is_version(&after) {
+                // The base leads to the API of another version, whose operations stand below it.
+                let operation = if path.contains("/responses") { "/responses" } else { "/chat/completions" };
+                return Ok(Self { root, path: operation.to_owned(), query: None });
+            }
+            root.set_path(&before);
         }
         Ok(Self { root, path: path.to_owned(), query })
     }
@@ -110,15 +129,16 @@ impl Endpoint {
         if self.path.contains("{model}") {
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '@');
             if model.chars().all(|c| c == '.') || !model.chars().all(fits) {
-                let message =
-                    format!("the model {model:?} cannot be part of a URL: its name has other characters than a-z, 0-9, -_.:@");
+                let message = format!(
+                    "the model {model:?} cannot be part of a URL: its name may only contain the characters a-z, 0-9 and -_.:@"
+                );
                 return Err(ModelError::new(ModelErrorKind::InvalidRequest, &message));
             }
         }
         url.set_path(&format!("{root}{}", self.path.replace("{model}", model)));
         if let Some(query) = &self.query {
             let query = match url.query() {
-                // The operator's own query wins.
+                // The configured query takes precedence.
                 Some(given) if !given.is_empty() => given.to_owned(),
                 Some(_) | None => query.clone(),
             };
@@ -142,6 +162,15 @@ mod tests {
             ("https://host/", AZURE, "https://host/openai/deployments/gpt-4.1/chat/completions?api-version=2024-10-21"),
             ("https://host?api-version=1", AZURE, "https://host/openai/deployments/gpt-4.1/chat/completions?api-version=1"),
             ("https://gate/azure", AZURE, "https://gate/azure/openai/deployments/gpt-4.1/chat/completions?api-version=2024-10-21"),
+            ("https://host/openai/v1", AZURE, "https://host/openai/v1/chat/completions"),
+            ("https://host/openai/v1/", AZURE, "https://host/openai/v1/chat/completions"),
+            ("https://host/openai", AZURE, "https://host/openai/deployments/gpt-4.1/chat/completions?api-version=2024-10-21"),
+            (
+                "https://host/openai/deployments/gpt-4o/chat/completions?api-version=2",
+                AZURE,
+                "https://host/openai/deployments/gpt-4.1/chat/completions?api-version=2",
+            ),
+            ("https://host/openai/v1", "{host}/openai/v1/responses", "https://host/openai/v1/responses"),
             ("https://host", "{host}/paas/v4/chat", "https://host/paas/v4/chat"),
             ("https://host/v1", "{host}/chat", "https://host/v1/chat"),
         ] {

@@ -9,11 +9,11 @@ pub(in crate::provider) fn written(body: &impl Serialize) -> Result<Vec<u8>, Mod
     serde_json::to_vec(body).map_err(|error| cannot_write(&error))
 }
 
-/// Writes a part of a body, which goes into the body unchanged.
+/// Serializes a part of a request body, which is inserted unchanged.
 pub(in crate::provider) fn raw(part: &impl Serialize) -> Result<Box<RawValue>, ModelError> {
     to_raw_value(part).map_err(|error| cannot_write(&error))
 }
 
 fn cannot_write(error: &serde_json::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}"))
+    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be serialized: {error}"))
 }

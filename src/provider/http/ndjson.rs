@@ -1,4 +1,4 @@
-//! Frames of an answer that has one JSON document a line, with the same bounds as server-sent events.
+//! Frames of an answer with one JSON document per line, with the same limits as server-sent events.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,8 +8,8 @@ use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::io::StreamReader;
 
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::provider::http::frames::{ByteStream, Frame};
 use crate::provider::http::sse::{MAX_ANSWER_BYTES, MAX_EVENT_BYTES, bad_frame, too_large};
+use crate::provider::http::stream_frames::{ByteStream, Frame};
 
 type Bytes = Pin<Box<dyn Stream<Item = Result<bytes::Bytes, std::io::Error>> + Send>>;
 
@@ -18,13 +18,13 @@ pub(in crate::provider) struct LineFrames {
     lines: FramedRead<StreamReader<Bytes, bytes::Bytes>, AnyDelimiterCodec>,
     total: usize,
     events: u64,
-    /// The failure of the answer, which is returned after its last line.
+    /// The failure of the answer, returned after its last line.
     broken: Option<ModelError>,
 }
 
 impl LineFrames {
     pub(in crate::provider) fn new(bytes: ByteStream) -> Self {
-        // The reader takes only I/O errors, so ours travels inside one and is unpacked below.
+        // The reader only supports I/O errors, so the typed error is wrapped in one and unwrapped below.
         let bytes: Bytes = Box::pin(bytes.map_err(std::io::Error::other));
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MAX_EVENT_BYTES);
         Self { lines: FramedRead::new(StreamReader::new(bytes), codec), total: 0, events: 0, broken: None }
@@ -42,7 +42,7 @@ impl Stream for LineFrames {
             let line = match ready!(Pin::new(&mut self.lines).poll_next(cx)) {
                 Some(Ok(line)) => line,
                 Some(Err(error)) => {
-                    // The last line may be whole but for its end.
+                    // The last line may be complete except for its line end.
                     let last = std::mem::take(self.lines.read_buffer_mut()).freeze();
                     if serde_json::from_slice::<serde::de::IgnoredAny>(&last).is_err() {
                         return Poll::Ready(Some(Err(as_model_error(error))));
@@ -68,7 +68,7 @@ fn frame(line: bytes::Bytes, event: u64) -> Result<Frame, ModelError> {
     let data = String::from_utf8(line.into()).map_err(|error| match error.utf8_error().error_len() {
         Some(_) => bad_frame(event, &error),
         // The last line of a broken connection.
-        None => ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut within a character"),
+        None => ModelError::new(ModelErrorKind::IncompleteStream, "the connection ended inside a character of the answer"),
     })?;
     Ok(Frame { event: None, data })
 }

@@ -1,15 +1,15 @@
-//! The wait that a provider asks for before the next request.
+//! The wait that a provider requests before the next request.
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 use crate::provider::errors::facts::after_wait_phrase;
 use crate::support::clock::UnixMillis;
 
-/// A larger number is a moment in milliseconds, one above `MOMENT_S` a moment in seconds; a smaller one is a number of seconds.
-const MOMENT_MS: f64 = 1e11;
-const MOMENT_S: f64 = 1e8;
+/// A larger number is a time in milliseconds, one above `TIMESTAMP_S` a time in seconds; a smaller one is a number of seconds.
+const TIMESTAMP_MS: f64 = 1e11;
+const TIMESTAMP_S: f64 = 1e8;
 
-/// Returns the wait of the first readable header of a refusal, in milliseconds, rounded up. A past moment is no wait.
+/// Returns the wait in the first readable header of a refusal, in milliseconds, rounded up. A time in the past means no wait.
 pub(in crate::provider) fn retry_after(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|text| duration(text, 1.0)) {
@@ -19,11 +19,11 @@ pub(in crate::provider) fn retry_after(headers: &HeaderMap, now: UnixMillis) -> 
         let until = |date: jiff::Timestamp| u64::try_from(date.as_millisecond().saturating_sub(now.0)).unwrap_or(0);
         duration(after, 1_000.0).or_else(|| in_units(after)).or_else(|| date(after).map(until))
     });
-    after.or_else(|| of_used_up_limits(headers, now))
+    after.or_else(|| of_exhausted_limits(headers, now))
 }
 
-/// Returns the longest wait for a used-up limit, such as `x-ratelimit-reset-tokens: 6m0s` beside `x-ratelimit-remaining-tokens: 0`.
-fn of_used_up_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
+/// Returns the longest wait for an exhausted limit, such as `x-ratelimit-reset-tokens: 6m0s` beside `x-ratelimit-remaining-tokens: 0`.
+fn of_exhausted_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     let waits = headers.iter().filter_map(|(name, value)| {
         let which = name.as_str().strip_prefix("x-ratelimit-reset")?;
         let left = headers.get(format!("x-ratelimit-remaining{which}"))?.to_str().ok()?;
@@ -32,8 +32,8 @@ fn of_used_up_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
         let Ok(number) = text.parse::<f64>() else { return in_units(text) };
         let now = now.0 as f64;
         match number {
-            _ if number >= MOMENT_MS => duration(&(number - now).max(0.0).to_string(), 1.0),
-            _ if number >= MOMENT_S => duration(&(number - now / 1_000.0).max(0.0).to_string(), 1_000.0),
+            _ if number >= TIMESTAMP_MS => duration(&(number - now).max(0.0).to_string(), 1.0),
+            _ if number >= TIMESTAMP_S => duration(&(number - now / 1_000.0).max(0.0).to_string(), 1_000.0),
             _ => duration(text, 1_000.0),
         }
     });
@@ -49,14 +49,14 @@ pub(in crate::provider) fn in_words(words: &str) -> Option<u64> {
     })
 }
 
-/// Returns a number of a unit in milliseconds, rounded up.
+/// Converts a number of a unit to milliseconds, rounded up.
 pub(in crate::provider) fn duration(text: &str, unit_ms: f64) -> Option<u64> {
     let amount: f64 = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0)?;
-    // A float that is too large becomes the largest integer.
+    // The cast saturates at the largest integer.
     Some((amount * unit_ms).ceil() as u64)
 }
 
-/// Reads `1h2m3.5s`, `34s`, `120ms`.
+/// Parses `1h2m3.5s`, `34s`, `120ms`.
 fn in_units(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum: Option<u64> = None;
@@ -70,11 +70,11 @@ fn in_units(text: &str) -> Option<u64> {
     sum
 }
 
-/// Reads a moment in any of the forms of HTTP: <https://www.rfc-editor.org/rfc/rfc9110#name-date-time-formats>.
+/// Parses an HTTP date in any format: <https://www.rfc-editor.org/rfc/rfc9110#name-date-time-formats>.
 fn date(text: &str) -> Option<jiff::Timestamp> {
     let usual = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
     usual.or_else(|| {
-        // The name of the day is redundant, and may be wrong.
+        // The day name is redundant, and may be wrong.
         let civil = match text.split_once(", ") {
             Some((_, date)) => jiff::civil::DateTime::strptime("%d-%b-%y %H:%M:%S GMT", date),
             None => jiff::civil::DateTime::strptime("%b %e %H:%M:%S %Y", text.get(4..)?.trim_start()),

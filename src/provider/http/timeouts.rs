@@ -1,8 +1,8 @@
 //! Time limits of a model call.
 //!
-//! Two timeouts watch every answer. One sees bytes, and tells a dead connection from a live one. The other sees events, because
-//! comments keep a connection alive for ever without an answer. Both run only while a reader waits for the provider, so that a slow
-//! reader is never mistaken for a slow provider.
+//! Two timeouts watch every answer. The byte timeout detects a dead connection. The event timeout detects an answer that never arrives,
+//! because comments keep a connection alive for ever. Both run only while a reader waits for the provider, so that a slow reader never
+//! counts as a slow provider.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use crate::domain::model::provider::CallLimits;
 use crate::domain::model::{ModelError, ModelErrorKind};
 
-/// The limits of one model call. Models that think for minutes have longer ones in the catalog.
+/// The limits of one model call. Models with reasoning of several minutes have longer limits in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamLimits {
     pub connect: Duration,
@@ -22,11 +22,11 @@ pub struct StreamLimits {
     pub first_byte: Duration,
     /// Between two bytes, comments included.
     pub idle: Duration,
-    /// Between two events that carry something, the first one included.
+    /// Between two events with content, and before the first one.
     pub progress: Duration,
-    /// The whole call. An answer that makes progress has no such limit unless an operator sets one.
+    /// The complete call. An answer in progress has no such limit unless an operator sets one.
     pub total: Duration,
-    /// From the reason to stop to usage and end mark.
+    /// From the stop reason to usage and end mark.
     pub after_finish: Duration,
 }
 
@@ -49,7 +49,7 @@ const WHOLE_ANSWER: Duration = Duration::from_secs(600);
 impl StreamLimits {
     pub const NO_LIMIT: Duration = Duration::MAX;
 
-    /// Returns the limit of an answer that comes in one piece, without signs of progress.
+    /// Returns the limit of an answer in one piece, which shows no progress.
     pub fn for_whole_answer(&self) -> Duration {
         if self.total == Self::NO_LIMIT { WHOLE_ANSWER.max(self.first_byte.saturating_mul(2)) } else { self.total }
     }
@@ -67,7 +67,7 @@ impl StreamLimits {
         }
     }
 
-    /// Extends the limits for a model that may think so long before its answer. Some send nothing meanwhile, others comments.
+    /// Extends the limits for a model that may reason for this long before its answer. Some send no bytes meanwhile, others send comments.
     pub fn for_thinking(self, time: Duration) -> Self {
         Self {
             first_byte: self.first_byte.max(time),
@@ -79,16 +79,16 @@ impl StreamLimits {
     }
 }
 
-/// The failure of a stream of bytes.
-pub(in crate::provider) const SILENCE: &str = "no byte came";
+/// The failure text of the byte timeout.
+pub(in crate::provider) const NO_BYTE: &str = "no byte arrived";
 
-pub(in crate::provider) fn timeout(what: &str, limit: Duration) -> ModelError {
-    ModelError::new(ModelErrorKind::Timeout, &format!("{what} for {}", seconds(limit)))
+pub(in crate::provider) fn timeout(failure_text: &str, limit: Duration) -> ModelError {
+    ModelError::new(ModelErrorKind::Timeout, &format!("{failure_text} for {}", seconds(limit)))
 }
 
 /// Returns the failure of an answer that has reached the total limit of a call.
 pub(in crate::provider) fn over_total(limit: Duration) -> ModelError {
-    let words = format!("the answer was not whole, waited for {}: raise the limit `total_ms` or remove it", seconds(limit));
+    let words = format!("the answer was not complete after {}: raise the limit `total_ms` or remove it", seconds(limit));
     ModelError { over_total_limit: true, ..ModelError::new(ModelErrorKind::Timeout, &words) }
 }
 
@@ -96,7 +96,7 @@ fn seconds(limit: Duration) -> String {
     if limit.subsec_millis() == 0 { format!("{} s", limit.as_secs()) } else { format!("{} ms", limit.as_millis()) }
 }
 
-/// A deadline of a whole call, and the limit it comes from.
+/// The deadline of a complete call, and the limit it was computed from.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::provider) struct Deadline {
     pub(in crate::provider) at: Instant,
@@ -106,31 +106,31 @@ pub(in crate::provider) struct Deadline {
 impl Deadline {
     pub(in crate::provider) fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // A limit beyond the clock's range is none; a year is longer than any call.
+        // A limit beyond the clock's range counts as no limit; a year is longer than any call.
         let at = now.checked_add(limit).unwrap_or(now + Duration::from_secs(365 * 86_400));
         Self { at, limit }
     }
 }
 
-/// A stream whose items must come in time. After a timeout it has ended, and its source is dropped.
+/// A stream with a time limit for each item. After a timeout it has ended, and its source is dropped.
 pub(in crate::provider) struct Timed<S> {
     inner: Option<S>,
-    /// The words of the failure, such as `no byte came`.
-    what: &'static str,
+    /// The failure text, such as `no byte arrived`.
+    failure_text: &'static str,
     longest_wait: Duration,
     waiting_since: Option<Instant>,
-    /// The time of the last item. The time from there to the next poll is the reader's own.
+    /// The time of the last item. The time from there to the next poll is the reader's.
     taken: Option<Instant>,
     deadline: Deadline,
     // Reset only when it fires, because a timer operation for each token would be too expensive.
-    alarm: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl<S> Timed<S> {
-    pub(in crate::provider) fn new(inner: S, what: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
+    pub(in crate::provider) fn new(inner: S, failure_text: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
         let first = Deadline::after(longest_wait).at.min(deadline.at);
-        let alarm = Box::pin(tokio::time::sleep_until(first));
-        Self { inner: Some(inner), what, longest_wait, waiting_since: None, taken: None, deadline, alarm }
+        let timer = Box::pin(tokio::time::sleep_until(first));
+        Self { inner: Some(inner), failure_text, longest_wait, waiting_since: None, taken: None, deadline, timer }
     }
 }
 
@@ -152,15 +152,15 @@ where
             return Poll::Ready(item);
         }
         let since = *this.waiting_since.get_or_insert(asked);
-        while this.alarm.as_mut().poll(cx).is_ready() {
+        while this.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let late = since + this.longest_wait;
             let error = if now >= this.deadline.at {
                 over_total(this.deadline.limit)
             } else if now >= late {
-                timeout(this.what, this.longest_wait)
+                timeout(this.failure_text, this.longest_wait)
             } else {
-                this.alarm.as_mut().reset(late.min(this.deadline.at));
+                this.timer.as_mut().reset(late.min(this.deadline.at));
                 continue;
             };
             this.inner = None;
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use futures_util::StreamExt as _;
 
-    /// An item after each of the pauses, then silence.
+    /// An item after each of the pauses, then no more items.
     fn after_pauses(millis: &[u64]) -> impl Stream<Item = Result<u64, ModelError>> + Unpin + use<> {
         let pauses = millis.to_vec();
         Box::pin(
@@ -191,7 +191,7 @@ mod tests {
     async fn outcome(pauses: &[u64], longest: u64, total: u64) -> (usize, u128, String) {
         let start = Instant::now();
         let deadline = Deadline::after(Duration::from_millis(total));
-        let mut stream = Timed::new(after_pauses(pauses), "no byte came", Duration::from_millis(longest), deadline);
+        let mut stream = Timed::new(after_pauses(pauses), "no byte arrived", Duration::from_millis(longest), deadline);
         let mut items = 0;
         loop {
             match stream.next().await {
@@ -207,9 +207,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_starts_anew_with_each_item() {
+    async fn idle_timeout_restarts_with_each_item() {
         let (items, elapsed, message) = outcome(&[900, 900, 900], 1_000, 60_000).await;
-        assert_eq!((items, message.as_str()), (3, "no byte came for 1 s"));
+        assert_eq!((items, message.as_str()), (3, "no byte arrived for 1 s"));
         assert!((3_700..3_720).contains(&elapsed), "{elapsed}");
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let (items, elapsed, message) = outcome(&[300; 100], 1_000, 2_500).await;
         assert_eq!(
             (items, message.as_str()),
-            (8, "the answer was not whole, waited for 2500 ms: raise the limit `total_ms` or remove it")
+            (8, "the answer was not complete after 2500 ms: raise the limit `total_ms` or remove it")
         );
         assert!((2_500..2_520).contains(&elapsed), "{elapsed}");
     }
@@ -227,7 +227,7 @@ mod tests {
     async fn slow_stream_has_no_total_limit_by_default() {
         let limits = StreamLimits::default();
         let deadline = Deadline::after(limits.total);
-        let mut stream = Timed::new(after_pauses(&[1_000; 1_200]), SILENCE, limits.idle, deadline);
+        let mut stream = Timed::new(after_pauses(&[1_000; 1_200]), NO_BYTE, limits.idle, deadline);
         for second in 0..1_200 {
             assert_eq!(stream.next().await, Some(Ok(1_000)), "after {second} s");
         }
@@ -241,7 +241,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_not_a_slow_provider() {
         let deadline = Deadline::after(Duration::from_secs(600));
-        let mut stream = Timed::new(after_pauses(&[100, 100]), "no byte came", Duration::from_secs(1), deadline);
+        let mut stream = Timed::new(after_pauses(&[100, 100]), "no byte arrived", Duration::from_secs(1), deadline);
         assert_eq!(stream.next().await, Some(Ok(100)));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(stream.next().await, Some(Ok(100)));
@@ -250,7 +250,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_of_a_slow_reader_is_not_part_of_the_total() {
         let deadline = Deadline::after(Duration::from_secs(1));
-        let mut stream = Timed::new(after_pauses(&[100, 100, 100]), "no byte came", Duration::from_secs(10), deadline);
+        let mut stream = Timed::new(after_pauses(&[100, 100, 100]), "no byte arrived", Duration::from_secs(10), deadline);
         for _ in 0..3 {
             assert_eq!(stream.next().await, Some(Ok(100)));
             tokio::time::advance(Duration::from_secs(60)).await;

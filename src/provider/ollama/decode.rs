@@ -1,4 +1,4 @@
-//! Turns the lines of a stream, or a whole answer, into deltas.
+//! Converts the lines of a stream, or a complete answer, into deltas.
 
 use super::wire::Line;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
@@ -8,16 +8,16 @@ use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, ReasoningTags, StreamAdapter, TokenFigures, finish_without_calls, incomplete, is_cut, reported,
 };
 
-/// The tags of models whose template does not separate reasoning. Other tags are left alone, because a prompt may ask for them.
+/// The tags of models whose template does not separate reasoning. Other tags stay in the text, because a prompt may ask for them.
 const TAGS: [&str; 2] = ["<think>", "</think>"];
 
-const UNFINISHED: &str = "the answer ended before Ollama said that it is done";
+const UNFINISHED: &str = "the answer ended without Ollama's `done`";
 
 #[derive(Debug)]
 pub(super) struct OllamaAdapter;
 
 pub(super) fn decoder(max_output_tokens: Option<u32>, request_bytes: usize) -> AnswerDecoder<OllamaAdapter> {
-    let tags = ReasoningTags::looking(&[TAGS.map(str::to_owned)]);
+    let tags = ReasoningTags::detecting(&[TAGS.map(str::to_owned)]);
     AnswerDecoder::new(OllamaAdapter, AnswerAssembler::new(max_output_tokens, request_bytes).with_tags(tags))
 }
 
@@ -35,7 +35,7 @@ impl StreamAdapter for OllamaAdapter {
         answer.add_figures(TokenFigures { input: line.prompt_eval_count.0, output: line.eval_count.0, ..TokenFigures::default() });
         if let Some(message) = line.message {
             if !message.thinking.0.is_empty() {
-                answer.tags.came_elsewhere(&message.thinking.0);
+                answer.tags.add_separate_reasoning(&message.thinking.0);
                 answer.reasoning(message.thinking.0);
             }
             if answer.tags.is_over() {
@@ -63,7 +63,7 @@ impl StreamAdapter for OllamaAdapter {
     }
 
     fn end_mark(&mut self, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        Err(answer.bad_frame("it is no JSON object"))
+        Err(answer.bad_frame("it is not a JSON object"))
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
@@ -74,7 +74,7 @@ impl StreamAdapter for OllamaAdapter {
     }
 }
 
-/// Reads why the model is done. Older versions give no reason.
+/// Maps the `done_reason`. Older versions send none.
 fn finish(word: &str) -> Result<ModelFinish, ModelError> {
     if let "load" | "unload" = word {
         let message = format!("Ollama did not answer but {word}ed the model");

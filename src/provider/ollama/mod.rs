@@ -1,7 +1,7 @@
-//! Ollama's own API, one JSON document a line.
+//! The dialect Ollama chat, with one JSON document per line. Must not know connections or runs.
 //!
-//! Facts: <https://docs.ollama.com/api/chat>. It separates reasoning from text, takes a schema for the answer, and sends each tool call
-//! whole. Ollama's OpenAI-compatible endpoint does so only in part.
+//! Protocol: <https://docs.ollama.com/api/chat>. It separates reasoning from text, accepts a schema for the answer, and sends complete tool
+//! calls. Ollama's OpenAI-compatible endpoint does so only in part.
 
 mod decode;
 mod request;
@@ -12,27 +12,33 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use self::decode::OllamaAdapter;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::endpoint::ollama_url;
-use crate::provider::http::frames::Framing;
+use crate::provider::http::stream_frames::Framing;
 use crate::provider::model_client::{ModelClient, SetupError};
-use crate::provider::request::compose::for_model;
+use crate::provider::profile::BodyForm;
+use crate::provider::request::shared_parts::for_model;
 use crate::provider::stream::AnswerDecoder;
 
-/// Returns a client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither.
+/// Returns a client of an Ollama server. The base URL may end in `/api`, in the `/v1` of its other API, or in neither.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let (url, models) = (ollama_url(&options.base_url, "chat")?, ollama_url(&options.base_url, "tags")?);
-    Ok(Arc::new(DialectClient::new(Ollama { url }, models, options)?))
+    let descriptions = ollama_url(&options.base_url, "show")?;
+    Ok(Arc::new(DialectClient::new(Ollama { url, descriptions }, models, options)?))
 }
 
 struct Ollama {
     url: Url,
+    descriptions: Url,
 }
 
 impl Dialect for Ollama {
     type Adapter = OllamaAdapter;
+
+    const KIND: ProviderKind = ProviderKind::Ollama;
 
     const FRAMING: Framing = Framing::Lines;
 
@@ -40,8 +46,12 @@ impl Dialect for Ollama {
         Ok(self.url.clone())
     }
 
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(&for_model(request), streaming)
+    fn description_url(&self) -> Option<Url> {
+        Some(self.descriptions.clone())
+    }
+
+    fn body(&self, request: &ModelRequest, form: BodyForm) -> Result<Vec<u8>, ModelError> {
+        request::body(&for_model(request), form.streaming)
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<OllamaAdapter> {

@@ -1,4 +1,4 @@
-//! Writes a request in Ollama's words.
+//! Writes requests of Ollama chat.
 
 use std::borrow::Cow;
 
@@ -12,17 +12,17 @@ use crate::domain::run::context::{json_tokens, prose_tokens};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::http::json_body::{raw, written};
-use crate::provider::request::compose::{
+use crate::provider::request::shared_parts::{
     Source, WireFunction, WireTool, arguments_object, file_text, not_sent, result_text, tool_results, turn_begins,
 };
 
-/// The smallest window that is asked for. Windows double from here, because a server loads a model anew for each other one.
-const LEAST_WINDOW: u64 = 8_192;
+/// The smallest window in a request. Larger windows are doubled, because a server reloads a model when the window changes.
+const MIN_WINDOW: u64 = 8_192;
 
-/// The tokens of an answer without a limit.
+/// The assumed tokens of an answer without a limit.
 const ANSWER: u64 = 4_096;
 
-/// The tokens of an image.
+/// The assumed tokens of an image.
 const IMAGE: u64 = 1_875;
 
 #[serde_with::skip_serializing_none]
@@ -71,7 +71,7 @@ impl<'a> WireMessage<'a> {
     }
 }
 
-/// Writes a tool before the body, because its length counts for the window.
+/// Serializes a tool before the body, because its length counts for the window.
 fn tool(tool: &ToolDefinition) -> Result<Box<RawValue>, ModelError> {
     let parameters = Cow::Borrowed(tool.parameters.as_ref());
     raw(&WireTool::Function { function: WireFunction { name: &tool.name, description: &tool.description, parameters } })
@@ -83,7 +83,7 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         None | Some(ToolChoice::Auto) => true,
         Some(ToolChoice::None) => false,
         Some(ToolChoice::Required | ToolChoice::Tool(_)) => {
-            let why = "Ollama cannot be told that a tool must be called; remove options.tool_choice, or use another provider";
+            let why = "Ollama has no option to require a tool call; remove options.tool_choice, or use another provider";
             return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
         }
     };
@@ -95,7 +95,7 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         messages,
         tools,
         format: options.output_schema.as_ref().map(|wanted| &wanted.schema),
-        think: options.reasoning_effort.map(|effort| think(effort, &request.model)),
+        think: options.reasoning_effort.map(|effort| think_option(effort, &request.model)),
         options: Options {
             num_ctx,
             temperature: options.temperature,
@@ -108,8 +108,8 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
     })
 }
 
-/// Returns a window for a request and its answer. Without one the server takes its own small window, and silently cuts the beginning
-/// of a longer request. The whole window of the model may need more memory than the server has.
+/// Returns a window for a request and its answer. Without one the server uses its own small window, and silently cuts the beginning of a
+/// longer request. The full window of the model may need more memory than the server has.
 fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output: Option<u32>) -> u64 {
     let of_messages = messages.iter().map(|message| {
         let words = prose_tokens(message.content.len() + message.thinking.len());
@@ -118,10 +118,10 @@ fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output:
     });
     let of_tools = tools.iter().map(|tool| json_tokens(tool.get().len()));
     let needed = of_messages.sum::<u64>() + of_tools.sum::<u64>() + max_output.map_or(ANSWER, u64::from);
-    needed.next_power_of_two().max(LEAST_WINDOW)
+    needed.next_power_of_two().max(MIN_WINDOW)
 }
 
-fn think(effort: ReasoningEffort, model: &str) -> Value {
+fn think_option(effort: ReasoningEffort, model: &str) -> Value {
     let bare = model.rsplit('/').next().unwrap_or(model);
     let has_levels = starts_with_any(bare, &model_quirks().ollama.thinking_levels);
     match effort {
@@ -145,7 +145,7 @@ fn messages(request: &ModelRequest) -> Vec<WireMessage<'_>> {
             Role::Assistant => wire.extend(assistant(message, at >= turn)),
             Role::Tool => {
                 wire.extend(tool_results(message).map(result));
-                wire.extend(shown(tool_results(message)));
+                wire.extend(image_message(tool_results(message)));
             }
         }
     }
@@ -162,13 +162,13 @@ fn user(message: &Message) -> WireMessage<'_> {
                 Source::Remote(_) | Source::Nowhere => words.push(Cow::Owned(not_sent("image", image))),
             },
             Part::File(file) => words.push(Cow::Owned(file_text(file).unwrap_or_else(|| not_sent("file", file)))),
-            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => {}
+            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => {}
         }
     }
     WireMessage { images, ..WireMessage::new("user", words.join("\n")) }
 }
 
-/// Returns `None` for a message without sendable content, such as one of reasoning alone.
+/// Returns `None` for a message without sendable content, such as reasoning alone.
 fn assistant(message: &Message, with_thinking: bool) -> Option<WireMessage<'_>> {
     let text = message.text();
     // Templates iterate over the arguments, so they must be an object.
@@ -179,7 +179,7 @@ fn assistant(message: &Message, with_thinking: bool) -> Option<WireMessage<'_>> 
     }
     let thoughts = message.parts.iter().filter_map(|part| match part {
         Part::Reasoning(reasoning) if with_thinking => Some(reasoning.text.as_str()),
-        Part::Reasoning(_) | Part::Text(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => None,
+        _ => None,
     });
     Some(WireMessage { thinking: thoughts.collect(), tool_calls, ..WireMessage::new("assistant", text) })
 }
@@ -190,7 +190,7 @@ fn result(result: &ToolResultPart) -> WireMessage<'_> {
 }
 
 /// Returns a message with the images of tool results. Templates show images in user messages only.
-fn shown<'a>(results: impl Iterator<Item = &'a ToolResultPart>) -> Option<WireMessage<'a>> {
+fn image_message<'a>(results: impl Iterator<Item = &'a ToolResultPart>) -> Option<WireMessage<'a>> {
     let images: Vec<&str> = results
         .flat_map(|result| &result.content)
         .filter_map(|content| match content.as_sent() {

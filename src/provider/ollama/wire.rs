@@ -1,11 +1,11 @@
-//! The fields of an answer that are needed, read without copying.
+//! Deserializes the needed fields of an answer without copying.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::provider::stream::lenient::{Count, Flag, Function, Text, many, object};
 
-/// One line of a stream, or a whole answer.
+/// One line of a stream, or a complete answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Line<'a> {
@@ -24,12 +24,12 @@ pub(super) struct Message<'a> {
     #[serde(borrow)]
     pub(super) content: Text<'a>,
     pub(super) thinking: Text<'a>,
-    /// Proxies send one call alone.
+    /// Proxies send a single call without a list.
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Call<'a>>,
 }
 
-/// A tool call, whole. Its index is not read: several calls share one.
+/// A complete tool call. Its index is not read: several calls share one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Call<'a> {

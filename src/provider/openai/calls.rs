@@ -1,8 +1,8 @@
-//! Assembles tool calls from their pieces.
+//! Assembles tool calls of chat completions from their pieces.
 //!
-//! The documented form: a piece has the index of its call, and the first one has id and name. Providers leave out or repeat each of the
-//! three. A piece is assigned by what its call has shown before; if that fits several calls, the answer fails. Two calls are never merged,
-//! and no call is invented.
+//! In OpenAI's protocol, a piece has the index of its call, and the first piece has id and name. Providers omit or repeat each of the
+//! three. A piece is assigned by the earlier pieces of a call; if several calls match, the answer fails. Two calls are never merged, and no
+//! call is invented.
 
 use serde_json::{Map, Value};
 
@@ -13,11 +13,11 @@ use crate::support::text;
 
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// The offered names, which tell a second call from the second half of a split name.
+    /// The names on offer, which distinguish a second call from the second half of a split name.
     offered: Vec<String>,
     calls: Vec<Call>,
-    /// Indices of pieces that were assigned to an open call. No later call may begin at one of them.
-    lent: Vec<i64>,
+    /// Indices of pieces without id and name that were assigned to the open call. No later call may begin at one of them.
+    continued_indices: Vec<i64>,
 }
 
 #[derive(Debug, Default)]
@@ -25,42 +25,43 @@ struct Call {
     index: Option<i64>,
     id: String,
     name: String,
-    /// Whether `ToolCallStarted` was sent: from then on the name is fixed.
+    /// Whether `ToolCallStarted` was emitted: from then on the name is fixed.
     started: bool,
     arguments: String,
-    /// Whether arguments `{}` are held back: gateways before Claude send them before the real ones.
-    held: bool,
+    /// Whether the arguments `{}` are held back: gateways to Claude send them before the real ones.
+    holds_empty_arguments: bool,
     shape: Shape,
-    /// Whether each piece has a new id, which some servers make up.
-    renamed: bool,
-    /// The name came again after complete arguments. If arguments follow, it was the beginning of the next call.
-    named_again: bool,
+    /// Whether each piece has a new id, as some servers generate them.
+    has_changing_ids: bool,
+    /// The name was repeated after complete arguments. If arguments follow, it was the start of the next call.
+    name_repeated: bool,
     /// Fields that go back to the provider with the call.
-    own: Map<String, Value>,
+    provider_fields: Map<String, Value>,
 }
 
 /// The call that a piece belongs to.
 enum Target {
     Call(usize),
     New,
-    /// A new call with the name that this call repeated.
-    NewNamed(usize),
-    /// None: the piece repeats known content.
-    Nowhere,
+    /// A new call, whose name the given call repeated.
+    NewWithNameOf(usize),
+    /// No call: the piece repeats known content.
+    Repeated,
 }
 
 fn ambiguous(why: &str) -> ModelError {
-    ModelError::new(ModelErrorKind::BadStream, &format!("a piece of a tool call fits no single call: {why}"))
+    ModelError::new(ModelErrorKind::BadStream, &format!("a piece of a tool call matches no single call: {why}"))
 }
 
 impl Calls {
     pub(super) fn new(offered: Vec<String>) -> Self {
-        Self { offered, calls: Vec::new(), lent: Vec::new() }
+        Self { offered, calls: Vec::new(), continued_indices: Vec::new() }
     }
 
     pub(super) fn all_complete(&self) -> bool {
         self.calls.iter().all(|call| {
-            call.shape.complete && (call.held || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
+            call.shape.complete
+                && (call.holds_empty_arguments || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
         })
     }
 
@@ -74,43 +75,44 @@ impl Calls {
             return Ok(());
         }
         let at = match self.target(&piece)? {
-            Target::Nowhere => return Ok(()),
+            Target::Repeated => return Ok(()),
             Target::Call(at) => at,
             Target::New => self.open(Call { index: piece.index, ..Call::default() }, answer)?,
-            Target::NewNamed(before) => {
-                self.calls[before].named_again = false;
+            Target::NewWithNameOf(before) => {
+                self.calls[before].name_repeated = false;
                 let name = self.calls[before].name.clone();
                 self.open(Call { index: piece.index, name, ..Call::default() }, answer)?
             }
         };
         let call = &mut self.calls[at];
         call.take(at, &piece, answer)?;
-        let own = [("extra_content", &fragment.extra_content), ("provider_specific_fields", &fragment.provider_specific_fields)];
-        for (name, value) in own {
+        let provider_fields =
+            [("extra_content", &fragment.extra_content), ("provider_specific_fields", &fragment.provider_specific_fields)];
+        for (name, value) in provider_fields {
             if let Some(value) = value {
-                call.own.insert(name.to_owned(), value.clone());
+                call.provider_fields.insert(name.to_owned(), value.clone());
             }
         }
         Ok(())
     }
 
-    /// Emits the calls without arguments at the end of the answer.
+    /// Emits the calls that still wait for arguments at the end of the answer.
     pub(super) fn finish(&mut self, finish: ModelFinish, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.name.is_empty() {
                 call.unwrap(&self.offered);
             }
             if call.name.is_empty() {
-                // The output limit has cut the call before its name came.
+                // The output limit cut the call before its name.
                 if finish == ModelFinish::Length {
                     continue;
                 }
                 return Err(ambiguous("a call has no name"));
             }
             call.start(at, answer);
-            call.release(at, answer);
-            if !call.own.is_empty() {
-                let raw = Value::Object(std::mem::take(&mut call.own));
+            call.emit_empty_arguments(at, answer);
+            if !call.provider_fields.is_empty() {
+                let raw = Value::Object(std::mem::take(&mut call.provider_fields));
                 answer.emit(ModelEvent::ToolCallBlock { index: at, raw });
             }
         }
@@ -136,31 +138,33 @@ impl Calls {
             return Ok(self.same_call_or_next(piece, at));
         }
         match self.with_id(piece.id) {
-            None if piece.name.is_empty() || piece.name == call.name => self.under_fresh_id(piece, at),
+            None if piece.name.is_empty() || piece.name == call.name => self.with_new_id(piece, at),
             None => Ok(Target::New),
             Some(other) if self.calls[other].index == call.index => Ok(self.same_call_or_next(piece, other)),
             Some(_) => Err(ambiguous("index and id belong to different calls")),
         }
     }
 
-    /// Assigns a piece at the index of a call with a new id and no other name: to that call, until the call is complete.
-    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
-        let has_twin = self.calls[..at].last().is_some_and(|before| before.is_twin_of(&self.calls[at]));
+    /// Assigns a piece with a known index, a new id and no other name: to the call at that index, until it is complete.
+    fn with_new_id(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
+        let has_same_start = self.calls[..at].last().is_some_and(|before| before.starts_like(&self.calls[at]));
         let call = &mut self.calls[at];
-        let says_nothing = piece.arguments.trim().is_empty();
-        // Two beginnings are two calls of a tool without arguments, unless each piece has a new id.
-        if says_nothing && !piece.name.is_empty() && !call.shape.begun && !call.renamed {
+        let has_no_arguments = piece.arguments.trim().is_empty();
+        // Two starts without arguments are two calls of a tool, unless each piece of the call has a new id.
+        if has_no_arguments && !piece.name.is_empty() && !call.shape.begun && !call.has_changing_ids {
             return Ok(Target::New);
         }
-        if !call.shape.complete || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
-            if has_twin && !says_nothing {
-                return Err(ambiguous("it has another id than the two calls that were begun"));
+        if !call.shape.complete
+            || (call.holds_empty_arguments && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{'))
+        {
+            if has_same_start && !has_no_arguments {
+                return Err(ambiguous("its id differs from those of the two calls that were started"));
             }
-            call.renamed = true;
+            call.has_changing_ids = true;
             return Ok(Target::Call(at));
         }
-        // The last piece of a call is often empty. For calls that keep their ids it begins the next one.
-        Ok(if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New })
+        // The last piece of a call is often empty. In calls with constant ids it starts the next call.
+        Ok(if has_no_arguments && (piece.name.is_empty() || call.has_changing_ids) { Target::Repeated } else { Target::New })
     }
 
     fn with_new_index(&mut self, piece: &Piece<'_>, index: i64) -> Result<Target, ModelError> {
@@ -174,15 +178,15 @@ impl Calls {
             return Ok(Target::New);
         }
         if !piece.id.is_empty() || !piece.name.is_empty() {
-            if self.lent.contains(&index) {
+            if self.continued_indices.contains(&index) {
                 return Err(ambiguous("a call begins at an index that was already in use"));
             }
             return Ok(Target::New);
         }
         match self.open_call()? {
             Some(at) => {
-                if self.lent.last() != Some(&index) {
-                    self.lent.push(index);
+                if self.continued_indices.last() != Some(&index) {
+                    self.continued_indices.push(index);
                 }
                 Ok(Target::Call(at))
             }
@@ -217,39 +221,44 @@ impl Calls {
         Ok(self.same_call_or_next(piece, at))
     }
 
-    /// Assigns a piece that points to a call: to that call, or to a new one if it is complete.
+    /// Assigns a piece that matches a call: to that call, or to a new one if the call is complete.
     fn same_call_or_next(&self, piece: &Piece<'_>, at: usize) -> Target {
         let call = &self.calls[at];
         if !call.shape.complete {
-            let second = !call.name.is_empty()
+            let is_second_call = !call.name.is_empty()
                 && call.arguments.is_empty()
                 && piece.name != call.name
                 && self.is_offered(&call.name)
                 && self.is_offered(piece.name);
-            return if second { Target::New } else { Target::Call(at) };
+            return if is_second_call { Target::New } else { Target::Call(at) };
         }
         let has_arguments = !piece.arguments.trim().is_empty();
-        let has_own_id = !piece.id.is_empty() && piece.id == call.id;
+        let has_call_id = !piece.id.is_empty() && piece.id == call.id;
         if piece.name.is_empty() {
             return match has_arguments {
-                true if call.named_again => Target::NewNamed(at),
-                true if !call.held && call.is_said_again(piece.arguments) => Target::Nowhere,
+                true if call.name_repeated => Target::NewWithNameOf(at),
+                true if !call.holds_empty_arguments && call.repeats_arguments(piece.arguments) => Target::Repeated,
                 true | false => Target::Call(at),
             };
         }
         if call.name.is_empty() {
-            // The name came last.
+            // The name arrives last.
             return Target::Call(at);
         }
         if piece.name != call.name {
             return Target::New;
         }
         // The real arguments after `{}`: partial, with index and id of this call. Another call would have another id.
-        if call.held && has_own_id && piece.index.is_some() && piece.index == call.index && piece.begins_arguments() {
+        if call.holds_empty_arguments
+            && has_call_id
+            && piece.index.is_some()
+            && piece.index == call.index
+            && piece.begins_arguments()
+        {
             return Target::Call(at);
         }
-        if has_own_id && (!has_arguments || call.is_said_again(piece.arguments)) {
-            return Target::Nowhere;
+        if has_call_id && (!has_arguments || call.repeats_arguments(piece.arguments)) {
+            return Target::Repeated;
         }
         if has_arguments { Target::New } else { Target::Call(at) }
     }
@@ -262,7 +271,7 @@ impl Calls {
         self.offered.iter().any(|offered| offered == name)
     }
 
-    /// Returns the only call with partial arguments, or else the last one if its arguments have not begun.
+    /// Returns the only call with partial arguments, else the last call if its arguments have not begun.
     fn open_call(&self) -> Result<Option<usize>, ModelError> {
         let mut partial = self.calls.iter().enumerate().filter(|(_, call)| call.shape.is_partial()).map(|(at, _)| at);
         match (partial.next(), partial.next()) {
@@ -274,8 +283,8 @@ impl Calls {
 }
 
 impl Call {
-    /// Returns whether both have the same index and name, and no arguments yet.
-    fn is_twin_of(&self, other: &Self) -> bool {
+    /// Returns whether two calls have the same index and name, and no arguments yet.
+    fn starts_like(&self, other: &Self) -> bool {
         let is_bare = !self.shape.begun && !other.shape.begun;
         is_bare && self.index == other.index && self.name == other.name
     }
@@ -285,42 +294,42 @@ impl Call {
             piece.id.clone_into(&mut self.id);
         }
         self.take_name(piece)?;
-        if self.held {
+        if self.holds_empty_arguments {
             if piece.arguments.trim().is_empty() {
                 return Ok(());
             }
             if piece.arguments.trim_start().starts_with('{') {
-                (self.held, self.shape) = (false, Shape::default());
+                (self.holds_empty_arguments, self.shape) = (false, Shape::default());
             }
-            self.release(at, answer);
+            self.emit_empty_arguments(at, answer);
         }
         let delta = text::storable(piece.arguments);
         self.shape.feed(delta.as_bytes());
         if self.arguments.is_empty() && delta.trim() == "{}" {
-            self.held = true;
+            self.holds_empty_arguments = true;
         } else {
             self.arguments.push_str(&delta);
             if self.started {
                 answer.call_arguments(at, delta.into_owned());
             }
         }
-        if (self.held || !self.arguments.is_empty()) && !self.name.is_empty() {
-            // Arguments have begun, so the name has ended.
+        if (self.holds_empty_arguments || !self.arguments.is_empty()) && !self.name.is_empty() {
+            // Arguments have begun, so the name is complete.
             self.start(at, answer);
         }
         Ok(())
     }
 
-    /// Returns whether these are the known arguments, which gateways repeat at the end: unchanged, or as a JSON string.
-    fn is_said_again(&self, arguments: &str) -> bool {
+    /// Returns whether a piece repeats the known arguments, as gateways do at the end: unchanged, or as a JSON string.
+    fn repeats_arguments(&self, arguments: &str) -> bool {
         let (known, arguments) = (self.arguments.trim(), arguments.trim());
         let within = || serde_json::from_str::<String>(arguments).is_ok_and(|within| within.trim() == known);
         arguments == known || (arguments.starts_with('"') && within())
     }
 
-    /// Emits a held `{}`, as no other arguments have followed.
-    fn release(&mut self, at: usize, answer: &mut AnswerAssembler) {
-        if !std::mem::take(&mut self.held) {
+    /// Emits a held-back `{}`, because no other arguments have followed.
+    fn emit_empty_arguments(&mut self, at: usize, answer: &mut AnswerAssembler) {
+        if !std::mem::take(&mut self.holds_empty_arguments) {
             return;
         }
         self.arguments.push_str("{}");
@@ -329,7 +338,7 @@ impl Call {
         }
     }
 
-    /// Reads the form of Text Generation Inference: `{"function": {"_name": "f", "x": 1}}`, perhaps with end tokens behind it.
+    /// Unwraps a call of Text Generation Inference: `{"function": {"_name": "f", "x": 1}}`, possibly followed by end tokens.
     fn unwrap(&mut self, offered: &[String]) {
         let mut values = serde_json::Deserializer::from_str(&self.arguments).into_iter::<Value>();
         let Some(Ok(Value::Object(mut outer))) = values.next() else { return };
@@ -350,9 +359,9 @@ impl Call {
             return Ok(());
         }
         if self.name == piece.name {
-            self.named_again = self.shape.complete && piece.id.is_empty();
+            self.name_repeated = self.shape.complete && piece.id.is_empty();
         } else if self.started {
-            return Err(ambiguous("a call changed its name"));
+            return Err(ambiguous("the name of a call changed"));
         } else if piece.name.starts_with(&self.name) {
             piece.name.clone_into(&mut self.name);
         } else {
@@ -388,7 +397,7 @@ impl<'a> Piece<'a> {
         Self { index: fragment.index, id: &fragment.id.0, name, arguments }
     }
 
-    /// Returns whether it has the beginning of an object, but not all of it.
+    /// Returns whether the arguments are the beginning of an object, but not all of it.
     fn begins_arguments(&self) -> bool {
         let mut shape = Shape::default();
         shape.feed(self.arguments.as_bytes());

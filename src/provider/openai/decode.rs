@@ -1,13 +1,13 @@
-//! Turns the events of a stream, or a whole answer, into deltas.
+//! Converts the events of a stream, or a complete answer, into deltas.
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
 use super::calls::Calls;
-use super::details::{self, Details};
-use super::own::{self, Own};
-use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
+use super::provider_fields::{self, ProviderFields};
+use super::signed_reasoning::{self, Details};
+use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, MessageContent, is_meaningful};
 use crate::domain::model::{ModelError, ModelFinish};
 use crate::provider::errors::facts::vendor_code;
 use crate::provider::errors::failure;
@@ -20,42 +20,42 @@ use crate::support::failpoint;
 #[derive(Debug)]
 pub(super) struct ChatCompletionsAdapter {
     calls: Calls,
-    /// `OpenRouter`'s reasoning details that were not passed on yet.
+    /// OpenRouter's reasoning details that were not emitted yet.
     details: Details,
-    /// `LiteLLM`'s thinking blocks that were not passed on yet.
+    /// LiteLLM's thinking blocks that were not emitted yet.
     blocks: Details,
-    place: ChoiceIndex,
-    /// Whether content came in pieces, which a whole message then repeats.
-    spoke: bool,
+    index: ChoiceIndex,
+    /// Whether content arrived in deltas, which a complete message then repeats.
+    has_deltas: bool,
     /// Fields that go back to the provider with the message.
-    own: Own,
+    own: ProviderFields,
 }
 
 /// Returns a decoder of the answer to a request that offers tools of these names.
 pub(super) fn decoder(tools: Vec<String>, answer: AnswerAssembler) -> AnswerDecoder<ChatCompletionsAdapter> {
     let adapter = ChatCompletionsAdapter {
         calls: Calls::new(tools),
-        details: Details::new(details::OPENROUTER),
-        blocks: Details::new(details::LITELLM),
-        place: ChoiceIndex::default(),
-        spoke: false,
-        own: Own::default(),
+        details: Details::new(signed_reasoning::OPENROUTER),
+        blocks: Details::new(signed_reasoning::LITELLM),
+        index: ChoiceIndex::default(),
+        has_deltas: false,
+        own: ProviderFields::default(),
     };
     AnswerDecoder::new(adapter, answer)
 }
 
-/// Tracks the index of the choice with the answer. No request asks for more than one choice.
+/// Tracks the index of the choice with the answer. Requests ask for one choice only.
 #[derive(Debug, Default)]
 struct ChoiceIndex {
     first: Option<i64>,
     last: Option<i64>,
-    /// Whether an index came twice. If not, a server may count events instead of choices.
+    /// Whether an index was repeated. If not, a server may count events instead of choices.
     repeats: bool,
 }
 
 impl ChoiceIndex {
     /// Returns whether the only choice of an event is the answer.
-    fn is_here(&mut self, index: Option<i64>) -> bool {
+    fn is_answer(&mut self, index: Option<i64>) -> bool {
         let index = index.unwrap_or(0);
         let first = *self.first.get_or_insert(index);
         let rises = !self.repeats && self.last.is_some_and(|last| last.checked_add(1) == Some(index));
@@ -75,7 +75,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
 
     fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.event("", json, answer)?;
-        // The document is whole, so its message is, too, even without a reason to stop.
+        // The document is complete, so its message is, too, even without a stop reason.
         answer.ended = answer.is_message;
         Ok(())
     }
@@ -85,7 +85,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
-        // The held text of a cut stream may be half of a tag.
+        // The held-back text of a cut stream may be half of a tag.
         if answer.finish.is_some() || answer.ended {
             let held = answer.tags.finish();
             self.split_text(held, answer);
@@ -97,18 +97,19 @@ impl StreamAdapter for ChatCompletionsAdapter {
         }
         let finish = match answer.finish {
             Some(finish) => finish,
-            None => self.unstated_finish(answer)?,
+            None => self.finish_without_reason(answer)?,
         };
         self.calls.finish(finish, answer)?;
-        self.pass_details_on(answer);
-        self.own.pass_on(answer);
+        self.emit_reasoning_blocks(answer);
+        self.own.emit(answer);
         Ok(finish)
     }
 }
 
 impl ChatCompletionsAdapter {
-    /// Judges an answer without a reason to stop. Only the end mark, which some servers send, tells it from a cut connection.
-    fn unstated_finish(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
+    /// Returns the finish of an answer without a stop reason. Only the end mark, which some servers send, distinguishes it from a cut
+    /// connection.
+    fn finish_without_reason(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         if answer.ended && answer.has_content() && self.calls.all_complete() {
             return Ok(ModelFinish::Stop);
         }
@@ -118,7 +119,7 @@ impl ChatCompletionsAdapter {
         if failpoint::is_planted("cut-call-run") && answer.has_calls() {
             return Ok(ModelFinish::ToolCalls);
         }
-        Err(incomplete("the answer ended before the model said why it stopped"))
+        Err(incomplete("the answer ended without a stop reason"))
     }
 
     fn chunk(&mut self, chunk: Chunk<'_>, data: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
@@ -131,7 +132,7 @@ impl ChatCompletionsAdapter {
                 &json!({ "code": vendor_code("minimax", &status_code.to_string()), "message": status_msg.0 }),
             ));
         }
-        if chunk.says_nothing() {
+        if chunk.is_empty() {
             failure::check_unannounced(data)?;
             if let Some((result, json)) = Envelope::open(data) {
                 return self.chunk(result, json, answer);
@@ -140,54 +141,56 @@ impl ChatCompletionsAdapter {
         for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage].into_iter().flatten() {
             answer.add_figures(figures);
         }
-        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(says_something) {
+        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(is_meaningful) {
             return Err(failure::from_event(&error));
         }
+        answer.add_sources(&chunk.search_results);
+        answer.add_sources(&chunk.citations);
         let mut choices = chunk.choices;
-        // Copilot divides one answer of Claude among several choices without an index, or all with 0.
+        // Copilot splits one answer of Claude into several choices without an index, or all with index 0.
         if let [only] = choices.as_slice() {
-            if !self.place.is_here(only.index) {
+            if !self.index.is_answer(only.index) {
                 return Ok(());
             }
         } else {
             choices.retain(|choice| choice.index.unwrap_or(0) == 0);
         }
         if choices.is_empty() {
-            // Cloudflare's own form names no reason in a document either.
+            // Cloudflare's own shape has no stop reason, even in a document.
             answer.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.is_empty();
-            let content = Said { text: chunk.response.0, ..Said::default() };
+            let content = MessageContent { text: chunk.response.0, ..MessageContent::default() };
             return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, answer);
         }
-        let repeats = self.spoke;
+        let repeats = self.has_deltas;
         choices.into_iter().try_for_each(|choice| self.choice(choice, repeats, answer))
     }
 
-    /// Takes in a choice. A whole message counts unless it repeats content.
+    /// Accepts a choice. A complete message counts unless it repeats content.
     fn choice(&mut self, choice: Choice<'_>, repeats: bool, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        if let Some(error) = choice.error.filter(says_something) {
+        if let Some(error) = choice.error.filter(is_meaningful) {
             return Err(failure::from_event(&error));
         }
         if let Some(figures) = choice.usage {
             answer.add_figures(figures);
         }
-        let spoke = std::mem::take(&mut self.spoke);
+        let has_deltas = std::mem::take(&mut self.has_deltas);
         let bare = choice.text.0;
         let older = Some(bare).filter(|text| !text.is_empty() && choice.delta.is_none() && choice.message.is_none());
-        let older = older.map(|text| Delta { content: Said { text, ..Said::default() }, ..Delta::default() });
+        let older = older.map(|text| Delta { content: MessageContent { text, ..MessageContent::default() }, ..Delta::default() });
         if let Some(delta) = choice.delta.or(older) {
             self.delta(delta, answer)?;
         }
-        // Perplexity repeats the whole message in each event.
-        let repeats = repeats || self.spoke;
+        // Perplexity repeats the complete message in each event.
+        let repeats = repeats || self.has_deltas;
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             answer.is_message = true;
-            // The calls of a whole message are whole themselves, each with its place in the list.
-            for (place, call) in (0..).zip(&mut message.tool_calls) {
-                call.index = Some(place);
+            // The calls of a complete message are complete, each with its position in the list.
+            for (index, call) in (0..).zip(&mut message.tool_calls) {
+                call.index = Some(index);
             }
             self.delta(message, answer)?;
         }
-        self.spoke |= spoke;
+        self.has_deltas |= has_deltas;
         let words = [choice.finish_reason.0, choice.own_finish_reason.0];
         if let Some(word) = words.iter().find(|word| !matches!(&***word, "" | "null")) {
             stop(word, answer)?;
@@ -197,26 +200,26 @@ impl ChatCompletionsAdapter {
 
     fn delta(&mut self, delta: Delta<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.own.take(&delta);
-        let is_thought = own::is_thought(&delta.extra_content);
-        let Delta { content: Said { thought, mut text }, reasoning_content, reasoning, reasoning_text, .. } = delta;
+        let is_thought = provider_fields::is_thought(&delta.extra_content);
+        let Delta { content: MessageContent { thought, mut text }, reasoning_content, reasoning, reasoning_text, .. } = delta;
         let (reasoning_details, refusal) = (delta.reasoning_details, delta.refusal);
         let list = |value: Value| if let Value::Array(list) = value { list } else { Vec::new() };
         let (details, blocks) = (list(reasoning_details), list(delta.thinking_blocks));
-        // Gateways that know several names send the same text under all of them.
+        // Gateways that know several field names send the same text in all of them.
         let mut thoughts =
             [reasoning_content.0, reasoning.0, reasoning_text.0, thought].into_iter().filter(|thought| !thought.is_empty());
         let thought = thoughts.next().unwrap_or_else(|| {
-            let words = details::OPENROUTER.words(&details);
-            if words.is_empty() { self.blocks.news(&blocks).into() } else { words.into() }
+            let words = signed_reasoning::OPENROUTER.text(&details);
+            if words.is_empty() { self.blocks.new_text(&blocks).into() } else { words.into() }
         });
         let named = if is_thought { std::mem::take(&mut text) } else { Cow::default() };
         if !named.is_empty() {
-            self.spoke = true;
-            let split = answer.tags.feed_thought(&named);
+            self.has_deltas = true;
+            let split = answer.tags.feed_marked_reasoning(&named);
             self.split_text(split, answer);
         } else if !thought.is_empty() {
-            self.spoke = true;
-            answer.tags.came_elsewhere(&thought);
+            self.has_deltas = true;
+            answer.tags.add_separate_reasoning(&thought);
             answer.reasoning(thought);
         }
         if !details.is_empty() || !blocks.is_empty() {
@@ -228,7 +231,7 @@ impl ChatCompletionsAdapter {
         if answer.tags.is_over() {
             self.text(text, answer);
         } else if !text.is_empty() {
-            self.spoke = true;
+            self.has_deltas = true;
             let split = answer.tags.feed(&text);
             self.split_text(split, answer);
         }
@@ -236,7 +239,17 @@ impl ChatCompletionsAdapter {
             self.settle(answer);
         }
         self.text(refusal.0, answer);
-        // llama-cpp-python sends each call in both forms.
+        for image in delta.images.as_array().into_iter().flatten() {
+            let url = image.pointer("/image_url/url").or_else(|| image.get("url")).and_then(Value::as_str);
+            if let Some(url) = url {
+                self.settle(answer);
+                self.emit_reasoning_blocks(answer);
+                self.has_deltas = true;
+                answer.picture_at(url);
+            }
+        }
+        answer.add_sources(&delta.annotations);
+        // llama-cpp-python sends each call in both fields.
         let older = delta.function_call.filter(|_| delta.tool_calls.is_empty()).map(|function| Fragment {
             index: Some(0),
             function: Some(function),
@@ -244,21 +257,21 @@ impl ChatCompletionsAdapter {
         });
         for fragment in delta.tool_calls.iter().chain(&older) {
             self.settle(answer);
-            self.pass_details_on(answer);
-            self.spoke = true;
+            self.emit_reasoning_blocks(answer);
+            self.has_deltas = true;
             self.calls.push(fragment, answer)?;
         }
         Ok(())
     }
 
-    /// Emits a piece of text. Before text of the answer, emits the reasoning blocks.
+    /// Emits a piece of text, preceded by the reasoning blocks if it belongs to the answer.
     fn split_text(&mut self, split: SplitText, answer: &mut AnswerAssembler) {
-        answer.take_back(split.taken_back);
+        answer.void_text(split.voided_bytes);
         answer.reasoning(split.reasoning.into());
         self.text(split.text.into(), answer);
     }
 
-    /// Emits held text, as content other than text follows.
+    /// Emits held-back text, because content other than text follows.
     fn settle(&mut self, answer: &mut AnswerAssembler) {
         let held = answer.tags.settle();
         self.text(held.into(), answer);
@@ -266,16 +279,16 @@ impl ChatCompletionsAdapter {
 
     fn text(&mut self, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
         if !text.is_empty() {
-            self.spoke = true;
-            self.pass_details_on(answer);
+            self.has_deltas = true;
+            self.emit_reasoning_blocks(answer);
             answer.text(text);
         }
     }
 
-    /// Emits the reasoning blocks, as the reasoning is over.
-    fn pass_details_on(&mut self, answer: &mut AnswerAssembler) {
-        self.details.pass_on(answer);
-        self.blocks.pass_on(answer);
+    /// Emits the reasoning blocks, because the reasoning has ended.
+    fn emit_reasoning_blocks(&mut self, answer: &mut AnswerAssembler) {
+        self.details.emit(answer);
+        self.blocks.emit(answer);
     }
 }
 

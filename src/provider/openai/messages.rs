@@ -1,4 +1,4 @@
-//! Writes the history in the words of chat completions.
+//! Writes the history as messages of chat completions.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{details, own};
+use super::{provider_fields, signed_reasoning};
 use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
-use crate::provider::request::compose::{
-    CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, takes_system, tool_results, turn_begins,
-};
-use crate::provider::request::quirk_forms::{
-    CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages,
+use crate::provider::request::quirk_values::{
+    CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPromptRole, ToolImages,
 };
 use crate::provider::request::quirks::Quirks;
+use crate::provider::request::shared_parts::{
+    CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, takes_system, tool_results, turn_begins,
+};
 use crate::support::json;
 
 /// An assistant message between tool results and a user message, for providers that refuse the two in a row.
@@ -49,7 +49,7 @@ pub(super) struct Assistant<'a> {
     own: BTreeMap<&'a str, &'a Value>,
 }
 
-/// A text stands alone where it can: not every server understands lists.
+/// A single text is written without a list, because not every server accepts lists.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Content<'a> {
@@ -101,7 +101,7 @@ struct WireCall<'a> {
     function: WireFunction<'a>,
     /// Gemini's signatures.
     extra_content: Option<&'a Value>,
-    /// The same, as a gateway calls them.
+    /// Gemini's signatures, in the field name of a gateway.
     provider_specific_fields: Option<&'a Value>,
 }
 
@@ -117,16 +117,16 @@ fn text<'a>(text: impl Into<Cow<'a, str>>) -> ContentPart<'a> {
 
 pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Quirks) -> Vec<WireMessage<'a>> {
     let mut wire = Vec::with_capacity(request.messages.len() + 1);
-    let mut opening = None;
+    let mut pending_system = None;
     if !system.is_empty() {
         let content = system.to_owned();
-        match if takes_system(&request.model) { quirks.system } else { SystemPlace::User } {
-            SystemPlace::System => wire.push(WireMessage::System { content }),
-            SystemPlace::Developer => wire.push(WireMessage::Developer { content }),
-            SystemPlace::User => opening = Some(content),
+        match if takes_system(&request.model) { quirks.system } else { SystemPromptRole::User } {
+            SystemPromptRole::System => wire.push(WireMessage::System { content }),
+            SystemPromptRole::Developer => wire.push(WireMessage::Developer { content }),
+            SystemPromptRole::User => pending_system = Some(content),
         }
     }
-    let mut writer = Writer { quirks, ids: CallIds::default(), images: Vec::new(), opening, wire };
+    let mut writer = Writer { quirks, ids: CallIds::default(), images: Vec::new(), pending_system, wire };
     let turn = turn_begins(&request.messages);
     for (at, message) in request.messages.iter().enumerate() {
         match message.role {
@@ -141,16 +141,16 @@ pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Qui
 struct Writer<'a, 'b> {
     quirks: &'b Quirks,
     ids: CallIds<'a>,
-    /// Images of tool results that no user message holds yet.
+    /// Images of tool results that wait for the next user message.
     images: Vec<ContentPart<'a>>,
-    /// The system prompt, until a user message holds it.
-    opening: Option<String>,
+    /// The system prompt, which waits for the first user message.
+    pending_system: Option<String>,
     wire: Vec<WireMessage<'a>>,
 }
 
 impl<'a> Writer<'a, '_> {
     fn finish(mut self) -> Vec<WireMessage<'a>> {
-        if !self.images.is_empty() || self.opening.is_some() {
+        if !self.images.is_empty() || self.pending_system.is_some() {
             self.push_user(Vec::new());
         }
         self.wire
@@ -158,16 +158,16 @@ impl<'a> Writer<'a, '_> {
 
     fn user(&mut self, message: &'a Message) {
         let parts = message.parts.iter().filter_map(|part| match part {
-            Part::Text(said) => Some(text(said.text.as_str())),
+            Part::Text(answer_text) => Some(text(answer_text.text.as_str())),
             Part::Image(image) => Some(self.picture(image)),
             Part::File(file) => Some(self.file(file)),
-            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
         });
         let parts = parts.collect();
         self.push_user(parts);
     }
 
-    /// Pushes a user message, which also takes the pending images and the pending system prompt.
+    /// Adds a user message with the waiting images and the waiting system prompt.
     fn push_user(&mut self, parts: Vec<ContentPart<'a>>) {
         if !self.quirks.user_after_tools && matches!(self.wire.last(), Some(WireMessage::Tool { .. })) {
             let content = Some(Content::Text(Cow::Borrowed(BETWEEN)));
@@ -175,10 +175,10 @@ impl<'a> Writer<'a, '_> {
         }
         let mut all = std::mem::take(&mut self.images);
         all.extend(parts);
-        if let Some(opening) = self.opening.take() {
+        if let Some(pending_system) = self.pending_system.take() {
             match all.first_mut() {
-                Some(ContentPart::Text { text }) => *text = Cow::Owned(format!("{opening}\n\n{text}")),
-                Some(_) | None => all.insert(0, text(opening)),
+                Some(ContentPart::Text { text }) => *text = Cow::Owned(format!("{pending_system}\n\n{text}")),
+                Some(_) | None => all.insert(0, text(pending_system)),
             }
         }
         self.wire.push(WireMessage::User { content: Content::of(all) });
@@ -192,8 +192,8 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn file(&self, file: &'a FilePart) -> ContentPart<'a> {
-        if let Some(said) = file_text(file) {
-            return text(said);
+        if let Some(answer_text) = file_text(file) {
+            return text(answer_text);
         }
         match (self.quirks.files, file.url.as_deref().filter(|_| file.media_type == "application/pdf")) {
             (FileForm::FileData, Some(url)) if url.starts_with("data:") => {
@@ -207,16 +207,16 @@ impl<'a> Writer<'a, '_> {
         }
     }
 
-    /// Pushes nothing for a message without sendable content, such as one of reasoning alone.
+    /// Adds no message without sendable content, such as reasoning alone.
     fn assistant(&mut self, message: &'a Message, with_reasoning: bool) {
-        let said = message.text();
+        let answer_text = message.text();
         let tool_calls: Vec<WireCall<'a>> = message
             .tool_calls()
             .map(|call| {
                 let id = self.ids.id(call);
                 let own = |name: &str| call.raw.as_ref().and_then(|raw| raw.get(name));
                 WireCall {
-                    id: shaped(id, self.quirks.call_ids),
+                    id: accepted_id(id, self.quirks.call_ids),
                     kind: "function",
                     function: WireFunction { name: &call.name, arguments: arguments_object(call).to_string() },
                     extra_content: own("extra_content"),
@@ -224,20 +224,20 @@ impl<'a> Writer<'a, '_> {
                 }
             })
             .collect();
-        if said.is_empty() && tool_calls.is_empty() {
+        if answer_text.is_empty() && tool_calls.is_empty() {
             return;
         }
         if !self.images.is_empty() {
             self.push_user(Vec::new());
         }
-        let mut wire = Assistant { tool_calls, own: own::of(thoughts_of(message)), ..Assistant::default() };
+        let mut wire = Assistant { tool_calls, own: provider_fields::of(thoughts_of(message)), ..Assistant::default() };
         let mut content: Vec<ContentPart<'a>> = Vec::new();
-        let mut said = Cow::Owned(said);
+        let mut answer_text = Cow::Owned(answer_text);
         if with_reasoning {
-            self.reasoning(message, &mut wire, &mut content, &mut said);
+            self.reasoning(message, &mut wire, &mut content, &mut answer_text);
         }
-        if !said.is_empty() {
-            content.push(text(said));
+        if !answer_text.is_empty() {
+            content.push(text(answer_text));
         }
         wire.content = match content.is_empty() {
             false => Some(Content::of(content)),
@@ -252,7 +252,7 @@ impl<'a> Writer<'a, '_> {
         message: &'a Message,
         wire: &mut Assistant<'a>,
         content: &mut Vec<ContentPart<'a>>,
-        said: &mut Cow<'a, str>,
+        answer_text: &mut Cow<'a, str>,
     ) {
         let reasoning = || thoughts_of(message);
         let thoughts = || reasoning().map(|part| part.text.as_str()).collect::<String>();
@@ -261,19 +261,19 @@ impl<'a> Writer<'a, '_> {
             let thoughts = thoughts();
             if thoughts.is_empty() { self.quirks.reasoning_filler.clone().filter(|_| is_filled) } else { Some(thoughts) }
         };
-        let raw = |form: details::Form| {
+        let raw = |form: signed_reasoning::Form| {
             reasoning().filter_map(move |part| part.raw.as_ref()?.get(form.field)?.as_array()).flatten().collect::<Vec<_>>()
         };
         match self.quirks.reasoning {
             ReasoningForm::None => {}
             ReasoningForm::ReasoningContent => wire.reasoning_content = or_filler(),
             ReasoningForm::Reasoning => wire.reasoning = or_filler(),
-            ReasoningForm::ReasoningDetails => wire.reasoning_details = raw(details::OPENROUTER),
-            ReasoningForm::ThinkingBlocks => wire.thinking_blocks = raw(details::LITELLM),
+            ReasoningForm::ReasoningDetails => wire.reasoning_details = raw(signed_reasoning::OPENROUTER),
+            ReasoningForm::ThinkingBlocks => wire.thinking_blocks = raw(signed_reasoning::LITELLM),
             ReasoningForm::ThinkTags => {
                 let thoughts = thoughts();
                 if !thoughts.is_empty() {
-                    *said = Cow::Owned(format!("<think>\n{thoughts}\n</think>\n\n{said}"));
+                    *answer_text = Cow::Owned(format!("<think>\n{thoughts}\n</think>\n\n{answer_text}"));
                 }
             }
             ReasoningForm::ThinkingChunks => {
@@ -285,7 +285,7 @@ impl<'a> Writer<'a, '_> {
 
     fn results(&mut self, message: &'a Message) {
         for result in tool_results(message) {
-            let id = shaped(self.ids.id_of(result), self.quirks.call_ids);
+            let id = accepted_id(self.ids.id_of(result), self.quirks.call_ids);
             let name = self.quirks.result_names.then_some(result.name.as_str());
             let content = self.result(result);
             self.wire.push(WireMessage::Tool { tool_call_id: id, name, content });
@@ -332,8 +332,8 @@ fn thoughts_of(message: &Message) -> impl Iterator<Item = &ReasoningPart> {
     message.parts.iter().filter_map(|part| if let Part::Reasoning(part) = part { Some(part) } else { None })
 }
 
-/// Returns an id that the provider takes: the id itself, or a hash of it.
-fn shaped(id: &str, rule: CallIdRule) -> Cow<'_, str> {
+/// Returns an id that the provider accepts: the id itself, or a hash of it.
+fn accepted_id(id: &str, rule: CallIdRule) -> Cow<'_, str> {
     let fits = match rule {
         CallIdRule::Any => true,
         CallIdRule::NineAlphanumerics => id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()),

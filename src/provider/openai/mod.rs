@@ -1,15 +1,15 @@
-//! OpenAI's chat completions, which most providers and local servers speak with quirks of their own.
+//! The dialect chat completions, which most providers and local servers use with quirks of their own. Must not know connections or runs.
 //!
-//! Facts: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`]; one decoder reads all answers.
+//! Protocol: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`]; one decoder reads all answers.
 
 mod calls;
 mod decode;
-mod details;
 mod messages;
-mod moving;
-mod own;
+mod provider_fields;
 mod request;
+mod responses_migration;
 pub(in crate::provider) mod schema;
+mod signed_reasoning;
 mod wire;
 
 use std::sync::{Arc, Mutex};
@@ -19,13 +19,15 @@ use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
 use self::decode::ChatCompletionsAdapter;
-use self::moving::Moving;
+use self::responses_migration::ResponsesMigration;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;
 use crate::provider::http::endpoint::{Endpoint, endpoint_url, without_operation};
 use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::profile::BodyForm;
 use crate::provider::request::quirks::Quirks;
 use crate::provider::responses::Responses;
 use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
@@ -37,7 +39,7 @@ pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelCli
     let dialect = ChatCompletions { endpoint: Endpoint::new(&options.base_url, &quirks.url)?, quirks };
     let chat = DialectClient::new(dialect, endpoint_url(&base, "/models")?, options)?;
     Ok(match beside {
-        Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
+        Some(responses) => Arc::new(ResponsesMigration { responses: chat.with_dialect(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
 }
@@ -50,6 +52,8 @@ struct ChatCompletions {
 impl Dialect for ChatCompletions {
     type Adapter = ChatCompletionsAdapter;
 
+    const KIND: ProviderKind = ProviderKind::Openai;
+
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
         key_header(&self.quirks.key_header, key)
     }
@@ -58,8 +62,9 @@ impl Dialect for ChatCompletions {
         self.endpoint.of(model)
     }
 
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(request, &self.quirks, streaming)
+    fn body(&self, request: &ModelRequest, form: BodyForm) -> Result<Vec<u8>, ModelError> {
+        let quirks = self.quirks.adapted(form.returns_reasoning, form.null_content);
+        request::body(request, &quirks, form.streaming)
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ChatCompletionsAdapter> {
@@ -69,10 +74,10 @@ impl Dialect for ChatCompletions {
     }
 }
 
-/// Returns a decoder of an answer without a request, to which two tools were offered.
+/// Returns a decoder of an answer without a request, with two tools on offer.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
-    let quirks = Quirks { thoughts_in_text: crate::provider::ThoughtsInText::Always, ..Quirks::default() };
+    let quirks = Quirks { thoughts_in_text: crate::provider::InlineReasoning::Always, ..Quirks::default() };
     let answer = AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
     decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

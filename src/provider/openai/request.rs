@@ -1,4 +1,4 @@
-//! Writes a request in the words of chat completions.
+//! Writes requests of chat completions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::messages::{WireMessage, messages};
 use super::schema;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::request::compose::{WireFunction, WireTool};
-use crate::provider::request::quirk_forms::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
+use crate::provider::request::quirk_values::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
 use crate::provider::request::quirks::Quirks;
+use crate::provider::request::shared_parts::{WireFunction, WireTool, with_schema};
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct Body<'a> {
     stream_options: Option<Value>,
 }
 
-/// The reasoning effort in one of the forms of [`EffortForm`].
+/// The reasoning effort in one of the shapes of [`EffortForm`].
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Effort<'a> {
@@ -73,13 +73,12 @@ pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> 
     quirks.written(&body)
 }
 
-/// Returns the system prompt, with the schema of the answer where the provider takes it in no other way.
+/// Returns the system prompt, with the schema of the answer if the provider has no field for it.
 fn system<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Cow<'a, str> {
     match (&request.options.output_schema, quirks.output_schema) {
         (None, _) | (Some(_), SchemaForm::JsonSchema) => Cow::Borrowed(&request.system),
         (Some(OutputSchema { schema, .. }), SchemaForm::JsonObject | SchemaForm::Prompt) => {
-            let asked = format!("Your answer must be JSON that matches this JSON Schema, and nothing else:\n{schema}");
-            Cow::Owned(if request.system.is_empty() { asked } else { format!("{}\n\n{asked}", request.system) })
+            Cow::Owned(with_schema(&request.system, schema))
         }
     }
 }
@@ -105,8 +104,7 @@ fn choice<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Result<(Vec<&'a Arc
             (tools.into_iter().filter(|tool| tool.name == *name).collect(), required())
         }
         (ToolChoice::Required | ToolChoice::Tool(_), ToolChoices::AutoOnly) => {
-            let why =
-                "this provider cannot be told that a tool must be called; remove options.tool_choice, or use another provider";
+            let why = "this provider has no option to require a tool call; remove options.tool_choice, or use another provider";
             return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
         }
     })
@@ -116,7 +114,7 @@ fn response_format(options: &ModelOptions, quirks: &Quirks) -> Option<Value> {
     let OutputSchema { name, schema, strict } = options.output_schema.as_ref()?;
     match quirks.output_schema {
         SchemaForm::JsonSchema => {
-            let schema = schema::taken(schema, &quirks.schemas);
+            let schema = schema::supported_schema(schema, &quirks.schemas);
             Some(json!({ "type": "json_schema", "json_schema": { "name": name, "schema": schema, "strict": strict } }))
         }
         SchemaForm::JsonObject => Some(json!({ "type": "json_object" })),

@@ -1,20 +1,20 @@
-//! The schemas of tools as a provider of chat completions takes them. The original schema still validates the arguments.
+//! Reduces schemas of tools to the keywords that a chat completions provider accepts. The original schema still validates the arguments.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::provider::request::quirk_forms::SchemaRules;
+use crate::provider::request::quirk_values::SchemaRules;
 use crate::provider::request::schema::plain_object;
 
-/// The deepest nesting that references are followed into. Deeper parts accept anything.
+/// The deepest nesting up to which references are resolved. Deeper parts accept anything.
 const MAX_DEPTH: usize = 16;
-/// The most parts of a schema after its references were followed: references to references grow without bounds.
+/// The most parts of a schema after its references are resolved: nested references grow without bounds.
 const MAX_PARTS: usize = 5_000;
 
 /// Returns the parameters of a tool, as an object with properties.
 pub(in crate::provider) fn parameters<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
-    let mut object = match taken(schema, rules) {
+    let mut object = match supported_schema(schema, rules) {
         taken if rules.top_unions => taken,
         Cow::Borrowed(taken) => plain_object(taken),
         Cow::Owned(taken) => Cow::Owned(plain_object(&taken).into_owned()),
@@ -38,8 +38,8 @@ pub(in crate::provider) fn parameters<'a>(schema: &'a Value, rules: &SchemaRules
     object
 }
 
-/// Returns a schema without the parts that the provider refuses.
-pub(in crate::provider) fn taken<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
+/// Returns a schema without the keywords that the provider refuses.
+pub(in crate::provider) fn supported_schema<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
     if rules.drop.is_empty() && rules.refs {
         return Cow::Borrowed(schema);
     }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_refuses_is_left_out() {
+    fn refused_schema_keyword_is_left_out() {
         let rules = SchemaRules { drop: vec!["minLength".to_owned()], refs: false, top_unions: false };
         let schema = json!({"type": "object", "$defs": {"p": {"type": "string", "minLength": 1}},
             "properties": {"minLength": {"type": "integer"}, "x": {"$ref": "#/$defs/p", "description": "d"},

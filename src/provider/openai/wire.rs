@@ -1,4 +1,4 @@
-//! The fields of an answer that are needed, read without copying. `null`, absence and other forms of nothing are the same.
+//! Deserializes the needed fields of an answer without copying. `null`, an absent field and other empty values are equal.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::provider::stream::lenient::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk<'a> {
-    /// Requests ask for one, but some providers send more.
+    /// Requests ask for one choice, but some providers send more.
     #[serde(borrow, deserialize_with = "list")]
     pub(super) choices: Vec<Choice<'a>>,
     #[serde(deserialize_with = "object")]
@@ -27,29 +27,32 @@ pub(super) struct Chunk<'a> {
     /// Cloudflare's errors.
     #[serde(deserialize_with = "reported")]
     errors: Option<Value>,
-    /// `error` when the whole event is one, as vLLM sends it.
+    /// `error` if the event is an error, as vLLM sends it.
     pub(super) object: Text<'a>,
-    /// Groq's figures and errors are here.
+    /// Groq's usage and errors.
     #[serde(deserialize_with = "object")]
     pub(super) x_groq: Option<Groq>,
-    /// `MiniMax` reports errors here, with the status 200.
+    /// MiniMax's errors, which have the HTTP status 200.
     #[serde(deserialize_with = "object")]
     pub(super) base_resp: Option<BaseResponse<'a>>,
-    /// Cloudflare's own form of an answer, which has no choices.
+    /// Cloudflare's answer, which has no choices.
     pub(super) response: Text<'a>,
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
+    /// Perplexity's and xAI's sources: addresses, and the same with titles.
+    pub(super) citations: Value,
+    pub(super) search_results: Value,
 }
 
 impl Chunk<'_> {
     /// Returns whether it has no content of an answer.
-    pub(super) fn says_nothing(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.choices.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
     }
 
     pub(super) fn is_error(&self) -> bool {
         // Gateways add an error with empty fields to good events.
-        let is_meant = |error: &Value| says_something(error) || self.says_nothing();
+        let is_meant = |error: &Value| is_meaningful(error) || self.is_empty();
         [&self.error, &self.errors].into_iter().flatten().any(is_meant) || self.object.0 == "error"
     }
 }
@@ -62,10 +65,10 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Returns the answer in an event, if there is one, and its JSON.
+    /// Returns the answer in an envelope, and its JSON.
     pub(super) fn open(event: &'a str) -> Option<(Chunk<'a>, &'a str)> {
         let Self { result } = serde_json::from_str(event).ok()?;
-        // A list would be read as the fields of an object.
+        // serde would read a list as the fields of an object.
         let json = Some(result.get()).filter(|json| json.starts_with('{'))?;
         Some((serde_json::from_str(json).ok()?, json))
     }
@@ -97,18 +100,18 @@ pub(super) struct Choice<'a> {
     pub(super) index: Option<i64>,
     #[serde(borrow, deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
-    /// In place of `delta` in an answer that is not streamed.
+    /// Replaces `delta` in an answer that is not streamed.
     #[serde(deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
-    /// In place of both at servers that answer like the older completions. Beside them it is redundant.
+    /// Replaces both at servers with the API of the older completions. Beside them it is redundant.
     pub(super) text: Text<'a>,
     pub(super) finish_reason: Text<'a>,
-    /// Of Gemini's compatible endpoint, which has left the other one out.
+    /// The stop reason of Gemini's compatible endpoint if the other field is absent.
     #[serde(rename = "finishReason")]
     pub(super) own_finish_reason: Text<'a>,
     #[serde(deserialize_with = "reported")]
     pub(super) error: Option<Value>,
-    /// Moonshot's figures are here.
+    /// Moonshot's usage.
     #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
 }
@@ -117,39 +120,43 @@ pub(super) struct Choice<'a> {
 #[serde(default)]
 pub(super) struct Delta<'a> {
     #[serde(borrow)]
-    pub(super) content: Said<'a>,
+    pub(super) content: MessageContent<'a>,
     pub(super) reasoning_content: Text<'a>,
     pub(super) reasoning: Text<'a>,
-    /// Copilot's name for it.
+    /// Copilot's name of the reasoning field.
     pub(super) reasoning_text: Text<'a>,
-    /// `OpenRouter`'s form of reasoning, which goes back unchanged.
+    /// OpenRouter's reasoning, which goes back unchanged.
     pub(super) reasoning_details: Value,
     pub(super) refusal: Text<'a>,
-    /// Text Generation Inference sends one piece alone.
+    /// Text Generation Inference sends one piece without a list.
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
-    /// `LiteLLM`'s form of Claude's reasoning, which goes back unchanged.
+    /// LiteLLM's blocks of Claude's reasoning, which go back unchanged.
     pub(super) thinking_blocks: Value,
     #[serde(deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
-    /// Gemini marks the content as a thought here, and signs it.
+    /// Gemini's mark and signature of reasoning.
     pub(super) extra_content: Value,
-    /// The same, as gateways call it.
+    /// The field name of gateways for the same.
     pub(super) provider_specific_fields: Value,
     pub(super) thought_signature: Text<'a>,
     pub(super) thinking_signature: Text<'a>,
     /// Copilot's encrypted reasoning.
     pub(super) reasoning_opaque: Text<'a>,
+    /// Pictures that the model made, as `OpenRouter` sends them.
+    pub(super) images: Value,
+    /// Sources of the answer.
+    pub(super) annotations: Value,
 }
 
-/// Content: a text, a part, or a list of both, of which some are reasoning (Mistral, Databricks). Other parts are ignored.
+/// Content: a text, a part, or a list of both, some of them reasoning (Mistral, Databricks). Other parts are ignored.
 #[derive(Debug, Default)]
-pub(super) struct Said<'a> {
+pub(super) struct MessageContent<'a> {
     pub(super) thought: Cow<'a, str>,
     pub(super) text: Cow<'a, str>,
 }
 
-/// A piece of a tool call; [`super::calls`] finds its call.
+/// A piece of a tool call; [`super::calls`] assigns it to its call.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Fragment<'a> {
@@ -159,12 +166,12 @@ pub(super) struct Fragment<'a> {
     pub(super) id: Text<'a>,
     #[serde(deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
-    /// In place of `function` in Cloudflare's calls.
+    /// Replaces `function` in Cloudflare's calls.
     pub(super) name: Text<'a>,
     pub(super) arguments: Arguments<'a>,
     /// Gemini's signature, which goes back unchanged.
     pub(super) extra_content: Option<Value>,
-    /// The same, as a gateway calls it.
+    /// The field name of gateways for the same.
     pub(super) provider_specific_fields: Option<Value>,
 }
 
@@ -178,26 +185,26 @@ pub(super) struct Figures {
     prompt_tokens_details: Option<TokenDetails>,
     #[serde(deserialize_with = "object")]
     completion_tokens_details: Option<TokenDetails>,
-    /// `DeepSeek`'s name for the cached part.
+    /// DeepSeek's name of the cached part.
     prompt_cache_hit_tokens: Count,
-    /// Moonshot's name for it.
+    /// Moonshot's name of the cached part.
     cached_tokens: Count,
-    /// Anthropic's names for cached and newly cached input, which gateways pass on.
+    /// Anthropic's names of cached and newly cached input, which gateways pass on.
     cache_read_input_tokens: Count,
     cache_creation_input_tokens: Count,
-    /// Perplexity's name for the reasoning part.
+    /// Perplexity's name of the reasoning part.
     reasoning_tokens: Count,
     /// Names of other dialects, which gateways pass on.
     input_tokens: Count,
     output_tokens: Count,
-    /// Of `OpenRouter` and Perplexity.
+    /// OpenRouter and Perplexity.
     cost: Dollars,
     /// Whether the upstream provider bills separately, so that `cost` is only the gateway's part.
     is_byok: Flag,
     cost_details: Dollars,
-    /// Of `DeepInfra`.
+    /// DeepInfra.
     estimated_cost: Dollars,
-    /// Of xAI.
+    /// xAI.
     cost_in_usd_ticks: Ticks,
 }
 
@@ -211,7 +218,7 @@ impl From<Figures> for TokenFigures {
         let mut reasoning = reasoning.or(figures.reasoning_tokens.0);
         let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
         let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
-        // The total also has tokens that are counted beside the two.
+        // The total also contains tokens that are in neither of the two.
         if let (Some(asked), Some(said), Some(total)) = (input, output, figures.total_tokens.0)
             && let Some(more @ 1..) = total.checked_sub(asked + said)
         {
@@ -223,7 +230,7 @@ impl From<Figures> for TokenFigures {
                 // Claude's cache, as some gateways count it.
                 input = Some(asked + more);
             } else if reasoning.is_none() {
-                // Gemini's thoughts, which no other field counts.
+                // Gemini's reasoning, which is in no other field.
                 (output, reasoning) = (Some(said + more), Some(more));
             }
         }
@@ -246,14 +253,14 @@ fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>,
     }))
 }
 
-pub(super) fn says_something(value: &Value) -> bool {
+pub(super) fn is_meaningful(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(truth) => *truth,
         Value::Number(number) => number.as_f64() != Some(0.0),
         Value::String(text) => !text.is_empty(),
-        Value::Array(list) => list.iter().any(says_something),
-        Value::Object(fields) => fields.values().any(says_something),
+        Value::Array(list) => list.iter().any(is_meaningful),
+        Value::Object(fields) => fields.values().any(is_meaningful),
     }
 }
 
@@ -266,13 +273,13 @@ struct ContentPart<'a> {
     summary: Text<'a>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for MessageContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, Said<'de>>(deserializer)
+        lenient::<D, MessageContent<'de>>(deserializer)
     }
 }
 
-impl<'de> Lenient<'de> for Said<'de> {
+impl<'de> Lenient<'de> for MessageContent<'de> {
     const EXPECTED: &'static str = "a text, a part, or a list of them";
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {

@@ -1,7 +1,7 @@
-//! The parts of a request that several dialects share: messages, schemas, quirks, and parts that were refused before.
+//! The parts of a request that several dialects share: messages, schemas, quirks, and parts that were refused before. Must
+//! not know how an answer is read.
 
-pub(super) mod adapt;
-pub(super) mod compose;
-pub(super) mod quirk_forms;
+pub(super) mod quirk_values;
 pub(super) mod quirks;
 pub(super) mod schema;
+pub(super) mod shared_parts;

@@ -1,7 +1,8 @@
-//! The deviations of one provider's chat completions from OpenAI's own, as data. Settings and records call them `accent`.
+//! The quirks of one provider's chat completions: its deviations from OpenAI, as data. Settings and records call them `accent`.
 //!
 //! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or decoders.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -11,83 +12,83 @@ use crate::domain::model::{ModelError, ReasoningEffort};
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::catalog::table::longest_start;
 use crate::provider::http::json_body::written;
-use crate::provider::request::quirk_forms::{
-    CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm, SchemaRules,
-    SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
+use crate::provider::request::quirk_values::{
+    CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, InlineReasoning, OutputLimit, ReasoningForm, ReasoningSpan,
+    SchemaForm, SchemaRules, SystemPromptRole, ToolChoices, ToolImages,
 };
 use crate::provider::stream::ReasoningTags;
 
-/// The quirks of a provider; `quirk_forms.rs` explains the forms. The default is that of OpenAI.
+/// The quirks of a provider; `quirk_values.rs` explains the values. The default is OpenAI's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quirks {
-    /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL as it is; `{model}` is the
+    /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL unchanged; `{model}` is the
     /// model's name. Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
     pub url: String,
     /// The URL of Responses, for models that refuse tools over chat completions. Empty if there is none.
     pub responses_url: String,
-    /// The header that bears the key: `authorization` as a bearer token, any other one the bare key (Azure: `api-key`).
+    /// The header with the key: `authorization` as a bearer token, any other header with the plain key (Azure: `api-key`).
     pub key_header: String,
-    /// The name of the limit of output tokens.
+    /// The name of the field for the output limit.
     pub output_limit: OutputLimit,
-    /// Models that know the limit as `max_completion_tokens` only, by the start of their bare names.
+    /// Models that only accept the field `max_completion_tokens`, by the prefix of their bare names.
     pub new_limit_models: Vec<String>,
     /// The role of the system prompt.
-    pub system: SystemPlace,
-    /// Whether streamed requests ask for usage (`stream_options`). Servers that refuse unknown fields send it unasked.
+    pub system: SystemPromptRole,
+    /// Whether streamed requests ask for usage (`stream_options`). Servers that refuse unknown fields send usage without it.
     pub stream_usage: bool,
-    /// The form of the ids of tool calls.
+    /// The required format of tool call ids.
     pub call_ids: CallIdRule,
-    /// The values of `tool_choice` that the provider takes.
+    /// The accepted values of `tool_choice`.
     pub tool_choices: ToolChoices,
-    /// The word for "must call a tool" (Mistral: `any`).
+    /// The value for a required tool call (Mistral: `any`).
     pub required_choice: String,
-    /// The form in which a request asks for structured output.
+    /// How a request asks for structured output.
     pub output_schema: SchemaForm,
-    /// The form of the reasoning effort.
+    /// The field for the reasoning effort.
     pub effort: EffortForm,
-    /// The provider's words for the efforts; an empty word is not sent.
+    /// The provider's values for the efforts; an empty value is not sent.
     pub effort_words: EffortWords,
-    /// The words of single models, by the start of their bare names; the longest counts.
+    /// The values of single models, by the prefix of their bare names; the longest prefix applies.
     pub efforts_of: BTreeMap<String, EffortWords>,
-    /// Models that refuse `temperature`, `top_p` and `stop`, by the start of their bare names; the longest counts.
+    /// Models that refuse `temperature`, `top_p` and `stop`, by the prefix of their bare names; the longest prefix applies.
     pub fixed_sampling: BTreeMap<String, bool>,
     /// Whether answers may begin with reasoning between tags.
-    pub thoughts_in_text: ThoughtsInText,
+    pub thoughts_in_text: InlineReasoning,
     /// Models that write reasoning between tags, by a part of their bare names.
     pub think_models: Vec<String>,
-    /// Models whose prompt ends with the opening tag, so that answers begin within the reasoning, by a part of their bare names: R1 on
-    /// vLLM without its reasoning parser. Without a closing tag the reasoning is also the answer.
+    /// Models whose prompt ends with the opening tag, so that answers begin inside the reasoning, by a part of their bare names: R1 on vLLM
+    /// without its reasoning parser. Without a closing tag the reasoning is also the answer.
     pub think_opened: Vec<String>,
-    /// The opening and the closing tags.
+    /// The pairs of opening and closing tags.
     pub think_tags: Vec<[String; 2]>,
-    /// The form in which the model gets its own reasoning back.
+    /// How the model gets its own reasoning back.
     pub reasoning: ReasoningForm,
-    /// The messages of which it gets its reasoning back.
+    /// The messages whose reasoning the model gets back.
     pub reasoning_of: ReasoningSpan,
-    /// Text in place of missing reasoning, for providers that refuse messages without it. Only for forms that are a text.
+    /// The text that replaces missing reasoning, for providers that refuse messages without it. Only for text fields.
     pub reasoning_filler: Option<String>,
     /// The messages without reasoning that get the filler.
     pub filler_of: FillerSpan,
-    /// Whether models see images; if not, a note replaces each.
+    /// Whether models accept images; if not, a note replaces each.
     pub images: bool,
-    /// The place of the images of tool results.
+    /// Where the images of tool results are sent.
     pub tool_images: ToolImages,
-    /// The form of files.
+    /// How files are sent.
     pub files: FileForm,
-    /// Whether the result of a tool has the tool's name.
+    /// Whether the result of a tool contains the tool's name.
     pub result_names: bool,
-    /// Whether a user message may follow tool results. If not, a short assistant message stands between.
+    /// Whether a user message may follow tool results. If not, a short assistant message is inserted.
     pub user_after_tools: bool,
-    /// Whether an answer of calls alone goes back with the content `null`, or with an empty text.
+    /// Whether an answer of calls alone is sent with the content `null`, or with an empty text.
     pub null_content: bool,
-    /// The parts of JSON Schema that the provider refuses in tools and answers.
+    /// The JSON Schema keywords that the provider refuses in tools and answers.
     pub schemas: SchemaRules,
-    /// Fields of the body under other names (Mistral: `seed = "random_seed"`).
+    /// Fields of the body with other names (Mistral: `seed = "random_seed"`).
     pub rename: BTreeMap<String, String>,
-    /// Fields of the body that the provider refuses and that it may do without.
+    /// Optional fields of the body that the provider refuses.
     pub omit: Vec<String>,
-    /// More fields of the body, which win over ours.
+    /// More fields of the body, which take precedence.
     pub extra: Map<String, Value>,
 }
 
@@ -100,7 +101,7 @@ impl Default for Quirks {
             key_header: "authorization".to_owned(),
             output_limit: OutputLimit::MaxTokens,
             new_limit_models: models.new_limit_models.clone(),
-            system: SystemPlace::System,
+            system: SystemPromptRole::System,
             stream_usage: true,
             call_ids: CallIdRule::Any,
             tool_choices: ToolChoices::All,
@@ -110,7 +111,7 @@ impl Default for Quirks {
             effort_words: EffortWords::default(),
             efforts_of: models.efforts_of.iter().map(|(start, words)| (start.clone(), words.into())).collect(),
             fixed_sampling: models.fixed_sampling.clone(),
-            thoughts_in_text: ThoughtsInText::ByModel,
+            thoughts_in_text: InlineReasoning::ByModel,
             think_models: models.think_models.clone(),
             think_opened: Vec::new(),
             think_tags: models.think_tags.clone(),
@@ -132,12 +133,12 @@ impl Default for Quirks {
     }
 }
 
-/// Returns the entry with the longest start of a model's bare name.
+/// Returns the entry with the longest prefix of a model's bare name.
 fn longest<'a, T>(entries: &'a BTreeMap<String, T>, model: &str) -> Option<&'a T> {
     longest_start(entries, &bare_name(model)).map(|(_, entry)| entry)
 }
 
-/// Returns whether the bare name of a model has one of these parts.
+/// Returns whether the bare name of a model contains one of these parts.
 fn is_among(parts: &[String], model: &str) -> bool {
     let bare = bare_name(model);
     parts.iter().any(|part| bare.contains(part.as_str()))
@@ -148,22 +149,38 @@ fn bare_name(model: &str) -> String {
 }
 
 impl Quirks {
-    /// Returns whether a model knows the limit of output tokens by its newer name only.
+    /// Returns whether a model only accepts the newer name of the output limit.
     pub fn knows_new_limit_only(&self, model: &str) -> bool {
         starts_with_any(&bare_name(model), &self.new_limit_models)
     }
 
-    /// Returns whether a model takes `temperature`, `top_p` and `stop`.
+    /// Returns whether a model accepts `temperature`, `top_p` and `stop`.
     pub fn takes_sampling(&self, model: &str) -> bool {
         !longest(&self.fixed_sampling, model).is_some_and(|fixed| *fixed)
     }
 
-    /// Returns the word for an effort of a model, if there is one.
+    /// Returns the value for an effort of a model, if there is one.
     pub fn effort_word(&self, model: &str, effort: ReasoningEffort) -> Option<&str> {
         longest(&self.efforts_of, model).unwrap_or(&self.effort_words).of(effort)
     }
 
-    /// Writes the body of a request as JSON text, with fields renamed, omitted and added.
+    /// Returns the quirks for a model whose answers all have to go back with their reasoning, or not with the content `null`.
+    pub(in crate::provider) fn adapted(&self, returns_reasoning: bool, null_content: bool) -> Cow<'_, Self> {
+        if !returns_reasoning && null_content {
+            return Cow::Borrowed(self);
+        }
+        let mut quirks = self.clone();
+        quirks.null_content &= null_content;
+        if returns_reasoning {
+            quirks.reasoning = ReasoningForm::ReasoningContent;
+            quirks.reasoning_of = ReasoningSpan::All;
+            quirks.reasoning_filler = Some(" ".to_owned());
+            quirks.filler_of = FillerSpan::All;
+        }
+        Cow::Owned(quirks)
+    }
+
+    /// Serializes the body of a request, with fields renamed, omitted and added.
     pub(in crate::provider) fn written(&self, body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
         if self.rename.is_empty() && self.omit.is_empty() && self.extra.is_empty() {
             return written(body);
@@ -177,20 +194,20 @@ impl Quirks {
     }
 
     /// Returns whether the answer of a model may begin with reasoning between tags.
-    pub fn thinks_aloud(&self, model: &str) -> bool {
+    pub fn may_inline_reasoning(&self, model: &str) -> bool {
         match self.thoughts_in_text {
-            ThoughtsInText::Always => true,
-            ThoughtsInText::Never => false,
-            ThoughtsInText::ByModel => is_among(&self.think_models, model) || is_among(&self.think_opened, model),
+            InlineReasoning::Always => true,
+            InlineReasoning::Never => false,
+            InlineReasoning::ByModel => is_among(&self.think_models, model) || is_among(&self.think_opened, model),
         }
     }
 
     /// Returns the reader of reasoning in the text of a model's answer.
     pub(in crate::provider) fn think_tags(&self, model: &str) -> ReasoningTags {
-        match self.thinks_aloud(model) {
-            true if is_among(&self.think_opened, model) => ReasoningTags::within(&self.think_tags),
-            true => ReasoningTags::looking(&self.think_tags),
-            false => ReasoningTags::blind(&self.think_tags),
+        match self.may_inline_reasoning(model) {
+            true if is_among(&self.think_opened, model) => ReasoningTags::opened_by_prompt(&self.think_tags),
+            true => ReasoningTags::detecting(&self.think_tags),
+            false => ReasoningTags::without_tag_detection(&self.think_tags),
         }
     }
 }
@@ -224,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn models_are_told_no_effort_that_they_refuse() {
+    fn refused_reasoning_effort_is_not_sent() {
         let quirks = Quirks::default();
         for (model, none, minimal, max) in [
             ("gpt-5-mini", Some("minimal"), Some("minimal"), Some("high")),

@@ -1,4 +1,4 @@
-//! Projects a JSON Schema to the parts that a provider takes. The original schema still validates the arguments.
+//! Reduces a JSON Schema to the keywords that a provider accepts. The original schema still validates the arguments.
 
 use std::borrow::Cow;
 
@@ -7,22 +7,23 @@ use serde_json::{Map, Value, json};
 
 use crate::provider::catalog::table::Table;
 
-/// The deepest nesting that is projected. Deeper parts accept anything.
+/// The deepest nesting that is kept. Deeper parts accept anything.
 const MAX_DEPTH: usize = 24;
-/// The most parts that a projected schema has: references that refer to references grow without bounds.
+/// The most parts of the reduced schema: nested references grow without bounds.
 const MAX_PARTS: usize = 5_000;
 const MAX_STEPS: usize = 64;
-/// How often a definition may stand within itself.
+/// How often a definition may occur inside itself.
 const MAX_RECURSION: usize = 1;
 
 static PROFILES: Table<SchemaProfiles> = Table::new("schemas", include_str!("../catalog/schemas.toml"));
 
-/// The parts of JSON Schema that each dialect takes; `schemas.toml` explains them.
+/// The JSON Schema keywords that each dialect accepts; `schemas.toml` explains them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct SchemaProfiles {
     pub(in crate::provider) gemini: SchemaProfile,
     pub(in crate::provider) anthropic_output: SchemaProfile,
+    pub(in crate::provider) simple: SchemaProfile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -41,17 +42,17 @@ pub(in crate::provider) fn schema_profiles() -> &'static SchemaProfiles {
 }
 
 impl SchemaProfile {
-    fn anything(&self) -> Value {
+    fn any_value(&self) -> Value {
         if self.typed { json!({ "type": "string" }) } else { json!({}) }
     }
 }
 
-/// Returns a schema with the parts that a provider takes.
+/// Returns a schema with the keywords that a provider accepts.
 pub(in crate::provider) fn projected(schema: &Value, profile: &SchemaProfile) -> Value {
-    Walk { root: schema, profile, inside: Vec::new(), parts: 0 }.any(schema, 0)
+    Walk { root: schema, profile, enclosing: Vec::new(), parts: 0 }.any(schema, 0)
 }
 
-/// Returns the schema of a tool's arguments as an object without a union or reference at the top.
+/// Returns the schema of a tool's arguments as an object without a union or reference at the top level.
 pub(in crate::provider) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     let is_plain = schema.get("type").and_then(Value::as_str) == Some("object")
         && ["anyOf", "oneOf", "allOf", "$ref"].iter().all(|keyword| schema.get(keyword).is_none());
@@ -67,10 +68,10 @@ pub(in crate::provider) fn plain_object(schema: &Value) -> Cow<'_, Value> {
             let Value::Object(branch) = branch else { continue };
             let mut branch = resolved(schema, branch, &mut 0);
             // A property is required only if every branch requires it.
-            let wants = branch.shift_remove("required").and_then(|names| names.as_array().cloned()).unwrap_or_default();
+            let required = branch.shift_remove("required").and_then(|names| names.as_array().cloned()).unwrap_or_default();
             common = Some(match common {
-                Some(common) => common.into_iter().filter(|name| wants.contains(name)).collect(),
-                None => wants,
+                Some(common) => common.into_iter().filter(|name| required.contains(name)).collect(),
+                None => required,
             });
             merge(&mut object, branch);
         }
@@ -84,7 +85,7 @@ pub(in crate::provider) fn plain_object(schema: &Value) -> Cow<'_, Value> {
 
 /// Merges the target of `$ref` and the parts of `allOf` into an object schema.
 fn resolved(root: &Value, mut object: Map<String, Value>, steps: &mut usize) -> Map<String, Value> {
-    // The number of steps also bounds recursive definitions.
+    // The number of steps also limits recursive definitions.
     let target = object.shift_remove("$ref").and_then(|name| lookup(root, name.as_str()?).cloned());
     let all = object.shift_remove("allOf");
     let parts = target.into_iter().chain(all.into_iter().flat_map(|all| all.as_array().cloned().unwrap_or_default()));
@@ -98,7 +99,7 @@ fn resolved(root: &Value, mut object: Map<String, Value>, steps: &mut usize) -> 
     object
 }
 
-/// Adds the keywords of another schema of the same value. The first schema wins.
+/// Adds the keywords of another schema for the same value. The first schema takes precedence.
 fn merge(into: &mut Map<String, Value>, other: Map<String, Value>) {
     for (keyword, value) in other {
         match (into.get_mut(&keyword), value) {
@@ -129,8 +130,8 @@ fn lookup<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
 struct Walk<'a> {
     root: &'a Value,
     profile: &'a SchemaProfile,
-    /// The definitions that the current part stands in.
-    inside: Vec<String>,
+    /// The definitions that contain the current part.
+    enclosing: Vec<String>,
     parts: usize,
 }
 
@@ -140,15 +141,15 @@ impl Walk<'_> {
         match schema {
             Value::Object(map) if depth < MAX_DEPTH && self.parts < MAX_PARTS => self.object(map.clone(), depth),
             Value::Object(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                self.profile.anything()
+                self.profile.any_value()
             }
         }
     }
 
     fn object(&mut self, mut schema: Map<String, Value>, depth: usize) -> Value {
-        // A reference to itself through `allOf` and a single branch comes back here without a part of its own.
+        // A reference to itself through `allOf` and a single branch recurses without a part of its own.
         if depth >= MAX_DEPTH {
-            return self.profile.anything();
+            return self.profile.any_value();
         }
         if !self.profile.references {
             if let Some(Value::String(reference)) = schema.shift_remove("$ref") {
@@ -164,7 +165,7 @@ impl Walk<'_> {
                 return self.object(schema, depth + 1);
             }
         }
-        let mut nullable = self.take_null(&mut schema);
+        let mut nullable = self.remove_null(&mut schema);
         if let Some(Value::Array(branches)) = schema.shift_remove("anyOf").or_else(|| schema.shift_remove("oneOf")) {
             let before = branches.len();
             let branches: Vec<Value> = branches.into_iter().filter(|branch| !(self.profile.nullable && is_null(branch))).collect();
@@ -183,27 +184,27 @@ impl Walk<'_> {
         Value::Object(out)
     }
 
-    fn reference(&mut self, reference: String, beside: Map<String, Value>, depth: usize) -> Value {
+    fn reference(&mut self, reference: String, siblings: Map<String, Value>, depth: usize) -> Value {
         let target = lookup(self.root, &reference).and_then(Value::as_object).cloned();
-        let times = self.inside.iter().filter(|name| **name == reference).count();
+        let times = self.enclosing.iter().filter(|name| **name == reference).count();
         let (Some(target), true) = (target, times <= MAX_RECURSION && depth < MAX_DEPTH) else {
-            let mut rest = self.profile.anything();
-            if let (Some(object), Some(words)) = (rest.as_object_mut(), beside.get("description")) {
+            let mut rest = self.profile.any_value();
+            if let (Some(object), Some(words)) = (rest.as_object_mut(), siblings.get("description")) {
                 object.insert("description".to_owned(), words.clone());
             }
             return rest;
         };
-        let mut schema = beside;
+        let mut schema = siblings;
         merge(&mut schema, target);
-        self.inside.push(reference);
+        self.enclosing.push(reference);
         let out = self.object(schema, depth + 1);
-        self.inside.pop();
+        self.enclosing.pop();
         out
     }
 
-    fn union(&mut self, mut branches: Vec<Value>, beside: Map<String, Value>, nullable: bool, depth: usize) -> Value {
+    fn union(&mut self, mut branches: Vec<Value>, siblings: Map<String, Value>, nullable: bool, depth: usize) -> Value {
         if let (1, Some(Value::Object(only))) = (branches.len(), branches.first_mut()) {
-            let mut schema = beside;
+            let mut schema = siblings;
             merge(&mut schema, std::mem::take(only));
             if nullable {
                 schema.insert("nullable".to_owned(), true.into());
@@ -214,8 +215,8 @@ impl Walk<'_> {
         for branch in &branches {
             let mut branch = self.any(branch, depth + 1);
             if let Some(branch) = branch.as_object_mut().filter(|_| self.profile.typed) {
-                // A union has no keywords beside it, so its branches take them.
-                if let Some(words) = beside.get("description") {
+                // A union has no other keywords, so its branches get them.
+                if let Some(words) = siblings.get("description") {
                     branch.entry("description").or_insert_with(|| words.clone());
                 }
                 if nullable {
@@ -224,16 +225,16 @@ impl Walk<'_> {
             }
             projected.push(branch);
         }
-        let mut out = if self.profile.typed { Map::new() } else { self.leaf(&beside) };
+        let mut out = if self.profile.typed { Map::new() } else { self.leaf(&siblings) };
         if !self.profile.typed {
-            self.children(&beside, &mut out, depth);
+            self.children(&siblings, &mut out, depth);
         }
         out.insert("anyOf".to_owned(), Value::Array(projected));
         Value::Object(out)
     }
 
-    /// Removes `null` from a list of types, and makes a union of several others.
-    fn take_null(&self, schema: &mut Map<String, Value>) -> bool {
+    /// Removes `null` from a list of types, and converts several remaining types to a union.
+    fn remove_null(&self, schema: &mut Map<String, Value>) -> bool {
         if !self.profile.nullable {
             return false;
         }
@@ -255,10 +256,10 @@ impl Walk<'_> {
         nullable
     }
 
-    /// Projects the keywords of a part without those of its children.
+    /// Reduces the keywords of a part, except those of its children.
     fn leaf(&self, schema: &Map<String, Value>) -> Map<String, Value> {
         let mut out = Map::new();
-        let kind = schema.get("type").cloned().or_else(|| self.profile.typed.then(|| Value::from(guess(schema))));
+        let kind = schema.get("type").cloned().or_else(|| self.profile.typed.then(|| Value::from(guess_type(schema))));
         let is_text = kind.as_ref().is_some_and(|kind| kind == "string");
         if let Some(kind) = kind {
             out.insert("type".to_owned(), kind);
@@ -291,7 +292,7 @@ impl Walk<'_> {
         out
     }
 
-    /// Projects the schemas within a part.
+    /// Reduces the schemas within a part.
     fn children(&mut self, schema: &Map<String, Value>, out: &mut Map<String, Value>, depth: usize) {
         let mut maps = vec!["properties"];
         if self.profile.references {
@@ -304,7 +305,7 @@ impl Walk<'_> {
                 .filter(|(_, schema)| **schema != false)
                 .map(|(name, schema)| (name.clone(), self.any(schema, depth + 1)))
                 .collect();
-            // A typed object with empty properties is refused.
+            // The provider refuses a typed object with empty properties.
             if !(inner.is_empty() && self.profile.typed) {
                 out.insert(keyword.to_owned(), Value::Object(inner));
             }
@@ -330,7 +331,7 @@ impl Walk<'_> {
                 out.insert("items".to_owned(), items);
             }
             None if is_list && self.profile.typed => {
-                out.insert("items".to_owned(), self.profile.anything());
+                out.insert("items".to_owned(), self.profile.any_value());
             }
             None => {}
         }
@@ -344,8 +345,8 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null") || schema.get("const").is_some_and(Value::is_null)
 }
 
-/// Guesses the type of a part without one.
-fn guess(schema: &Map<String, Value>) -> &'static str {
+/// Guesses the type of a part without a type.
+fn guess_type(schema: &Map<String, Value>) -> &'static str {
     let has = |keyword: &str| schema.contains_key(keyword);
     let choice = schema.get("const").or_else(|| schema.get("enum").and_then(|choices| choices.get(0)));
     match choice {
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_end_is_cut() {
+    fn recursive_schema_is_cut() {
         let tree = json!({"$ref": "#/$defs/node", "$defs": {"node": {
             "type": "object", "properties": {"left": {"$ref": "#/$defs/node"}, "right": {"$ref": "#/$defs/node"}}}}});
         let cut = projected(&tree, &schema_profiles().gemini);
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(projected(&itself, &schema_profiles().gemini), json!({"type": "string"}));
         let both = json!({"allOf": [{"$ref": "#"}]});
         assert_eq!(projected(&both, &schema_profiles().gemini), json!({"type": "string"}));
-        // Found by a fuzzer: it had no end, and took the stack of the process.
+        // Found by a fuzzer: the recursion did not end, and overflowed the stack.
         let branch = json!({"anyOf": [{"allOf": [{"$ref": "#"}, {"type": "object"}]}]});
         assert_eq!(projected(&branch, &schema_profiles().gemini), json!({"type": "string"}));
 

@@ -1,8 +1,8 @@
-//! The tool calls of an answer. The name comes whole, the arguments in pieces; an event completes the call.
+//! The tool calls of an answer. The name arrives complete, the arguments in pieces; an event completes the call.
 
 use serde_json::{Value, json};
 
-use super::items::Place;
+use super::items::ItemRef;
 use super::wire::Item;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::provider::stream::{AnswerAssembler, incomplete};
@@ -25,57 +25,57 @@ struct Call {
     /// Whether an event has completed the arguments.
     whole: bool,
     done: bool,
-    /// Whether the whole answer has listed it.
+    /// Whether the complete answer has listed the call.
     answered: bool,
 }
 
 fn ambiguous(why: &str) -> ModelError {
-    ModelError::new(ModelErrorKind::BadStream, &format!("an event of a tool call fits no single call: {why}"))
+    ModelError::new(ModelErrorKind::BadStream, &format!("an event of a tool call matches no single call: {why}"))
 }
 
 impl Calls {
-    /// Begins a call. Its arguments come later, so those of the item do not count.
-    pub(super) fn begin(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let nameless = self.calls.iter().position(|call| call.name.is_empty() && call.output == place.output);
+    /// Begins a call. Its arguments arrive later, so the arguments of the item are ignored.
+    pub(super) fn begin(&mut self, item_ref: ItemRef<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let nameless = self.calls.iter().position(|call| call.name.is_empty() && call.output == item_ref.output);
         let at = match self.with_call_id(&item.call_id.0).or(nameless) {
             Some(at) => at,
-            None => self.open(place, answer)?,
+            None => self.open(item_ref, answer)?,
         };
-        self.know(at, item, answer)
+        self.store_identity(at, item, answer)
     }
 
-    pub(super) fn piece(&mut self, place: Place<'_>, delta: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    pub(super) fn piece(&mut self, item_ref: ItemRef<'_>, delta: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if delta.is_empty() {
             return Ok(());
         }
-        let at = self.at(place, answer)?;
+        let at = self.at(item_ref, answer)?;
         let call = &mut self.calls[at];
         if call.whole {
-            return Err(ambiguous("arguments follow those that were whole"));
+            return Err(ambiguous("arguments arrived after the complete arguments"));
         }
-        call.more(at, delta, answer);
+        call.append(at, delta, answer);
         Ok(())
     }
 
-    pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let at = self.at(place, answer)?;
+    pub(super) fn arguments(&mut self, item_ref: ItemRef<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let at = self.at(item_ref, answer)?;
         self.calls[at].take_whole(at, whole, answer)
     }
 
-    pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    pub(super) fn item(&mut self, item_ref: ItemRef<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let at = match self.with_call_id(&item.call_id.0) {
             Some(at) => at,
             None => {
-                let at = self.at(place, answer)?;
+                let at = self.at(item_ref, answer)?;
                 // Another id at the same position is a new call without earlier events, or a second id of the same call.
-                if self.calls[at].may_be(item) { at } else { self.open(place, answer)? }
+                if self.calls[at].may_be(item) { at } else { self.open(item_ref, answer)? }
             }
         };
         self.complete(at, item, answer)
     }
 
     fn complete(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        self.know(at, item, answer)?;
+        self.store_identity(at, item, answer)?;
         let call = &mut self.calls[at];
         if item.status.0 != "incomplete" {
             call.take_whole(at, &item.arguments.0, answer)?;
@@ -87,7 +87,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Takes in the `nth` call of the whole answer. Its id may differ from that in the events.
+    /// Accepts the `nth` call of the complete answer. Its id may differ from that in the events.
     pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let new = |call: &&Call| !call.answered && call.name == item.name.0;
         let position = |is: &dyn Fn(&Call) -> bool| self.calls.iter().position(|call| new(&call) && is(call));
@@ -98,7 +98,7 @@ impl Calls {
         let at = match known {
             Some(at) => at,
             None => {
-                let at = self.open(Place { output: None, id: &item.id.0 }, answer)?;
+                let at = self.open(ItemRef { output: None, id: &item.id.0 }, answer)?;
                 // A position that no event has.
                 self.calls[at].output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
                 at
@@ -109,7 +109,7 @@ impl Calls {
         if call.done { Ok(()) } else { self.complete(at, item, answer) }
     }
 
-    /// Fails if a call is cut, although the provider calls the answer whole.
+    /// Fails if a call is cut, although the provider reports a complete answer.
     pub(super) fn finish(&self) -> Result<(), ModelError> {
         for call in &self.calls {
             if !call.started {
@@ -122,8 +122,8 @@ impl Calls {
         Ok(())
     }
 
-    fn open(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
-        self.calls.push(Call { output: place.output, id: place.id.to_owned(), ..Call::default() });
+    fn open(&mut self, item_ref: ItemRef<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
+        self.calls.push(Call { output: item_ref.output, id: item_ref.id.to_owned(), ..Call::default() });
         answer.open_call()
     }
 
@@ -131,18 +131,18 @@ impl Calls {
         if call_id.is_empty() { None } else { self.calls.iter().rposition(|call| call.call_id == call_id) }
     }
 
-    /// Finds the call of an event: at its position, or with its id, or the open one.
-    fn at(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
+    /// Returns the call of an event: at its position, with its id, or the open one.
+    fn at(&mut self, item_ref: ItemRef<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         let with = |is: &dyn Fn(&Call) -> bool| -> Vec<usize> {
             self.calls.iter().enumerate().filter(|(_, call)| is(call)).map(|(at, _)| at).collect()
         };
-        let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
-        let mut there = with(&|call| place.output.is_some() && call.output == place.output);
+        let has_id = |call: &Call| !item_ref.id.is_empty() && call.id == item_ref.id;
+        let mut there = with(&|call| item_ref.output.is_some() && call.output == item_ref.output);
         if there.is_empty() {
             there = with(&has_id);
         }
         if there.is_empty() {
-            there = with(&|call| !call.done && (place.output.is_none() || call.output.is_none()));
+            there = with(&|call| !call.done && (item_ref.output.is_none() || call.output.is_none()));
         }
         if there.len() > 1 {
             let mut with_id = there.clone();
@@ -155,13 +155,13 @@ impl Calls {
         }
         match there.as_slice() {
             [at] => Ok(*at),
-            [] => self.open(place, answer),
+            [] => self.open(item_ref, answer),
             [_, _, ..] => Err(ambiguous("several calls are unfinished")),
         }
     }
 
-    /// Takes in id and name, and starts the call once it has its name.
-    fn know(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    /// Stores id and name, and starts the call once its name is known.
+    fn store_identity(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let call = &mut self.calls[at];
         if call.call_id.is_empty() {
             item.call_id.0.as_ref().clone_into(&mut call.call_id);
@@ -169,7 +169,7 @@ impl Calls {
         if call.name.is_empty() {
             item.name.0.as_ref().clone_into(&mut call.name);
         } else if !item.name.0.is_empty() && call.name != item.name.0 {
-            return Err(ambiguous("a call changed its name"));
+            return Err(ambiguous("the name of a call changed"));
         }
         if !call.started && !call.name.is_empty() {
             call.started = true;
@@ -186,7 +186,7 @@ fn same_json(one: &str, other: &str) -> bool {
 }
 
 impl Call {
-    /// Returns whether a whole item at the position of this call is this call. Its id may differ, because vLLM makes up a new one.
+    /// Returns whether a complete item at the position of this call is this call. Its id may differ, because vLLM generates a new one.
     fn may_be(&self, item: &Item<'_>) -> bool {
         if self.call_id.is_empty() || item.call_id.0.is_empty() {
             return true;
@@ -195,7 +195,7 @@ impl Call {
         !self.done && self.name == item.name.0 && says_as_much
     }
 
-    fn more(&mut self, at: usize, delta: &str, answer: &mut AnswerAssembler) {
+    fn append(&mut self, at: usize, delta: &str, answer: &mut AnswerAssembler) {
         self.arguments.push_str(delta);
         if self.started {
             answer.call_arguments(at, text::storable(delta).into_owned());
@@ -204,11 +204,14 @@ impl Call {
 
     fn take_whole(&mut self, at: usize, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         match whole.strip_prefix(self.arguments.as_str()) {
-            Some(rest) => self.more(at, rest, answer),
+            Some(rest) => self.append(at, rest, answer),
             None if whole.is_empty() => return Ok(()),
             None => {
                 if !same_json(whole, &self.arguments) {
-                    return Err(ModelError::new(ModelErrorKind::BadStream, "the arguments of a tool call came in two versions"));
+                    return Err(ModelError::new(
+                        ModelErrorKind::BadStream,
+                        "the arguments of a tool call arrived in two different versions",
+                    ));
                 }
             }
         }

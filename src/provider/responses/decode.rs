@@ -1,11 +1,11 @@
-//! Turns the events of a stream, or a whole answer, into deltas.
+//! Converts the events of a stream, or a complete answer, into deltas.
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::calls::Calls;
-use super::items::{Kind as TextKind, PartKey, Place, Source, Texts};
+use super::items::{ItemRef, Kind as TextKind, PartKey, Source, Texts};
 use super::wire::{Contents, Event, Item, Kind, Response};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::errors::failure;
@@ -15,19 +15,19 @@ use crate::provider::stream::{AnswerAssembler, FinishReason, StreamAdapter, fini
 pub(in crate::provider) struct ResponsesAdapter {
     texts: Texts,
     calls: Calls,
-    /// Whether a reasoning item was passed on.
-    reasoning_kept: bool,
+    /// Whether a reasoning item was emitted.
+    has_reasoning_item: bool,
 }
 
 fn unfinished() -> ModelError {
-    incomplete("the answer ended before the provider said how it ended")
+    incomplete("the answer ended without a final status")
 }
 
 impl StreamAdapter for ResponsesAdapter {
     fn event(&mut self, name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         match answer.parse::<Event<'_>>(json) {
             Ok(event) => self.take(name, &event, json, answer),
-            // A new kind of event may have any form.
+            // A new kind of event may have any shape.
             Err(_) if json.starts_with('{') && serde_json::from_str::<Kind<'_>>(json).is_ok_and(|kind| !kind.is_known()) => Ok(()),
             Err(error) => Err(error),
         }
@@ -59,7 +59,7 @@ impl StreamAdapter for ResponsesAdapter {
 
 impl ResponsesAdapter {
     fn take(&mut self, name: &str, event: &Event<'_>, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let place = Place { output: event.output_index, id: &event.item_id.0 };
+        let item_ref = ItemRef { output: event.output_index, id: &event.item_id.0 };
         let text = PartKey { source: Source::Text, index: event.content_index.unwrap_or(0) };
         let summary = PartKey { source: Source::Summary, index: event.summary_index.unwrap_or(0) };
         let kind = if event.kind.0.is_empty() { name } else { &event.kind.0 };
@@ -69,35 +69,36 @@ impl ResponsesAdapter {
             "response.output_item.done" => self.item_done(event, answer)?,
             "response.output_text.delta" | "response.refusal.delta" => {
                 answer.refused |= kind == "response.refusal.delta";
-                self.texts.piece(TextKind::Message, place, text, &event.delta.0, answer);
+                self.texts.piece(TextKind::Message, item_ref, text, &event.delta.0, answer);
             }
-            "response.output_text.done" => self.texts.whole_part(TextKind::Message, place, text, &event.text.0, answer),
+            "response.output_text.done" => self.texts.whole_part(TextKind::Message, item_ref, text, &event.text.0, answer),
+            "response.output_text.annotation.added" => answer.add_sources(&event.annotation),
             "response.refusal.done" => {
                 answer.refused = true;
-                self.texts.whole_part(TextKind::Message, place, text, &event.refusal.0, answer);
+                self.texts.whole_part(TextKind::Message, item_ref, text, &event.refusal.0, answer);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_summary.delta" => {
-                self.texts.piece(TextKind::Reasoning, place, summary, &event.delta.0, answer);
+                self.texts.piece(TextKind::Reasoning, item_ref, summary, &event.delta.0, answer);
             }
             "response.reasoning_summary_text.done" | "response.reasoning_summary.done" => {
-                self.texts.whole_part(TextKind::Reasoning, place, summary, &event.text.0, answer);
+                self.texts.whole_part(TextKind::Reasoning, item_ref, summary, &event.text.0, answer);
             }
             "response.reasoning_text.delta" | "response.reasoning.delta" => {
-                self.texts.piece(TextKind::Reasoning, place, text, &event.delta.0, answer);
+                self.texts.piece(TextKind::Reasoning, item_ref, text, &event.delta.0, answer);
             }
             "response.reasoning_text.done" | "response.reasoning.done" => {
-                self.texts.whole_part(TextKind::Reasoning, place, text, &event.text.0, answer);
+                self.texts.whole_part(TextKind::Reasoning, item_ref, text, &event.text.0, answer);
             }
             "response.content_part.done" | "response.reasoning_summary_part.done" => self.part_done(event, answer),
-            "response.function_call_arguments.delta" => self.calls.piece(place, &event.delta.0, answer)?,
-            "response.function_call_arguments.done" => self.calls.arguments(place, &event.arguments.0, answer)?,
+            "response.function_call_arguments.delta" => self.calls.piece(item_ref, &event.delta.0, answer)?,
+            "response.function_call_arguments.done" => self.calls.arguments(item_ref, &event.arguments.0, answer)?,
             "response.completed" | "response.done" | "response.incomplete" | "response.failed" | "response.cancelled" => {
                 let json = event.response.map_or("{}", RawValue::get);
                 let response = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
                 self.response(kind, &response, answer)?;
             }
             "error" | "response.error" => return Err(reported(json)),
-            // New kinds of events are ignored, unless they hold an error.
+            // New kinds of events are ignored, unless they contain an error.
             _ => match &event.error {
                 Some(error) => return Err(failure::from_event(error)),
                 None if kind.starts_with("response.") => {}
@@ -107,7 +108,7 @@ impl ResponsesAdapter {
         Ok(())
     }
 
-    /// Voids the answer so far at a second beginning.
+    /// Voids the answer so far if a second answer begins.
     fn restart(&mut self, answer: &mut AnswerAssembler) {
         if self.texts.is_empty() && !answer.has_calls() {
             return;
@@ -119,11 +120,11 @@ impl ResponsesAdapter {
     fn item_added(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let Some(item) = event.item else { return Ok(()) };
         let item = parse_raw::<Item<'_>>(item, answer)?;
-        let place = Place { output: event.output_index, id: &item.id.0 };
+        let item_ref = ItemRef { output: event.output_index, id: &item.id.0 };
         match &*item.kind.0 {
-            "function_call" => self.calls.begin(place, &item, answer)?,
-            "message" => self.texts.begin(TextKind::Message, place),
-            "reasoning" => self.texts.begin(TextKind::Reasoning, place),
+            "function_call" => self.calls.begin(item_ref, &item, answer)?,
+            "message" => self.texts.begin(TextKind::Message, item_ref),
+            "reasoning" => self.texts.begin(TextKind::Reasoning, item_ref),
             _ => {}
         }
         Ok(())
@@ -132,11 +133,11 @@ impl ResponsesAdapter {
     fn item_done(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let Some(raw) = event.item else { return Ok(()) };
         let item = parse_raw::<Item<'_>>(raw, answer)?;
-        let place = Place { output: event.output_index, id: &item.id.0 };
+        let item_ref = ItemRef { output: event.output_index, id: &item.id.0 };
         match &*item.kind.0 {
-            "function_call" => self.calls.item(place, &item, answer)?,
-            "message" => self.message(place, &item, answer),
-            "reasoning" => self.reasoning(place, &item, raw, answer)?,
+            "function_call" => self.calls.item(item_ref, &item, answer)?,
+            "message" => self.message(item_ref, &item, answer),
+            "reasoning" => self.reasoning(item_ref, &item, raw, answer)?,
             _ => {}
         }
         Ok(())
@@ -144,26 +145,27 @@ impl ResponsesAdapter {
 
     fn part_done(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) {
         let Some(part) = &event.part else { return };
-        let place = Place { output: event.output_index, id: &event.item_id.0 };
+        let item_ref = ItemRef { output: event.output_index, id: &event.item_id.0 };
         let (kind, source, index) = match &*part.kind.0 {
             "output_text" | "text" | "refusal" => (TextKind::Message, Source::Text, event.content_index),
             "reasoning_text" => (TextKind::Reasoning, Source::Text, event.content_index),
             "summary_text" => (TextKind::Reasoning, Source::Summary, event.summary_index),
             _ => return,
         };
-        let (said, is_refusal) = part.said();
+        let (received, is_refusal) = part.text_and_refusal();
         answer.refused |= is_refusal && kind == TextKind::Message;
-        self.texts.whole_part(kind, place, PartKey { source, index: index.unwrap_or(0) }, said, answer);
+        self.texts.whole_part(kind, item_ref, PartKey { source, index: index.unwrap_or(0) }, received, answer);
     }
 
-    fn message(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
+    fn message(&mut self, item_ref: ItemRef<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
         answer.refused |= item.content.texts().any(|(_, is_refusal)| is_refusal);
-        self.texts.whole_item(TextKind::Message, place, &keyed(&item.content, Source::Text), answer);
+        self.texts.whole_item(TextKind::Message, item_ref, &keyed(&item.content, Source::Text), answer);
+        item.content.annotations().for_each(|list| answer.add_sources(list));
     }
 
     fn reasoning(
         &mut self,
-        place: Place<'_>,
+        item_ref: ItemRef<'_>,
         item: &Item<'_>,
         raw: &RawValue,
         answer: &mut AnswerAssembler,
@@ -172,19 +174,19 @@ impl ResponsesAdapter {
         if parts.iter().all(|(_, text)| text.is_empty()) {
             parts = keyed(&item.content, Source::Text);
         }
-        self.texts.whole_item(TextKind::Reasoning, place, &parts, answer);
-        self.keep(raw, answer)
+        self.texts.whole_item(TextKind::Reasoning, item_ref, &parts, answer);
+        self.emit_reasoning_item(raw, answer)
     }
 
     /// Emits a reasoning item, which goes back unchanged.
-    fn keep(&mut self, raw: &RawValue, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn emit_reasoning_item(&mut self, raw: &RawValue, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let item = parse_raw::<Value>(raw, answer)?;
-        self.reasoning_kept = true;
+        self.has_reasoning_item = true;
         answer.emit(ModelEvent::ReasoningBlock(item));
         Ok(())
     }
 
-    /// Takes in the whole answer. Its event, or else its status, says how it ended.
+    /// Accepts the complete answer. Its event, else its status, decides how it ended.
     fn response(&mut self, event: &str, response: &Response<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(figures) = response.usage {
             answer.add_figures(figures);
@@ -195,7 +197,7 @@ impl ResponsesAdapter {
             ("cancelled", _) | (_, "cancelled") => "cancelled",
             ("completed", _) | (_, "completed") => "completed",
             ("done", "") => "completed",
-            // A document without a status, from a server that knows none.
+            // A document without a status, from a server that sends none.
             ("", "") if response.output.is_some() && response.error.is_none() => "completed",
             (_, other) => other,
         };
@@ -209,16 +211,16 @@ impl ResponsesAdapter {
             "failed" => return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error")),
             _ => return Err(unfinished()),
         };
-        self.rebuild(response.output.as_deref().unwrap_or_default(), answer)?;
+        self.emit_missing_content(response.output.as_deref().unwrap_or_default(), answer)?;
         answer.stop(finish);
         answer.ended = true;
         Ok(())
     }
 
-    /// Emits content that no event has brought. Items are compared by content, because ids and positions may differ here.
-    fn rebuild(&mut self, output: &[&RawValue], answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let (said, thought) = (self.texts.said(TextKind::Message), self.texts.said(TextKind::Reasoning));
-        let (mut said, keeps_reasoning) = (Some(said.as_str()), !self.reasoning_kept);
+    /// Emits content that no event contained. Items are compared by content, because ids and positions may differ.
+    fn emit_missing_content(&mut self, output: &[&RawValue], answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let (received, thought) = (self.texts.text(TextKind::Message), self.texts.text(TextKind::Reasoning));
+        let (mut received, keeps_reasoning) = (Some(received.as_str()), !self.has_reasoning_item);
         let mut calls = 0;
         for (index, raw) in (0..).zip(output) {
             let item = parse_raw::<Item<'_>>(raw, answer)?;
@@ -228,25 +230,26 @@ impl ResponsesAdapter {
                     calls += 1;
                 }
                 "message" => {
+                    item.content.annotations().for_each(|list| answer.add_sources(list));
                     for (text, is_refusal) in item.content.texts() {
                         answer.refused |= is_refusal;
-                        let Some(left) = said else { break };
+                        let Some(left) = received else { break };
                         if let Some(rest) = left.strip_prefix(text) {
-                            said = Some(rest);
+                            received = Some(rest);
                             continue;
                         }
-                        // Emitted text cannot be taken back, so it wins where the two differ.
-                        said = text.strip_prefix(left).map(|rest| {
+                        // Emitted text cannot be withdrawn, so it takes precedence if the two differ.
+                        received = text.strip_prefix(left).map(|rest| {
                             let key = PartKey { source: Source::Text, index };
-                            self.texts.piece(TextKind::Message, Place { output: None, id: "" }, key, rest, answer);
+                            self.texts.piece(TextKind::Message, ItemRef { output: None, id: "" }, key, rest, answer);
                             ""
                         });
                     }
                 }
                 "reasoning" if keeps_reasoning && thought.is_empty() => {
-                    self.reasoning(Place { output: Some(i64::MIN + index), id: &item.id.0 }, &item, raw, answer)?;
+                    self.reasoning(ItemRef { output: Some(i64::MIN + index), id: &item.id.0 }, &item, raw, answer)?;
                 }
-                "reasoning" if keeps_reasoning => self.keep(raw, answer)?,
+                "reasoning" if keeps_reasoning => self.emit_reasoning_item(raw, answer)?,
                 _ => {}
             }
         }

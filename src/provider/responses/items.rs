@@ -1,7 +1,7 @@
 //! The items of an answer, assembled from events.
 //!
-//! Every text comes up to five times: in pieces, whole, as a part, with its item, and with the whole answer. Some servers leave out some
-//! of them. New text is emitted, whichever event brings it, and nothing twice.
+//! Every text arrives up to five times: in deltas, complete, as a part, with its item, and with the complete answer. Some servers omit some
+//! of these. New text is emitted from whichever event contains it first, and never twice.
 
 use crate::provider::stream::AnswerAssembler;
 
@@ -14,9 +14,9 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ItemRef<'a> {
     pub(super) output: Option<i64>,
-    /// The item's id, which some servers make up anew in every event.
+    /// The item's id, which some servers generate anew in every event.
     pub(super) id: &'a str,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct PartKey {
     pub(super) index: i64,
 }
 
-/// The source of a text. Only the first source of an item is emitted: reasoning and its summary say the same.
+/// The source of a text. Only the first source of an item is emitted, because reasoning and its summary have the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Text,
@@ -49,7 +49,7 @@ struct TextItem {
 }
 
 impl TextItem {
-    fn said(&self) -> String {
+    fn text(&self) -> String {
         self.parts.iter().map(|(_, text)| text.as_str()).collect()
     }
 }
@@ -60,70 +60,78 @@ impl Texts {
     }
 
     /// Returns the text of all items of a kind, in order.
-    pub(super) fn said(&self, kind: Kind) -> String {
-        self.items.iter().filter(|item| item.kind == kind).map(TextItem::said).collect()
+    pub(super) fn text(&self, kind: Kind) -> String {
+        self.items.iter().filter(|item| item.kind == kind).map(TextItem::text).collect()
     }
 
-    pub(super) fn begin(&mut self, kind: Kind, place: Place<'_>) {
-        let is_known =
-            self.items.iter().any(|item| !item.done && item.kind == kind && item.id == place.id && item.output == place.output);
+    pub(super) fn begin(&mut self, kind: Kind, item_ref: ItemRef<'_>) {
+        let is_known = self
+            .items
+            .iter()
+            .any(|item| !item.done && item.kind == kind && item.id == item_ref.id && item.output == item_ref.output);
         if !is_known {
-            self.open(kind, place);
+            self.open(kind, item_ref);
         }
     }
 
-    fn open(&mut self, kind: Kind, place: Place<'_>) -> usize {
-        self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
+    fn open(&mut self, kind: Kind, item_ref: ItemRef<'_>) -> usize {
+        self.items.push(TextItem { kind, output: item_ref.output, id: item_ref.id.to_owned(), done: false, parts: Vec::new() });
         self.items.len() - 1
     }
 
-    pub(super) fn piece(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
+    pub(super) fn piece(&mut self, kind: Kind, item_ref: ItemRef<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         if text.is_empty() {
             return;
         }
-        let at = self.at(kind, place);
+        let at = self.at(kind, item_ref);
         self.show(at, key, text, answer);
     }
 
-    pub(super) fn whole_part(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
-        let at = self.at(kind, place);
-        let said = self.items.get(at).and_then(|item| item.parts.iter().find(|(known, _)| *known == key));
-        let rest = said.map_or(Some(text), |(_, said)| text.strip_prefix(said.as_str())).unwrap_or_default().to_owned();
+    pub(super) fn whole_part(&mut self, kind: Kind, item_ref: ItemRef<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
+        let at = self.at(kind, item_ref);
+        let received = self.items.get(at).and_then(|item| item.parts.iter().find(|(known, _)| *known == key));
+        let rest = received.map_or(Some(text), |(_, received)| text.strip_prefix(received.as_str())).unwrap_or_default().to_owned();
         self.show(at, key, &rest, answer);
     }
 
-    /// Takes in a whole item. Its parts are compared as one text, because their positions are not always right.
-    pub(super) fn whole_item(&mut self, kind: Kind, place: Place<'_>, parts: &[(PartKey, &str)], answer: &mut AnswerAssembler) {
-        let at = self.at(kind, place);
+    /// Accepts a complete item. Its parts are compared as one text, because their positions are not always right.
+    pub(super) fn whole_item(
+        &mut self,
+        kind: Kind,
+        item_ref: ItemRef<'_>,
+        parts: &[(PartKey, &str)],
+        answer: &mut AnswerAssembler,
+    ) {
+        let at = self.at(kind, item_ref);
         let Some(item) = self.items.get_mut(at) else { return };
         item.done = true;
-        let said = item.said();
-        let mut said = said.as_str();
+        let received = item.text();
+        let mut received = received.as_str();
         for (key, text) in parts {
-            if let Some(rest) = said.strip_prefix(text) {
-                said = rest;
+            if let Some(rest) = received.strip_prefix(text) {
+                received = rest;
                 continue;
             }
-            // Emitted text cannot be taken back, so it wins where the two differ.
-            let Some(rest) = text.strip_prefix(said) else { return };
-            said = "";
+            // Emitted text cannot be withdrawn, so it takes precedence if the two differ.
+            let Some(rest) = text.strip_prefix(received) else { return };
+            received = "";
             self.show(at, *key, rest, answer);
         }
     }
 
-    /// Finds the item of an event. Positions are more reliable than ids, but some gateways give all items the same.
-    fn at(&mut self, kind: Kind, place: Place<'_>) -> usize {
+    /// Returns the item of an event. Positions are more reliable than ids, but some gateways send the same position for all items.
+    fn at(&mut self, kind: Kind, item_ref: ItemRef<'_>) -> usize {
         let of_kind = || self.items.iter().enumerate().rev().filter(|(_, item)| item.kind == kind);
-        let same_place = || of_kind().filter(|(_, item)| place.output.is_some() && item.output == place.output);
-        let same_id = |(_, item): &(usize, &TextItem)| !place.id.is_empty() && item.id == place.id;
+        let same_place = || of_kind().filter(|(_, item)| item_ref.output.is_some() && item.output == item_ref.output);
+        let same_id = |(_, item): &(usize, &TextItem)| !item_ref.id.is_empty() && item.id == item_ref.id;
         let found = same_place()
             .find(same_id)
             .or_else(|| same_place().next())
             .or_else(|| of_kind().find(same_id))
-            .or_else(|| of_kind().find(|(_, item)| !item.done && (place.output.is_none() || item.output.is_none())));
+            .or_else(|| of_kind().find(|(_, item)| !item.done && (item_ref.output.is_none() || item.output.is_none())));
         match found {
             Some((at, _)) => at,
-            None => self.open(kind, place),
+            None => self.open(kind, item_ref),
         }
     }
 

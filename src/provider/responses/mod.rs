@@ -1,6 +1,7 @@
-//! OpenAI's Responses API, stateless: the provider stores nothing, and reasoning items go back unchanged.
+//! The dialect OpenAI Responses, stateless: the provider stores no items, and reasoning items go back unchanged. Must not know connections
+//! or runs.
 //!
-//! Facts: <https://platform.openai.com/docs/api-reference/responses> and
+//! Protocol: <https://platform.openai.com/docs/api-reference/responses> and
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
 mod calls;
@@ -14,16 +15,18 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use self::decode::ResponsesAdapter;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::endpoint::{Endpoint, endpoint_url};
 use crate::provider::model_client::{ModelClient, SetupError};
-use crate::provider::request::compose::for_model;
+use crate::provider::profile::BodyForm;
 use crate::provider::request::quirks::Quirks;
+use crate::provider::request::shared_parts::for_model;
 use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
-/// Returns a client of an endpoint that speaks the Responses API. A base URL without any path gets `/v1`.
+/// Returns a client of a Responses endpoint. A base URL without any path gets `/v1`.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let dialect = Responses::at(&options.base_url, Quirks::default())?;
     Ok(Arc::new(DialectClient::new(dialect, endpoint_url(&options.base_url, "/models")?, options)?))
@@ -35,8 +38,8 @@ pub(in crate::provider) struct Responses {
 }
 
 impl Responses {
-    /// Returns the API at a base URL, beside chat completions with these quirks. Their URL for Responses, words for efforts, rules for
-    /// schemas, and renamed, omitted and added fields hold here, too.
+    /// Returns the dialect at a base URL, for a chat completions provider with these quirks. Their Responses URL, effort values, schema
+    /// rules, and renamed, omitted and added fields apply here, too.
     pub(in crate::provider) fn at(base: &str, quirks: Quirks) -> Result<Self, SetupError> {
         Ok(Self { endpoint: Endpoint::new(base, &quirks.responses_url)?, quirks })
     }
@@ -45,12 +48,14 @@ impl Responses {
 impl Dialect for Responses {
     type Adapter = ResponsesAdapter;
 
+    const KIND: ProviderKind = ProviderKind::OpenaiResponses;
+
     fn url(&self, model: &str, _streaming: bool) -> Result<Url, ModelError> {
         self.endpoint.of(model)
     }
 
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(&for_model(request), &self.quirks, streaming)
+    fn body(&self, request: &ModelRequest, form: BodyForm) -> Result<Vec<u8>, ModelError> {
+        request::body(&for_model(request), &self.quirks, form.streaming)
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ResponsesAdapter> {

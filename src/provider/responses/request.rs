@@ -1,4 +1,4 @@
-//! Writes a request in the words of the Responses API.
+//! Writes requests of OpenAI Responses.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -10,9 +10,9 @@ use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPar
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::openai::schema;
-use crate::provider::request::compose::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
-use crate::provider::request::quirk_forms::EffortForm;
+use crate::provider::request::quirk_values::EffortForm;
 use crate::provider::request::quirks::Quirks;
+use crate::provider::request::shared_parts::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]
@@ -38,15 +38,15 @@ struct Body<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum InputItem<'a> {
-    Own(OwnItem<'a>),
-    /// Unchanged, as the provider sent it.
-    Theirs(&'a Value),
+    Own(TranscriptItem<'a>),
+    /// An item exactly as the provider sent it.
+    Original(&'a Value),
 }
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum OwnItem<'a> {
+enum TranscriptItem<'a> {
     Message { role: &'static str, content: Vec<Content<'a>> },
     FunctionCall { id: Option<&'a str>, call_id: &'a str, name: &'a str, arguments: String },
     FunctionCallOutput { call_id: &'a str, output: Output<'a> },
@@ -76,14 +76,14 @@ struct Tool<'a> {
     name: &'a str,
     description: &'a str,
     parameters: Cow<'a, Value>,
-    /// Always sent, because this API assumes `true` for an absent field.
+    /// Always sent, because the API assumes `true` for an absent field.
     strict: bool,
 }
 
 pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     if !options.stop.is_empty() {
-        let why = "the Responses API knows no stop texts; remove options.stop, or ask the model over chat completions";
+        let why = "the Responses API has no option for stop texts; remove options.stop, or use the model over chat completions";
         return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
     }
     let tools = request.tools.iter().map(|tool| Tool {
@@ -133,10 +133,10 @@ fn reasoning(effort: ReasoningEffort, model: &str, quirks: &Quirks) -> Option<Va
         return None;
     }
     static OPENAI: LazyLock<Quirks> = LazyLock::new(Quirks::default);
-    let said = quirks.effort_word(model, effort)?;
+    let effort_name = quirks.effort_word(model, effort)?;
     let knows_max = effort == ReasoningEffort::Max && starts_with_any(model, &model_quirks().responses.know_max_effort);
-    // Words that a provider has of its own are sent as they are.
-    let word = if knows_max && OPENAI.effort_word(model, effort) == Some(said) { "max" } else { said };
+    // A provider's own values are sent unchanged.
+    let word = if knows_max && OPENAI.effort_word(model, effort) == Some(effort_name) { "max" } else { effort_name };
     Some(if word == "none" { json!({ "effort": word }) } else { json!({ "effort": word, "summary": "auto" }) })
 }
 
@@ -147,13 +147,13 @@ fn input(messages: &[Message]) -> Vec<InputItem<'_>> {
         match message.role {
             Role::User => {
                 let content = message.parts.iter().filter_map(user_content).collect();
-                items.push(InputItem::Own(OwnItem::Message { role: "user", content }));
+                items.push(InputItem::Own(TranscriptItem::Message { role: "user", content }));
             }
             Role::Assistant => assistant(message, &mut ids, &mut items),
             Role::Tool => {
                 for result in tool_results(message) {
                     let (call_id, output) = (ids.id_of(result), output(result));
-                    items.push(InputItem::Own(OwnItem::FunctionCallOutput { call_id, output }));
+                    items.push(InputItem::Own(TranscriptItem::FunctionCallOutput { call_id, output }));
                 }
             }
         }
@@ -169,7 +169,7 @@ fn user_content(part: &Part) -> Option<Content<'_>> {
             None => Content::InputText { text: Cow::Owned(not_sent("image", image)) },
         },
         Part::File(file) => self::file(file),
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => return None,
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => return None,
     })
 }
 
@@ -187,40 +187,42 @@ fn file(file: &FilePart) -> Content<'_> {
     }
 }
 
-/// Writes the parts of an answer in their order. The API refuses reasoning without the item that followed it, and an item with an id
-/// without the reasoning before it.
+/// Writes the parts of an answer in order. The API refuses reasoning without the item that followed it, and an item with an id without the
+/// reasoning before it.
 fn assistant<'a>(message: &'a Message, ids: &mut CallIds<'a>, items: &mut Vec<InputItem<'a>>) {
     let mut thoughts: Vec<&Value> = Vec::new();
     let mut has_thoughts = false;
     for part in &message.parts {
         match part {
-            Part::Reasoning(reasoning) => thoughts.extend(own_reasoning(reasoning)),
+            Part::Reasoning(reasoning) => thoughts.extend(sendable_reasoning(reasoning)),
             Part::Text(text) => {
                 has_thoughts |= !thoughts.is_empty();
-                items.extend(thoughts.drain(..).map(InputItem::Theirs));
-                let said = Content::OutputText { text: &text.text };
+                items.extend(thoughts.drain(..).map(InputItem::Original));
+                let output_text = Content::OutputText { text: &text.text };
                 match items.last_mut() {
-                    Some(InputItem::Own(OwnItem::Message { role: "assistant", content })) => content.push(said),
-                    Some(_) | None => items.push(InputItem::Own(OwnItem::Message { role: "assistant", content: vec![said] })),
+                    Some(InputItem::Own(TranscriptItem::Message { role: "assistant", content })) => content.push(output_text),
+                    Some(_) | None => {
+                        items.push(InputItem::Own(TranscriptItem::Message { role: "assistant", content: vec![output_text] }));
+                    }
                 }
             }
             Part::ToolCall(call) => {
                 has_thoughts |= !thoughts.is_empty();
-                items.extend(thoughts.drain(..).map(InputItem::Theirs));
-                items.push(InputItem::Own(OwnItem::FunctionCall {
+                items.extend(thoughts.drain(..).map(InputItem::Original));
+                items.push(InputItem::Own(TranscriptItem::FunctionCall {
                     id: call.raw.as_ref().filter(|_| has_thoughts).and_then(|raw| raw.get("id")?.as_str()),
                     call_id: ids.id(call),
                     name: &call.name,
                     arguments: arguments_object(call).to_string(),
                 }));
             }
-            Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
         }
     }
 }
 
-/// Returns the reasoning item, if the API can take it back: the provider stores none, so the item must have content.
-fn own_reasoning(reasoning: &ReasoningPart) -> Option<&Value> {
+/// Returns the reasoning item, if the API accepts it again: the provider stores none, so the item must have content.
+fn sendable_reasoning(reasoning: &ReasoningPart) -> Option<&Value> {
     let item = reasoning.raw.as_ref()?;
     let is_there = |name: &str| match item.get(name) {
         Some(Value::String(text)) => !text.is_empty(),

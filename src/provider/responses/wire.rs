@@ -1,4 +1,4 @@
-//! The fields of an answer that are needed, read without copying.
+//! Deserializes the needed fields of an answer without copying.
 
 use std::borrow::Cow;
 
@@ -36,6 +36,8 @@ pub(super) struct Event<'a> {
     /// Large, and needed only of the last event.
     pub(super) response: Option<&'a RawValue>,
     pub(super) error: Option<Value>,
+    /// A source of the text.
+    pub(super) annotation: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -46,7 +48,7 @@ pub(super) struct Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// Returns whether events of this kind are read. One without a kind may be an error.
+    /// Returns whether events of this kind are read. An event without a kind may be an error.
     pub(super) fn is_known(&self) -> bool {
         const KNOWN: [&str; 12] = [
             "error",
@@ -66,7 +68,7 @@ impl Kind<'_> {
     }
 }
 
-/// An answer: at the end of a stream, or instead of one.
+/// An answer: at the end of a stream, or instead of a stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Response<'a> {
@@ -77,7 +79,7 @@ pub(super) struct Response<'a> {
     pub(super) incomplete_details: Option<Incomplete<'a>>,
     #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    /// `error` if the whole answer is one.
+    /// `error` if the complete answer is an error.
     pub(super) object: Text<'a>,
 }
 
@@ -104,7 +106,7 @@ pub(super) struct Item<'a> {
     pub(super) summary: Contents<'a>,
 }
 
-/// The parts of a message or of reasoning. Some gateways send a bare text.
+/// The parts of a message or of reasoning. Some gateways send a plain text.
 #[derive(Debug, Default)]
 pub(super) struct Contents<'a>(Vec<Content<'a>>);
 
@@ -127,7 +129,12 @@ impl<'de: 'a, 'a> Lenient<'de> for Contents<'a> {
 impl Contents<'_> {
     /// Returns the texts of the parts, and whether each is a refusal.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.0.iter().map(Content::said)
+        self.0.iter().map(Content::text_and_refusal)
+    }
+
+    /// Returns the sources of each part.
+    pub(super) fn annotations(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter().map(|content| &content.annotations)
     }
 }
 
@@ -138,10 +145,11 @@ pub(super) struct Content<'a> {
     pub(super) kind: Text<'a>,
     pub(super) text: Text<'a>,
     pub(super) refusal: Text<'a>,
+    annotations: Value,
 }
 
 impl Content<'_> {
-    pub(super) fn said(&self) -> (&str, bool) {
+    pub(super) fn text_and_refusal(&self) -> (&str, bool) {
         if self.refusal.0.is_empty() { (&self.text.0, false) } else { (&self.refusal.0, true) }
     }
 }
@@ -155,9 +163,9 @@ pub(super) struct Figures {
     input_tokens_details: Option<TokenDetails>,
     #[serde(deserialize_with = "object")]
     output_tokens_details: Option<TokenDetails>,
-    /// Of `OpenRouter`.
+    /// OpenRouter.
     cost: Dollars,
-    /// Of xAI.
+    /// xAI.
     cost_in_usd_ticks: Ticks,
 }
 

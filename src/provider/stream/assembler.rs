@@ -1,23 +1,31 @@
-//! Makes the events of one answer from deltas of any dialect.
+//! The answer assembler: makes the events of one answer from deltas of any dialect.
 //!
-//! Owns the order of events, the limit of calls, the usage, the reason to stop, and the count of frames for errors. Must not know
-//! the fields of a dialect. The engine makes parts and their ids of these events.
+//! Owns the order of events, the limit of calls, the usage, the stop reason, and the frame count for errors. Must not know the fields of a
+//! dialect. The engine makes parts and their ids from these events.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::lenient::storable_text;
 use super::reasoning_tags::{ReasoningTags, SplitText};
+use super::sources;
 use super::usage::{TokenFigures, UsageCounter};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
+use crate::domain::conversation::file::{default_name, whole_picture};
+use crate::domain::conversation::message::BinaryContent;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, Source};
 use crate::provider::errors::failure;
 
-/// More tool calls than any real answer has.
+/// A limit above the number of tool calls in any real answer.
 const MAX_CALLS: usize = 1_000;
 
-/// The state of one answer that every dialect has.
+/// Pictures and sources of one answer; further ones are left out.
+const MAX_PICTURES: usize = 16;
+const MAX_SOURCES: usize = 100;
+
+/// The state of one answer that all dialects share.
 #[derive(Debug)]
 pub(in crate::provider) struct AnswerAssembler {
     max_output_tokens: Option<u32>,
@@ -25,12 +33,14 @@ pub(in crate::provider) struct AnswerAssembler {
     pub(super) frames: u64,
     calls: usize,
     text_bytes: usize,
+    pictures: Vec<String>,
+    sources: Vec<Source>,
     pub(in crate::provider) tags: ReasoningTags,
     pub(in crate::provider) usage: UsageCounter,
     pub(in crate::provider) finish: Option<ModelFinish>,
-    /// Whether a mark of the end came.
+    /// Whether an end mark arrived.
     pub(in crate::provider) ended: bool,
-    /// Whether a whole message came in one event. It does not go on.
+    /// Whether a complete message arrived in one event, after which no content follows.
     pub(in crate::provider) is_message: bool,
     pub(in crate::provider) refused: bool,
 }
@@ -48,7 +58,9 @@ impl AnswerAssembler {
             frames: 0,
             calls: 0,
             text_bytes: 0,
-            tags: ReasoningTags::blind(&[]),
+            pictures: Vec::new(),
+            sources: Vec::new(),
+            tags: ReasoningTags::without_tag_detection(&[]),
             usage: UsageCounter::new(request_bytes),
             finish: None,
             ended: false,
@@ -57,22 +69,22 @@ impl AnswerAssembler {
         }
     }
 
-    /// Takes reasoning between tags out of the text.
+    /// Separates reasoning between tags from the text.
     pub(in crate::provider) fn with_tags(self, tags: ReasoningTags) -> Self {
         Self { tags, ..self }
     }
 
-    /// Reads an event that is one JSON object. Anything else is the failure that it reports in a form of its own, or `bad_frame`.
+    /// Parses an event that is one JSON object. For other text, returns the failure that it reports in another shape, or `bad_frame`.
     pub(in crate::provider) fn parse<'a, T: Deserialize<'a>>(&self, json: &'a str) -> Result<T, ModelError> {
-        // A list would be read as the fields of an object.
+        // serde would read a list as the fields of an object.
         if !json.starts_with('{') {
-            return Err(self.no_event(json, "it is no JSON object"));
+            return Err(self.frame_failure(json, "it is not a JSON object"));
         }
-        serde_json::from_str(json).map_err(|error| self.no_event(json, &error.to_string()))
+        serde_json::from_str(json).map_err(|error| self.frame_failure(json, &error.to_string()))
     }
 
-    /// Returns the failure that JSON reports which is no event, or `bad_frame`.
-    pub(in crate::provider) fn no_event(&self, json: &str, why: &str) -> ModelError {
+    /// Returns the failure that JSON other than an event reports, or `bad_frame`.
+    pub(in crate::provider) fn frame_failure(&self, json: &str, why: &str) -> ModelError {
         failure::check_unannounced(json).err().unwrap_or_else(|| self.bad_frame(why))
     }
 
@@ -80,7 +92,7 @@ impl AnswerAssembler {
         ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {} of the answer: {why}", self.frames))
     }
 
-    /// Emits an event and counts what the model wrote of it.
+    /// Emits an event and counts its output of the model.
     pub(in crate::provider) fn emit(&mut self, event: ModelEvent) {
         self.usage.answer_bytes += match &event {
             ModelEvent::Text(text) => {
@@ -92,6 +104,8 @@ impl AnswerAssembler {
             ModelEvent::ToolCallArguments { delta, .. } => delta.len(),
             ModelEvent::ReasoningBlock(_)
             | ModelEvent::ToolCallBlock { .. }
+            | ModelEvent::Picture(_)
+            | ModelEvent::Source(_)
             | ModelEvent::Restarted
             | ModelEvent::Usage(_)
             | ModelEvent::Prices(_)
@@ -113,17 +127,49 @@ impl AnswerAssembler {
         }
     }
 
-    /// Emits a piece of text. Text that was emitted as the answer and turns out to be reasoning is emitted anew.
+    /// Emits a picture that is whole, once. Providers repeat pictures at the end. Other data becomes a note.
+    pub(in crate::provider) fn picture(&mut self, base64: &str) {
+        let base64: String = base64.split_ascii_whitespace().collect();
+        let Some((media_type, data)) = whole_picture(&base64) else { return self.text("[a picture that cannot be shown]".into()) };
+        if self.pictures.len() == MAX_PICTURES || self.pictures.contains(&data) {
+            return;
+        }
+        self.pictures.push(data.clone());
+        self.emit(ModelEvent::Picture(BinaryContent::inline(media_type, Some(default_name(media_type)), data)));
+    }
+
+    /// Emits a picture of a `data:` URL. A picture elsewhere is a link.
+    pub(in crate::provider) fn picture_at(&mut self, url: &str) {
+        match url.split_once(";base64,").filter(|(head, _)| head.starts_with("data:")) {
+            Some((_, base64)) => self.picture(base64),
+            None if url.starts_with("https://") => self.text(format!("![picture]({url})").into()),
+            None => {}
+        }
+    }
+
+    /// Emits the sources that came for the first time.
+    pub(in crate::provider) fn add_sources(&mut self, value: &Value) {
+        for source in sources::read(value) {
+            if self.sources.len() == MAX_SOURCES || self.sources.iter().any(|known| known.is_same(&source)) {
+                continue;
+            }
+            self.sources.push(source.clone());
+            self.emit(ModelEvent::Source(source));
+        }
+    }
+
+    /// Emits a piece of text. Text that was emitted as the answer and turns out to be reasoning is emitted again as reasoning.
     pub(in crate::provider) fn split_text(&mut self, split: SplitText) {
-        self.take_back(split.taken_back);
+        self.void_text(split.voided_bytes);
         self.reasoning(split.reasoning.into());
         self.text(split.text.into());
     }
 
-    /// Voids the text that was emitted before.
-    pub(in crate::provider) fn take_back(&mut self, bytes: usize) {
+    /// Voids the last bytes of emitted text.
+    pub(in crate::provider) fn void_text(&mut self, bytes: usize) {
         if bytes > 0 {
             self.emit(ModelEvent::Restarted);
+            (self.pictures, self.sources) = (Vec::new(), Vec::new());
             self.text_bytes = 0;
             self.usage.answer_bytes = self.usage.answer_bytes.saturating_sub(bytes);
         }
@@ -163,18 +209,19 @@ impl AnswerAssembler {
     }
 
     pub(in crate::provider) fn has_content(&self) -> bool {
-        self.text_bytes > 0 || self.calls > 0
+        self.text_bytes > 0 || self.calls > 0 || !self.pictures.is_empty()
     }
 
-    /// Voids all that came before: the model begins anew.
+    /// Voids all earlier content, because the model restarts its answer.
     pub(in crate::provider) fn restart(&mut self) {
         (self.calls, self.text_bytes, self.finish) = (0, 0, None);
+        (self.pictures, self.sources) = (Vec::new(), Vec::new());
         (self.ended, self.is_message, self.refused) = (false, false, false);
         self.usage = UsageCounter::new(self.usage.request_bytes);
         self.emit(ModelEvent::Restarted);
     }
 
-    /// Takes in the reason to stop. A second reason does not complete a cut or refused answer.
+    /// Stores the stop reason. A second reason does not complete a cut or refused answer.
     pub(in crate::provider) fn stop(&mut self, finish: ModelFinish) {
         match self.finish {
             Some(ModelFinish::Length | ModelFinish::Refused) => {}
@@ -186,17 +233,17 @@ impl AnswerAssembler {
         self.usage.take(figures.into());
     }
 
-    /// Whether the answer has as many tokens as the request allows.
+    /// Returns whether the answer has as many tokens as the request allows.
     pub(in crate::provider) fn is_at_limit(&self) -> bool {
         let output = self.usage.figures.output.filter(|_| self.usage.is_reported());
         self.max_output_tokens.zip(output).is_some_and(|(limit, output)| output >= u64::from(limit))
     }
 
-    /// Emits the end of the answer. The calls that are there decide what it is, not the reason that the provider gave.
+    /// Emits the end of the answer. Its calls decide the finish, not the provider's reason.
     pub(super) fn end(&mut self, finish: ModelFinish) {
         let finish = match finish {
             _ if self.refused => ModelFinish::Refused,
-            // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
+            // Some servers report an answer that reached its limit as one with tool calls. Its last call may be cut.
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 && self.is_at_limit() => ModelFinish::Length,
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 => ModelFinish::ToolCalls,
             // The engine decides about an answer without content.

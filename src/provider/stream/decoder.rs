@@ -1,4 +1,4 @@
-//! Reads the frames of an answer, or an answer in one piece, through the adapter of its dialect.
+//! Decodes the frames of an answer, or an answer in one piece, with the adapter of its dialect.
 
 use std::collections::VecDeque;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::adapter::{StopReasons, StreamAdapter};
 use super::assembler::{AnswerAssembler, incomplete};
-use super::glued;
-use super::lenient::whole_characters;
+use super::lenient::without_unpaired_surrogates;
+use super::split_events;
 use crate::domain::model::{ModelError, ModelEvent};
 use crate::provider::errors::failure;
 
@@ -18,12 +18,13 @@ const END_MARK: &str = "[DONE]";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Open,
-    /// The first event with content had a reason to stop and figures. Silence is an end; more content revokes it.
-    MayGoOn,
-    /// The model has said why it stopped; figures and an end mark may follow.
+    /// The first event with content had a stop reason and usage. If no event follows, the answer has ended; more content revokes the
+    /// reason.
+    MayContinue,
+    /// The stop reason has arrived; usage and an end mark may follow.
     Closing,
-    /// The end mark came.
-    Whole,
+    /// The end mark has arrived.
+    Complete,
 }
 
 /// Decodes one answer.
@@ -31,34 +32,34 @@ pub(super) enum Progress {
 pub(in crate::provider) struct AnswerDecoder<A> {
     adapter: A,
     answer: AnswerAssembler,
-    /// Whether an event had content and no reason to stop was known after it.
-    goes_on_unasked: bool,
-    /// Whether the answer went on after a reason to stop.
-    went_on: bool,
+    /// Whether an event had content and no stop reason was known after it.
+    continues_without_reason: bool,
+    /// Whether content followed a stop reason.
+    continued_after_reason: bool,
 }
 
-/// Returns the failure that an event reports as such.
+/// Returns the failure that an error event reports.
 pub(in crate::provider) fn reported(data: &str) -> ModelError {
     let error = serde_json::from_str(data).unwrap_or_else(|_| Value::String(data.to_owned()));
     failure::from_event(&error)
 }
 
-/// Whether a JSON document has no end.
+/// Returns whether a JSON document is incomplete.
 pub(in crate::provider) fn is_cut(json: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(json).is_err_and(|error| error.is_eof())
 }
 
-/// Strips what may stand around a JSON document.
+/// Removes text that may surround a JSON document.
 fn trimmed(data: &str) -> &str {
     data.trim_start_matches('\u{feff}').trim()
 }
 
 impl<A: StreamAdapter> AnswerDecoder<A> {
     pub(in crate::provider) fn new(adapter: A, answer: AnswerAssembler) -> Self {
-        Self { adapter, answer, goes_on_unasked: false, went_on: false }
+        Self { adapter, answer, continues_without_reason: false, continued_after_reason: false }
     }
 
-    /// Takes in one event of a streamed answer. After an error nothing more is read.
+    /// Decodes one event of a streamed answer. No event follows an error.
     pub(super) fn frame(&mut self, name: Option<&str>, data: &str) -> Result<Progress, ModelError> {
         self.answer.frames += 1;
         let data = trimmed(data);
@@ -69,7 +70,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
             self.adapter.end_mark(&mut self.answer)?;
             return Ok(self.progress());
         }
-        let data = whole_characters(data);
+        let data = without_unpaired_surrogates(data);
         if name == Some("error") {
             return Err(reported(&data));
         }
@@ -80,15 +81,15 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         Ok(self.progress_after(has_content, had_finish))
     }
 
-    /// Reads an answer that came in one piece, to its end. A list of one is that one; a longer list holds the events of a stream.
+    /// Decodes an answer in one piece. A list with one item counts as that item; a longer list contains the events of a stream.
     pub(in crate::provider) fn document(&mut self, document: &[u8]) -> Result<(), ModelError> {
         let text = trimmed(std::str::from_utf8(document).unwrap_or_default());
-        match glued::list(text).as_deref() {
+        match split_events::list(text).as_deref() {
             None => self.one_document(document)?,
             Some([only]) => self.one_document(only.as_bytes())?,
             Some(events) => {
                 for event in events {
-                    if self.frame(None, event)? == Progress::Whole {
+                    if self.frame(None, event)? == Progress::Complete {
                         break;
                     }
                 }
@@ -100,12 +101,12 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
     fn one_document(&mut self, document: &[u8]) -> Result<(), ModelError> {
         self.answer.frames += 1;
         let text = std::str::from_utf8(document).map_err(|error| self.answer.bad_frame(&error.to_string()))?;
-        let text = whole_characters(trimmed(text));
+        let text = without_unpaired_surrogates(trimmed(text));
         let read = self.adapter.document(&text, &mut self.answer);
         read.map_err(|error| if is_cut(&text) { incomplete("the answer was cut") } else { error })
     }
 
-    /// Ends an answer with its usage and [`ModelEvent::Finished`], or fails if the answer is not whole.
+    /// Ends an answer with its usage and [`ModelEvent::Finished`], or fails if the answer is incomplete.
     pub(super) fn close(&mut self) -> Result<(), ModelError> {
         let finish = self.adapter.finish(&mut self.answer)?;
         self.answer.end(finish);
@@ -116,32 +117,32 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         self.answer.ready.pop_front()
     }
 
-    /// Returns the events that were not taken yet.
+    /// Returns the events that were not consumed yet.
     pub(in crate::provider) fn into_events(self) -> VecDeque<ModelEvent> {
         self.answer.ready
     }
 
     fn progress(&self) -> Progress {
         match (self.answer.ended, self.answer.finish) {
-            (true, _) => Progress::Whole,
+            (true, _) => Progress::Complete,
             (false, Some(_)) => Progress::Closing,
             (false, None) => Progress::Open,
         }
     }
 
-    /// Returns the progress after an event. An answer that goes on has not stopped; after the first event that is still unknown.
+    /// Returns the progress after an event. An answer that continues has not stopped; after the first event that is still unknown.
     fn progress_after(&mut self, has_content: bool, had_finish: bool) -> Progress {
-        let goes_on = has_content && had_finish;
-        self.went_on = match A::STOP_REASONS {
+        let has_more = has_content && had_finish;
+        self.continued_after_reason = match A::STOP_REASONS {
             StopReasons::Final => return self.progress(),
-            StopReasons::WithEveryEvent => goes_on,
-            StopReasons::Anywhere => self.went_on || goes_on,
+            StopReasons::WithEveryEvent => has_more,
+            StopReasons::Anywhere => self.continued_after_reason || has_more,
         };
         let finish = self.answer.finish;
-        self.goes_on_unasked |= has_content && finish.is_none();
-        let may_go_on = self.went_on || (has_content && !self.goes_on_unasked);
-        match may_go_on && !self.answer.is_message {
-            true if finish.is_some() && !self.went_on && self.answer.usage.is_reported() => Progress::MayGoOn,
+        self.continues_without_reason |= has_content && finish.is_none();
+        let may_continue = self.continued_after_reason || (has_content && !self.continues_without_reason);
+        match may_continue && !self.answer.is_message {
+            true if finish.is_some() && !self.continued_after_reason && self.answer.usage.is_reported() => Progress::MayContinue,
             true => Progress::Open,
             false => self.progress(),
         }
@@ -157,7 +158,7 @@ mod tests {
     use crate::domain::model::ModelFinish;
     use crate::provider::stream::TokenFigures;
 
-    /// Takes `{}` for text, and other JSON for a reason to stop, with text if it is a list.
+    /// Takes `{}` as text, and other JSON as a stop reason, with text if it is a list.
     struct TestAdapter<const REASONS: char>;
 
     impl<const REASONS: char> StreamAdapter for TestAdapter<REASONS> {
@@ -209,13 +210,13 @@ mod tests {
         let mut answer = AnswerAssembler::new(None, 0);
         assert_eq!(progress::<'a'>(&["[1]"], AnswerAssembler::new(None, 0)), [Progress::Open]);
         answer.add_figures(TokenFigures { input: Some(1), output: Some(1), ..TokenFigures::default() });
-        assert_eq!(progress::<'a'>(&["[1]"], answer), [Progress::MayGoOn]);
+        assert_eq!(progress::<'a'>(&["[1]"], answer), [Progress::MayContinue]);
     }
 
     #[test]
     fn end_mark_between_blanks_ends_the_answer() {
         let frames = ["", "\u{feff} [DONE]\n"];
-        assert_eq!(progress::<'f'>(&frames, AnswerAssembler::new(None, 0)), [Progress::Open, Progress::Whole]);
+        assert_eq!(progress::<'f'>(&frames, AnswerAssembler::new(None, 0)), [Progress::Open, Progress::Complete]);
     }
 
     #[test]

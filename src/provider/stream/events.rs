@@ -1,4 +1,4 @@
-//! Streams an answer: frames in, events of the model out.
+//! Streams an answer: decodes frames to events of the model.
 //!
 //! Owns the waits for the end of an answer. Must not know a dialect.
 
@@ -11,16 +11,16 @@ use tokio::time::Sleep;
 
 use super::adapter::StreamAdapter;
 use super::decoder::{AnswerDecoder, Progress};
-use super::glued;
+use super::split_events;
 use crate::domain::model::{ModelError, ModelEvent};
-use crate::provider::http::frames::{Frame, Frames};
-use crate::provider::http::timeouts::{SILENCE, StreamLimits, timeout};
+use crate::provider::http::stream_frames::{Frame, Frames};
+use crate::provider::http::timeouts::{NO_BYTE, StreamLimits, timeout};
 
 /// The events of a streamed answer.
 pub(in crate::provider) struct Events<A> {
     frames: Frames,
     decoder: AnswerDecoder<A>,
-    /// Returned after the events before it.
+    /// A failure, returned after the events before it.
     failed: Option<ModelError>,
     state: State,
     limits: StreamLimits,
@@ -28,16 +28,16 @@ pub(in crate::provider) struct Events<A> {
 
 enum State {
     Open,
-    /// The reason to stop came, but the model may go on. Silence ends the answer.
-    MayGoOn,
-    /// The reason to stop came. Usage and the end mark may follow until the alarm.
+    /// The stop reason has arrived, but the model may continue. If no event follows, the answer has ended.
+    MayContinue,
+    /// The stop reason has arrived. Usage and the end mark may follow until the timer fires.
     Closing(Pin<Box<Sleep>>),
-    /// The end mark came. The end of the body is awaited until the alarm, so that the connection can serve the next call.
+    /// The end mark has arrived. The end of the body is awaited until the timer fires, so that the connection can serve the next call.
     Draining(Pin<Box<Sleep>>),
     Over,
 }
 
-/// The wait for the end of the body, which nearly always comes together with the end mark.
+/// The wait for the end of the body, which nearly always arrives together with the end mark.
 const DRAIN: Duration = Duration::from_millis(50);
 
 impl<A: StreamAdapter> Events<A> {
@@ -47,14 +47,14 @@ impl<A: StreamAdapter> Events<A> {
 
     fn take(&mut self, progress: Result<Progress, ModelError>) {
         self.state = match (progress, &self.state) {
-            // An answer that begins anew is not closing any more.
-            (Ok(Progress::Open), State::Closing(_) | State::MayGoOn) => State::Open,
-            (Ok(Progress::Closing), State::Open | State::MayGoOn) => {
+            // An answer that restarts is not closing any more.
+            (Ok(Progress::Open), State::Closing(_) | State::MayContinue) => State::Open,
+            (Ok(Progress::Closing), State::Open | State::MayContinue) => {
                 State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)))
             }
             (Ok(Progress::Open | Progress::Closing), _) => return,
-            (Ok(Progress::MayGoOn), _) => State::MayGoOn,
-            (Ok(Progress::Whole), _) => State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
+            (Ok(Progress::MayContinue), _) => State::MayContinue,
+            (Ok(Progress::Complete), _) => State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
             (Err(error), _) => {
                 self.failed = Some(error);
                 State::Over
@@ -63,9 +63,9 @@ impl<A: StreamAdapter> Events<A> {
     }
 
     fn frame(&mut self, frame: &Frame) {
-        let Some(events) = glued::events(&frame.data) else { return self.event(frame.event.as_deref(), &frame.data) };
+        let Some(events) = split_events::events(&frame.data) else { return self.event(frame.event.as_deref(), &frame.data) };
         for data in events {
-            if let State::Open | State::MayGoOn | State::Closing(_) = self.state {
+            if let State::Open | State::MayContinue | State::Closing(_) = self.state {
                 self.event(frame.event.as_deref(), data);
             }
         }
@@ -97,10 +97,10 @@ impl<A: StreamAdapter> Stream for Events<A> {
             match (this.frames.as_mut().poll_next(cx), &mut this.state) {
                 (Poll::Ready(Some(Ok(_))), State::Draining(_)) => {}
                 (Poll::Ready(Some(Ok(frame))), _) => this.frame(&frame),
-                // The answer is there; only its usage can be missing.
+                // The answer is complete; only its usage can be missing.
                 (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
-                (Poll::Ready(Some(Err(error))), State::MayGoOn) if error == timeout(SILENCE, this.limits.idle) => this.close(),
-                (Poll::Ready(Some(Err(error))), State::Open | State::MayGoOn | State::Over) => this.take(Err(error)),
+                (Poll::Ready(Some(Err(error))), State::MayContinue) if error == timeout(NO_BYTE, this.limits.idle) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::Open | State::MayContinue | State::Over) => this.take(Err(error)),
                 (Poll::Ready(None), _) => this.close(),
                 (Poll::Pending, State::Closing(alarm) | State::Draining(alarm)) => {
                     if alarm.as_mut().poll(cx).is_pending() {
@@ -108,7 +108,7 @@ impl<A: StreamAdapter> Stream for Events<A> {
                     }
                     this.close();
                 }
-                (Poll::Pending, State::Open | State::MayGoOn | State::Over) => return Poll::Pending,
+                (Poll::Pending, State::Open | State::MayContinue | State::Over) => return Poll::Pending,
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The words for why a model stopped, of all dialects and gateways.
+//! The stop reasons of all dialects and gateways.
 
 use super::assembler::incomplete;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
@@ -6,46 +6,46 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::provider) enum FinishReason {
     Finish(ModelFinish),
-    /// The provider paused a long turn. The answer so far is whole; with calls the provider goes on by itself.
+    /// The provider paused a long turn. The answer so far is complete; if it has calls, the provider continues by itself.
     Paused,
-    /// A gateway has no reason, or no word for it.
+    /// A gateway sends no reason, or an empty one.
     Unstated,
 }
 
-/// Reads the word for why a model stopped: its reason, the failure that it reports, or `BadStream` for an unknown word.
+/// Maps a stop reason to its finish reason, to the failure that it reports, or to `BadStream` if it is unknown.
 pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, ModelError> {
     let lower = word.to_ascii_lowercase().replace('-', "_");
     let failed = |kind, why| Err(ModelError::new(kind, why));
-    // Gemini's compatible endpoint says `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
+    // Gemini's compatible endpoint sends `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
     let finish = match lower.split(": ").next().unwrap_or_default() {
         "stop" | "end" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed"
-        // Baidu's.
+        // Baidu.
         | "normal" => ModelFinish::Stop,
         "tool_calls" | "tool_call" | "tool_use" | "function_call" => ModelFinish::ToolCalls,
         "length" | "max_tokens" | "max_output_tokens" | "max_completion_tokens" | "max_length" | "maximum_tokens"
-        // MiniMax's, and watsonx's, of their windows.
+        // MiniMax and watsonx, at the end of the window.
         | "max_output" | "token_limit" | "model_length" | "model_context_window_exceeded"
-        // Cohere's, of its window.
+        // Cohere, at the end of the window.
         | "error_limit"
-        // vLLM's, which cuts a model that repeats itself.
+        // vLLM, which stops a model that repeats itself.
         | "repetition" => ModelFinish::Length,
         "content_filter" | "content_filtered" | "guardrail_intervened" | "refusal" | "safety" | "sensitive"
-        // Gemini's.
+        // Gemini.
         | "recitation" | "prohibited_content" | "blocklist" | "spii" | "language" | "model_armor" | "image_safety"
         | "image_prohibited_content" | "image_recitation"
-        // GigaChat's.
+        // GigaChat.
         | "blacklist"
-        // Cohere's.
+        // Cohere.
         | "error_toxic" => ModelFinish::Refused,
         "pause_turn" => return Ok(FinishReason::Paused),
         "other" | "unknown" | "not_finished" => return Ok(FinishReason::Unstated),
         "insufficient_system_resource" => {
-            return failed(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer");
+            return failed(ModelErrorKind::Overloaded, "the provider ran out of capacity during the answer");
         }
         "error" | "network_error" | "engine_error" => {
             return failed(ModelErrorKind::Unavailable, "the provider broke off with an error");
         }
-        // watsonx's, and Cohere's.
+        // watsonx and Cohere.
         "time_limit" | "timeout" => {
             return failed(ModelErrorKind::Timeout, "the provider broke off because it took too long");
         }
@@ -58,7 +58,7 @@ pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, Mod
     Ok(FinishReason::Finish(finish))
 }
 
-/// Reads the word of a dialect whose tool calls come whole: the calls that are there decide, not the reason.
+/// Maps the stop reason of a dialect with complete tool calls: the calls decide the finish, not the reason.
 pub(in crate::provider) fn finish_without_calls(word: &str) -> Result<ModelFinish, ModelError> {
     match finish_reason(word)? {
         FinishReason::Finish(ModelFinish::ToolCalls) => Ok(ModelFinish::Stop),
@@ -67,7 +67,7 @@ pub(in crate::provider) fn finish_without_calls(word: &str) -> Result<ModelFinis
     }
 }
 
-/// Returns the failure of an answer that ended for a reason which its dialect does not have.
+/// Returns the failure for a stop reason that the dialect does not define.
 pub(in crate::provider) fn unknown_finish_reason(word: &str) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("the model stopped for an unknown reason, {word:?}"))
 }

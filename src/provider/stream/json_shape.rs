@@ -1,6 +1,6 @@
-//! Tracks how much of one JSON object a text holds that comes in pieces.
+//! Tracks whether a text that arrives in pieces is a complete JSON object.
 
-/// The state of a text that may become one JSON object. It only counts brackets; the parser decides.
+/// The state of a text that may become one JSON object. Only brackets are counted; the parser decides validity.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Shape {
     depth: u32,

@@ -1,6 +1,6 @@
-//! Readers of JSON that is almost what a dialect prescribes. They borrow from the event where they can.
+//! Deserializes JSON that deviates from the type of its dialect's field. Borrows from the event where possible.
 //!
-//! Owns the forms that gateways give to texts, numbers, lists and nothing. Must not know any dialect.
+//! Owns the variants of texts, numbers, lists and empty values that gateways send. Must not know any dialect.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,16 +15,16 @@ use serde_json::value::RawValue;
 use crate::support::json::mend_surrogates;
 use crate::support::text::{storable, storable_json};
 
-/// The only key of the map that `serde_json` makes of a number which fits no integer. Its value is the number's text.
-const NUMBER: &str = "$serde_json::private::Number";
+/// `serde_json` represents a number that fits no integer as a map with this key. The map's value is the number as text.
+const NUMBER_KEY: &str = "$serde_json::private::Number";
 
-/// A map, or a number in the form of one.
-enum Entries<'de, A> {
+/// A map, or a number that `serde_json` represents as a map.
+enum MapOrNumber<'de, A> {
     Number(String),
-    Map(Replayed<'de, A>),
+    Map(UnreadMap<'de, A>),
 }
 
-struct Replayed<'de, A> {
+struct UnreadMap<'de, A> {
     first: Option<Key<'de>>,
     rest: A,
 }
@@ -33,16 +33,16 @@ struct Replayed<'de, A> {
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Tells a number from a map, because a visitor gets both in the same way.
-fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
+/// Distinguishes a number from a map, because a visitor gets both as a map.
+fn map_or_number<'de, A: MapAccess<'de>>(mut map: A) -> Result<MapOrNumber<'de, A>, A::Error> {
     let first = map.next_key::<Key<'de>>()?;
     match &first {
-        Some(Key(key)) if key == NUMBER => Ok(Entries::Number(map.next_value()?)),
-        Some(_) | None => Ok(Entries::Map(Replayed { first, rest: map })),
+        Some(Key(key)) if key == NUMBER_KEY => Ok(MapOrNumber::Number(map.next_value()?)),
+        Some(_) | None => Ok(MapOrNumber::Map(UnreadMap { first, rest: map })),
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Replayed<'de, A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for UnreadMap<'de, A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
@@ -58,9 +58,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Replayed<'de, A> {
     }
 }
 
-/// A type that is read from any JSON value, because gateways send others than the dialect prescribes. Null is its default.
+/// A type that accepts any JSON value, because gateways deviate from the dialect. `null` gives the default.
 pub(in crate::provider) trait Lenient<'de>: Default {
-    /// Names the form that the dialect prescribes, for errors.
+    /// The type that the dialect requires, for errors.
     const EXPECTED: &'static str;
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E>;
@@ -77,9 +77,9 @@ pub(in crate::provider) trait Lenient<'de>: Default {
 
     fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error>;
 
-    /// Returns the default for a form of nothing, or else an error.
-    fn nothing<E: Error>(is_nothing: bool, found: Unexpected<'_>) -> Result<Self, E> {
-        if is_nothing { Ok(Self::default()) } else { Err(E::invalid_type(found, &Self::EXPECTED)) }
+    /// Returns the default for an empty value, else an error.
+    fn default_if<E: Error>(is_empty: bool, found: Unexpected<'_>) -> Result<Self, E> {
+        if is_empty { Ok(Self::default()) } else { Err(E::invalid_type(found, &Self::EXPECTED)) }
     }
 }
 
@@ -105,8 +105,8 @@ pub(in crate::provider) fn lenient<'de, D: Deserializer<'de>, T: Lenient<'de>>(d
             Ok(T::default())
         }
 
-        fn visit_bool<E: Error>(self, truth: bool) -> Result<T, E> {
-            T::from_bool(truth)
+        fn visit_bool<E: Error>(self, value: bool) -> Result<T, E> {
+            T::from_bool(value)
         }
 
         fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
@@ -126,16 +126,16 @@ pub(in crate::provider) fn lenient<'de, D: Deserializer<'de>, T: Lenient<'de>>(d
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            match entries(map)? {
-                Entries::Number(text) => T::from_number(text),
-                Entries::Map(map) => T::from_object(map),
+            match map_or_number(map)? {
+                MapOrNumber::Number(text) => T::from_number(text),
+                MapOrNumber::Map(map) => T::from_object(map),
             }
         }
     }
     deserializer.deserialize_any(LenientVisitor(PhantomData))
 }
 
-/// A text. Of a list of content parts the text parts count; an object and a truth value are the empty text.
+/// A text. A list of content parts gives their concatenated texts; an object or a boolean gives the empty text.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Text<'a>(pub(in crate::provider) Cow<'a, str>);
 
@@ -172,9 +172,9 @@ impl<'de> Lenient<'de> for Text<'de> {
     }
 }
 
-/// Arguments as text: most providers send a text of JSON, some the JSON itself.
+/// Tool arguments as JSON text: most providers send a string that contains JSON, some the JSON itself.
 ///
-/// JSON that is no object does not fail the answer, because the model is told of it.
+/// JSON other than an object does not fail the answer here: the engine reports it to the model.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Arguments<'a>(pub(in crate::provider) Cow<'a, str>);
 
@@ -191,8 +191,8 @@ impl<'de> Lenient<'de> for Arguments<'de> {
         Ok(Self(text))
     }
 
-    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Ok(Self(Cow::Owned(truth.to_string())))
+    fn from_bool<E: Error>(value: bool) -> Result<Self, E> {
+        Ok(Self(Cow::Owned(value.to_string())))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
@@ -206,7 +206,7 @@ impl<'de> Lenient<'de> for Arguments<'de> {
     }
 }
 
-/// A called function, in chat completions and at Ollama.
+/// The called function in chat completions and Ollama chat.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::provider) struct Function<'a> {
@@ -215,14 +215,14 @@ pub(in crate::provider) struct Function<'a> {
     pub(in crate::provider) arguments: Arguments<'a>,
 }
 
-/// Returns arguments that stand as JSON in an event as text that may be stored. A text of JSON in their place is that text.
+/// Returns arguments as storable JSON text. A JSON string is replaced by its content.
 pub(in crate::provider) fn json_text(raw: &RawValue) -> String {
-    let raw = whole_characters(raw.get());
+    let raw = without_unpaired_surrogates(raw.get());
     let written = if raw.starts_with('"') { serde_json::from_str(&raw).ok() } else { None };
     storable_json(written.unwrap_or_else(|| raw.into_owned()))
 }
 
-/// Returns a text of an event as it may be stored, without a copy where it is owned already.
+/// Returns a text in storable form, without a copy if it is owned and unchanged.
 pub(in crate::provider) fn storable_text(text: Cow<'_, str>) -> String {
     match storable(&text) {
         Cow::Borrowed(_) => text.into_owned(),
@@ -230,7 +230,7 @@ pub(in crate::provider) fn storable_text(text: Cow<'_, str>) -> String {
     }
 }
 
-/// Reads an object, or nothing in one of the forms that gateways give it. Anything else would be lost content, and is an error.
+/// Reads an object; an empty value of any type gives `None`. Every other value is an error, because its content would be lost.
 pub(in crate::provider) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     lenient(deserializer)
 }
@@ -239,21 +239,21 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for Option<T> {
     const EXPECTED: &'static str = "an object";
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
-        Self::nothing(text.is_empty(), Unexpected::Str(&text))
+        Self::default_if(text.is_empty(), Unexpected::Str(&text))
     }
 
-    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Self::nothing(!truth, Unexpected::Bool(truth))
+    fn from_bool<E: Error>(value: bool) -> Result<Self, E> {
+        Self::default_if(!value, Unexpected::Bool(value))
     }
 
     fn from_number<E: Error>(number: String) -> Result<Self, E> {
-        Self::nothing(number.parse() == Ok(0.0), Unexpected::Other("a number"))
+        Self::default_if(number.parse() == Ok(0.0), Unexpected::Other("a number"))
     }
 
-    // Gateways written in Lua know no empty object.
+    // Lua has no empty object: gateways written in Lua send `[]`.
     fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
         let is_empty = items.next_element::<IgnoredAny>()?.is_none();
-        Self::nothing(is_empty, Unexpected::Seq)
+        Self::default_if(is_empty, Unexpected::Seq)
     }
 
     fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
@@ -261,7 +261,7 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for Option<T> {
     }
 }
 
-/// Reads a list, or nothing. One item alone stands for a list of one. Nulls within a list are skipped.
+/// Reads a list. A single object gives a list of one, an empty value an empty list. Nulls in the list are skipped.
 pub(in crate::provider) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     lenient(deserializer)
 }
@@ -270,15 +270,15 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for Vec<T> {
     const EXPECTED: &'static str = "an object or a list of them";
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
-        Self::nothing(text.is_empty(), Unexpected::Str(&text))
+        Self::default_if(text.is_empty(), Unexpected::Str(&text))
     }
 
-    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Self::nothing(!truth, Unexpected::Bool(truth))
+    fn from_bool<E: Error>(value: bool) -> Result<Self, E> {
+        Self::default_if(!value, Unexpected::Bool(value))
     }
 
     fn from_number<E: Error>(_number: String) -> Result<Self, E> {
-        Self::nothing(false, Unexpected::Other("a number"))
+        Self::default_if(false, Unexpected::Other("a number"))
     }
 
     fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
@@ -294,7 +294,7 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for Vec<T> {
     }
 }
 
-/// Reads a list, or null. An object is an empty list, which gateways written in Lua do not know. Anything else is an error.
+/// Reads a list; `null` and an object give an empty list, because gateways written in Lua send `{}`. Every other value is an error.
 pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     lenient(deserializer).map(|StrictList(items)| items)
 }
@@ -311,11 +311,11 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for StrictList<T> {
     const EXPECTED: &'static str = "a list of objects";
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
-        Self::nothing(false, Unexpected::Str(&text))
+        Self::default_if(false, Unexpected::Str(&text))
     }
 
-    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Self::nothing(false, Unexpected::Bool(truth))
+    fn from_bool<E: Error>(value: bool) -> Result<Self, E> {
+        Self::default_if(false, Unexpected::Bool(value))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
@@ -328,7 +328,7 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for StrictList<T> {
     }
 }
 
-/// Reads a whole number, also as a text or with a point. Another number or text, a truth value and null count as absent.
+/// Reads an integer, also as a string or a float without fraction. Other numbers and strings, booleans and `null` give `None`.
 pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let rounded = |float: f64| (float.fract() == 0.0 && float.abs() < i64::MAX as f64).then_some(float as i64);
     match Value::deserialize(deserializer)? {
@@ -340,17 +340,17 @@ pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer:
     }
 }
 
-/// Returns JSON without escapes of half a character. No parser takes those, and they are no reason to lose an answer.
-pub(in crate::provider) fn whole_characters(json: &str) -> Cow<'_, str> {
+/// Returns JSON with unpaired surrogate escapes replaced. Parsers refuse such escapes, but they need not fail an answer.
+pub(in crate::provider) fn without_unpaired_surrogates(json: &str) -> Cow<'_, str> {
     // Most events have no escape at all.
-    let may_hold_halves = json.contains('\\') && (json.contains("\\ud") || json.contains("\\uD"));
-    match may_hold_halves.then(|| mend_surrogates(json)).flatten() {
+    let may_have_surrogates = json.contains('\\') && (json.contains("\\ud") || json.contains("\\uD"));
+    match may_have_surrogates.then(|| mend_surrogates(json)).flatten() {
         Some(mended) => Cow::Owned(mended),
         None => Cow::Borrowed(json),
     }
 }
 
-/// Parts of the tokens of a request or of an answer.
+/// The parts of a token count.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::provider) struct TokenDetails {
@@ -359,19 +359,19 @@ pub(in crate::provider) struct TokenDetails {
     pub(in crate::provider) reasoning_tokens: Count,
 }
 
-/// A number of tokens. An implausible one, or another value, is absent: it must not fail the answer.
+/// A token count. Other values and implausible counts are ignored, because they must not fail the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
 
-/// More tokens than any model takes or gives in one call.
-const ABSURD_TOKENS: u64 = 1_000_000_000;
+/// A limit above the tokens of any model call.
+const IMPLAUSIBLE_TOKENS: u64 = 1_000_000_000;
 
 impl From<Value> for Count {
     fn from(number: Value) -> Self {
         let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
         let count = count.or_else(|| number.as_str()?.parse().ok());
-        Self(count.filter(|count| *count < ABSURD_TOKENS))
+        Self(count.filter(|count| *count < IMPLAUSIBLE_TOKENS))
     }
 }
 
@@ -385,7 +385,7 @@ impl From<Value> for Flag {
     }
 }
 
-/// US dollars: a number, or an object with their sum (Perplexity) or with what another provider takes (`OpenRouter`).
+/// US dollars: a number, or an object with the total (Perplexity) or the upstream cost (OpenRouter).
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Dollars(pub(in crate::provider) Option<f64>);
@@ -397,16 +397,16 @@ impl From<Value> for Dollars {
     }
 }
 
-/// US dollars in the unit of xAI: <https://docs.x.ai/developers/cost-tracking>.
+/// A cost in the unit of xAI: <https://docs.x.ai/developers/cost-tracking>.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Ticks(Option<f64>);
 
 impl Ticks {
-    const OF_A_DOLLAR: f64 = 1e10;
+    const PER_DOLLAR: f64 = 1e10;
 
     pub(in crate::provider) fn dollars(self) -> Option<f64> {
-        self.0.map(|ticks| ticks / Self::OF_A_DOLLAR)
+        self.0.map(|ticks| ticks / Self::PER_DOLLAR)
     }
 }
 
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_from_objects() {
+    fn numbers_are_distinguished_from_objects() {
         fn read(wire: &str) -> Result<Wire<'_>, String> {
             serde_json::from_str(wire).map_err(|error| error.to_string())
         }

@@ -1,17 +1,18 @@
-//! Streamed answers: what all dialects share between the frames of an answer and the events of the model.
+//! Streamed answers: the code that all dialects share between frames and events of the model.
 //!
-//! Owns the decoder, the answer assembler, the words of finish reasons, the usage and the lenient readers of JSON. Must not know
-//! which dialect it reads, how a request is made, or HTTP.
+//! Owns the decoder, the answer assembler, the stop reasons, the usage and the lenient JSON types. Must not know a dialect, the
+//! construction of a request, or HTTP.
 
 mod adapter;
 mod assembler;
 mod decoder;
 mod events;
 mod finish_reasons;
-mod glued;
 mod json_shape;
 pub(super) mod lenient;
 mod reasoning_tags;
+mod sources;
+mod split_events;
 mod usage;
 
 pub(super) use self::adapter::{StopReasons, StreamAdapter};

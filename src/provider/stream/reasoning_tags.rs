@@ -1,44 +1,44 @@
-//! Separates reasoning from text: models write it first, between tags such as `<think>`, and some servers leave it there.
+//! Separates reasoning from text: some servers leave the reasoning between tags such as `<think>` at the start of the text.
 //!
 //! Owns the text that is held back until its kind is known. Must not know a dialect.
 
-const MOST_BLANKS: usize = 256;
-/// The most bytes of an answer that are watched for a closing tag without an opening one: more than the reasoning of any model.
-const MOST_WATCHED: usize = 1024 * 1024;
+const MAX_BLANKS: usize = 256;
+/// The number of bytes that are searched for a closing tag without an opening one: more than the reasoning of any model.
+const MAX_SEARCHED: usize = 1024 * 1024;
 
 pub(in crate::provider) type TagPair = [String; 2];
 
-/// An opening tag counts only where the text begins with it, after blanks. A later one is a part of the answer, perhaps of a program
-/// in it. A closing tag that no tag has opened shows that all before it was reasoning, because the prompt had opened it.
+/// An opening tag counts only at the start of the text, after blanks. A later one is part of the answer, for example of a program in it. A
+/// closing tag without an opening tag shows that all text before it is reasoning, because the prompt contained the opening tag.
 #[derive(Debug)]
 pub(in crate::provider) struct ReasoningTags {
-    marks: Vec<TagPair>,
+    tags: Vec<TagPair>,
     state: State,
-    /// The tags around the reasoning, once one of them has opened it.
-    opened: Option<usize>,
-    /// Text that may be the beginning of a tag, and blanks around it.
-    held: String,
-    /// All reasoning so far, of a text that begins with it because the prompt had the opening tag.
-    implied: Option<String>,
-    /// All of the answer so far, while it may turn out to have been reasoning.
-    watched: Option<String>,
-    /// Whether the server marks the text as reasoning.
-    is_told: bool,
-    /// Reasoning from a field of its own, which the text may repeat between its tags.
-    elsewhere: String,
-    /// Reasoning of the text that may be a repetition.
-    again: String,
-    raw: Option<String>,
+    /// The index of the pair whose opening tag has opened the reasoning.
+    open_pair: Option<usize>,
+    /// Text that may be the start of a tag, and blanks around it.
+    held_back: String,
+    /// The reasoning so far, if the prompt opened it.
+    prompt_opened: Option<String>,
+    /// The answer so far, while a closing tag may still turn it into reasoning.
+    possible_reasoning: Option<String>,
+    /// Whether the server marks the current text as reasoning.
+    is_marked: bool,
+    /// Reasoning from a separate field, which the text may repeat between its tags.
+    separate_field: String,
+    /// Reasoning from the text that may repeat the separate field.
+    repeated: String,
+    unsplit: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Only blanks came.
+    /// Only blanks have arrived.
     Before,
-    /// Within the reasoning; `true` once some of it was emitted.
-    Within(bool),
+    /// Inside the reasoning; `true` once some of it was emitted.
+    Reasoning(bool),
     /// After the reasoning, before the first word of the answer.
-    After,
+    AfterReasoning,
     Answer,
 }
 
@@ -46,135 +46,135 @@ enum State {
 pub(in crate::provider) struct SplitText {
     pub(in crate::provider) reasoning: String,
     pub(in crate::provider) text: String,
-    /// Bytes of earlier answer text that were reasoning, with which the reasoning begins.
-    pub(in crate::provider) taken_back: usize,
+    /// Bytes of emitted text that turned out to be reasoning. `reasoning` begins with them.
+    pub(in crate::provider) voided_bytes: usize,
 }
 
 impl ReasoningTags {
-    fn new(marks: &[TagPair], state: State) -> Self {
+    fn new(tags: &[TagPair], state: State) -> Self {
         Self {
-            marks: marks.iter().filter(|[open, close]| !open.is_empty() && !close.is_empty()).cloned().collect(),
+            tags: tags.iter().filter(|[open, close]| !open.is_empty() && !close.is_empty()).cloned().collect(),
             state,
-            opened: None,
-            held: String::new(),
-            implied: None,
-            watched: None,
-            is_told: false,
-            elsewhere: String::new(),
-            again: String::new(),
-            raw: None,
+            open_pair: None,
+            held_back: String::new(),
+            prompt_opened: None,
+            possible_reasoning: None,
+            is_marked: false,
+            separate_field: String::new(),
+            repeated: String::new(),
+            unsplit: None,
         }
     }
 
     /// Returns a reader of an answer whose text may begin with reasoning.
-    pub(in crate::provider) fn looking(marks: &[TagPair]) -> Self {
-        Self { watched: Some(String::new()), ..Self::new(marks, State::Before) }
+    pub(in crate::provider) fn detecting(tags: &[TagPair]) -> Self {
+        Self { possible_reasoning: Some(String::new()), ..Self::new(tags, State::Before) }
     }
 
-    /// Returns a reader of an answer whose text begins within reasoning, because the prompt ends with the opening tag.
-    pub(in crate::provider) fn within(marks: &[TagPair]) -> Self {
-        Self { implied: Some(String::new()), ..Self::looking(marks) }
+    /// Returns a reader of an answer whose text begins inside the reasoning, because the prompt ends with the opening tag.
+    pub(in crate::provider) fn opened_by_prompt(tags: &[TagPair]) -> Self {
+        Self { prompt_opened: Some(String::new()), ..Self::detecting(tags) }
     }
 
-    /// Returns a reader that takes all text for the answer, except reasoning that the server marks.
-    pub(in crate::provider) fn blind(marks: &[TagPair]) -> Self {
-        Self::new(marks, State::Answer)
+    /// Returns a reader for which all text is the answer, except reasoning that the server marks.
+    pub(in crate::provider) fn without_tag_detection(tags: &[TagPair]) -> Self {
+        Self::new(tags, State::Answer)
     }
 
-    /// Notes reasoning that came in a field of its own. The text may repeat it between its tags, but did not begin within it.
-    pub(in crate::provider) fn came_elsewhere(&mut self, reasoning: &str) {
+    /// Stores reasoning from a separate field. The text may repeat it between tags, but did not begin inside it.
+    pub(in crate::provider) fn add_separate_reasoning(&mut self, reasoning: &str) {
         match self.state {
-            State::Before | State::Within(_) => self.elsewhere.push_str(reasoning),
-            State::After | State::Answer => {}
+            State::Before | State::Reasoning(_) => self.separate_field.push_str(reasoning),
+            State::AfterReasoning | State::Answer => {}
         }
         if self.state == State::Before {
-            self.implied = None;
+            self.prompt_opened = None;
         }
-        self.watched = None;
+        self.possible_reasoning = None;
     }
 
-    /// Settles the text so far, as other content follows. Returns the text that was held.
+    /// Ends the text so far, because other content follows. Returns the held-back text.
     pub(in crate::provider) fn settle(&mut self) -> String {
-        self.watched = None;
-        if self.state == State::Answer { std::mem::take(&mut self.held) } else { String::new() }
+        self.possible_reasoning = None;
+        if self.state == State::Answer { std::mem::take(&mut self.held_back) } else { String::new() }
     }
 
     pub(in crate::provider) fn is_over(&self) -> bool {
-        self.state == State::Answer && self.watched.is_none() && self.held.is_empty()
+        self.state == State::Answer && self.possible_reasoning.is_none() && self.held_back.is_empty()
     }
 
     pub(in crate::provider) fn feed(&mut self, piece: &str) -> SplitText {
-        let mut told = SplitText::default();
+        let mut out = SplitText::default();
         if piece.is_empty() {
-            return told;
+            return out;
         }
-        if self.is_told && !piece.trim().is_empty() {
-            self.is_told = false;
-            told.reasoning = self.leave_unmarked(piece);
+        if self.is_marked && !piece.trim().is_empty() {
+            self.is_marked = false;
+            out.reasoning = self.end_marked(piece);
         }
-        let more = self.feed_marked(piece);
-        told.reasoning.push_str(&more.reasoning);
-        told.text.push_str(&more.text);
-        told.taken_back = more.taken_back;
-        told
+        let more = self.feed_text(piece);
+        out.reasoning.push_str(&more.reasoning);
+        out.text.push_str(&more.text);
+        out.voided_bytes = more.voided_bytes;
+        out
     }
 
-    /// Takes in text that the server marks as reasoning. It may also stand between tags, and the closing one may come with the answer.
-    pub(in crate::provider) fn feed_thought(&mut self, piece: &str) -> SplitText {
-        self.implied = None;
-        let held = self.settle();
-        if let State::After | State::Answer = self.state {
-            (self.state, self.opened) = (State::Before, None);
+    /// Adds text that the server marks as reasoning. It may also be between tags, and the closing tag may arrive with the answer.
+    pub(in crate::provider) fn feed_marked_reasoning(&mut self, piece: &str) -> SplitText {
+        self.prompt_opened = None;
+        let held_back = self.settle();
+        if let State::AfterReasoning | State::Answer = self.state {
+            (self.state, self.open_pair) = (State::Before, None);
         }
-        let mut told = self.split(piece);
-        match (self.state, self.opened) {
-            (State::Answer, None) => told = SplitText { reasoning: told.text, ..SplitText::default() },
-            (State::Before | State::Within(_), _) => self.is_told = true,
-            (State::After | State::Answer, _) => {}
+        let mut out = self.split(piece);
+        match (self.state, self.open_pair) {
+            (State::Answer, None) => out = SplitText { reasoning: out.text, ..SplitText::default() },
+            (State::Before | State::Reasoning(_), _) => self.is_marked = true,
+            (State::AfterReasoning | State::Answer, _) => {}
         }
-        told.text.insert_str(0, &held);
-        told
+        out.text.insert_str(0, &held_back);
+        out
     }
 
-    /// Ends marked reasoning, unless this piece of the answer has its closing tag. Returns the reasoning that was held.
-    fn leave_unmarked(&mut self, piece: &str) -> String {
-        let words = format!("{}{piece}", self.held);
+    /// Ends marked reasoning, unless this piece of the answer has its closing tag. Returns the held-back reasoning.
+    fn end_marked(&mut self, piece: &str) -> String {
+        let words = format!("{}{piece}", self.held_back);
         let words = words.trim_start();
-        let closes = self.opened.is_some() && self.closers().any(|close| words.starts_with(close) || close.starts_with(words));
+        let closes = self.open_pair.is_some() && self.closers().any(|close| words.starts_with(close) || close.starts_with(words));
         if closes {
             return String::new();
         }
-        self.state = State::After;
-        std::mem::take(&mut self.held).trim_end().to_owned()
+        self.state = State::AfterReasoning;
+        std::mem::take(&mut self.held_back).trim_end().to_owned()
     }
 
-    /// Holds back text while it may repeat reasoning of another field.
-    fn feed_marked(&mut self, piece: &str) -> SplitText {
-        if self.elsewhere.is_empty() {
+    /// Holds reasoning back while it may repeat that of a separate field.
+    fn feed_text(&mut self, piece: &str) -> SplitText {
+        if self.separate_field.is_empty() {
             return self.split(piece);
         }
-        if self.state == State::Before && self.raw.is_none() {
-            self.raw = Some(self.held.clone());
+        if self.state == State::Before && self.unsplit.is_none() {
+            self.unsplit = Some(self.held_back.clone());
         }
-        if let (State::Before | State::Within(_), Some(raw)) = (self.state, &mut self.raw) {
-            raw.push_str(piece);
+        if let (State::Before | State::Reasoning(_), Some(unsplit)) = (self.state, &mut self.unsplit) {
+            unsplit.push_str(piece);
         }
-        let mut told = self.split(piece);
-        self.again.push_str(&std::mem::take(&mut told.reasoning));
-        if let State::After | State::Answer = self.state {
-            let again = std::mem::take(&mut self.again);
-            if !repeats(&again, &self.elsewhere) {
-                told.reasoning = again;
+        let mut out = self.split(piece);
+        self.repeated.push_str(&std::mem::take(&mut out.reasoning));
+        if let State::AfterReasoning | State::Answer = self.state {
+            let repeated = std::mem::take(&mut self.repeated);
+            if !repeats(&repeated, &self.separate_field) {
+                out.reasoning = repeated;
             }
-            (self.elsewhere, self.raw) = (String::new(), None);
+            (self.separate_field, self.unsplit) = (String::new(), None);
         }
-        told
+        out
     }
 
-    /// Returns the tags that can close the reasoning: all if no tag has opened it.
+    /// Returns the tags that can close the reasoning: all tags if the prompt opened it.
     fn closers(&self) -> impl Iterator<Item = &str> {
-        let counts = |at: usize| self.opened.is_none_or(|opened| opened == at);
-        self.marks.iter().enumerate().filter(move |(at, _)| counts(*at)).map(|(_, [_, close])| close.as_str())
+        let counts = |at: usize| self.open_pair.is_none_or(|open_pair| open_pair == at);
+        self.tags.iter().enumerate().filter(move |(at, _)| counts(*at)).map(|(_, [_, close])| close.as_str())
     }
 
     fn closing(&self, text: &str) -> Option<(usize, usize)> {
@@ -182,123 +182,125 @@ impl ReasoningTags {
     }
 
     fn split(&mut self, piece: &str) -> SplitText {
-        let mut told = SplitText::default();
-        let mut rest = std::mem::take(&mut self.held) + piece;
+        let mut out = SplitText::default();
+        let mut rest = std::mem::take(&mut self.held_back) + piece;
         loop {
             match self.state {
                 State::Before => {
                     let words = rest.trim_start();
-                    let opened = self.marks.iter().position(|[open, _]| words.starts_with(open.as_str()));
-                    if let Some(at) = opened {
-                        rest = words[self.marks[at][0].len()..].to_owned();
-                        (self.state, self.opened) = (State::Within(false), opened);
-                        (self.implied, self.watched) = (None, None);
-                    } else if self.marks.iter().any(|[open, _]| open.starts_with(words)) && rest.len() < MOST_BLANKS {
-                        self.held = rest;
-                        return told;
+                    let open_pair = self.tags.iter().position(|[open, _]| words.starts_with(open.as_str()));
+                    if let Some(at) = open_pair {
+                        rest = words[self.tags[at][0].len()..].to_owned();
+                        (self.state, self.open_pair) = (State::Reasoning(false), open_pair);
+                        (self.prompt_opened, self.possible_reasoning) = (None, None);
+                    } else if self.tags.iter().any(|[open, _]| open.starts_with(words)) && rest.len() < MAX_BLANKS {
+                        self.held_back = rest;
+                        return out;
                     } else {
-                        self.state = if self.implied.is_some() { State::Within(false) } else { State::Answer };
-                        self.watched = self.watched.take().filter(|_| self.implied.is_none());
+                        self.state = if self.prompt_opened.is_some() { State::Reasoning(false) } else { State::Answer };
+                        self.possible_reasoning = self.possible_reasoning.take().filter(|_| self.prompt_opened.is_none());
                     }
                 }
-                State::Within(begun) => {
-                    // Line ends around the tags belong to neither.
+                State::Reasoning(begun) => {
+                    // Line ends around the tags are part of neither.
                     if !begun {
                         rest = rest.trim_start().to_owned();
                     }
                     if let Some((at, end)) = self.closing(&rest) {
-                        told.reasoning.push_str(rest[..at].trim_end());
-                        // No text before was the answer.
-                        (self.state, self.implied, rest) = (State::After, None, rest[end..].to_owned());
+                        out.reasoning.push_str(rest[..at].trim_end());
+                        // The text before was no answer.
+                        (self.state, self.prompt_opened, rest) = (State::AfterReasoning, None, rest[end..].to_owned());
                         continue;
                     }
                     let keep = rest.trim_end().len();
-                    let end = self.closer_begins(&rest[..keep]);
-                    // A tag that has begun is not followed by blanks.
+                    let end = self.partial_closer(&rest[..keep]);
+                    // A partial tag at the end is not followed by blanks.
                     let cut = end.filter(|_| keep == rest.len()).map_or(keep, |at| rest[..at].trim_end().len());
-                    let cut = if rest.len() - cut < MOST_BLANKS { cut } else { rest.len() };
-                    self.held = rest.split_off(cut);
-                    self.state = State::Within(begun || !rest.is_empty());
-                    told.reasoning.push_str(&rest);
-                    if let Some(implied) = &mut self.implied {
-                        implied.push_str(&rest);
+                    let cut = if rest.len() - cut < MAX_BLANKS { cut } else { rest.len() };
+                    self.held_back = rest.split_off(cut);
+                    self.state = State::Reasoning(begun || !rest.is_empty());
+                    out.reasoning.push_str(&rest);
+                    if let Some(prompt_opened) = &mut self.prompt_opened {
+                        prompt_opened.push_str(&rest);
                     }
-                    return told;
+                    return out;
                 }
-                State::After => {
+                State::AfterReasoning => {
                     rest = rest.trim_start().to_owned();
                     if rest.is_empty() {
-                        return told;
+                        return out;
                     }
                     self.state = State::Answer;
                 }
                 State::Answer => {
-                    let Some(mut watched) = self.watched.take() else {
-                        told.text.push_str(&rest);
-                        return told;
+                    let Some(mut possible_reasoning) = self.possible_reasoning.take() else {
+                        out.text.push_str(&rest);
+                        return out;
                     };
                     if let Some((at, end)) = self.closing(&rest) {
-                        let told_before = watched.len();
-                        watched.push_str(&rest[..at]);
-                        if self.is_reasoning(&watched) {
-                            (told.reasoning, told.taken_back) = (watched.trim().to_owned(), told_before);
-                            (self.state, rest) = (State::After, rest[end..].to_owned());
+                        let emitted = possible_reasoning.len();
+                        possible_reasoning.push_str(&rest[..at]);
+                        if self.is_reasoning(&possible_reasoning) {
+                            (out.reasoning, out.voided_bytes) = (possible_reasoning.trim().to_owned(), emitted);
+                            (self.state, rest) = (State::AfterReasoning, rest[end..].to_owned());
                         }
                         continue;
                     }
-                    let cut = self.closer_begins(&rest).unwrap_or(rest.len());
-                    self.held = rest.split_off(cut);
-                    watched.push_str(&rest);
-                    told.text.push_str(&rest);
-                    self.watched = Some(watched).filter(|watched| watched.len() < MOST_WATCHED);
-                    return told;
+                    let cut = self.partial_closer(&rest).unwrap_or(rest.len());
+                    self.held_back = rest.split_off(cut);
+                    possible_reasoning.push_str(&rest);
+                    out.text.push_str(&rest);
+                    self.possible_reasoning =
+                        Some(possible_reasoning).filter(|possible_reasoning| possible_reasoning.len() < MAX_SEARCHED);
+                    return out;
                 }
             }
         }
     }
 
-    /// Returns whether text before a closing tag can be reasoning. A model that explains such tags names the opening one or quotes.
+    /// Returns whether text before a closing tag can be reasoning. A model that explains such tags writes the opening one or a quote before
+    /// it.
     fn is_reasoning(&self, before: &str) -> bool {
-        let opens = self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
+        let opens = self.tags.iter().any(|[open, _]| before.contains(open.as_str()));
         !opens && !before.ends_with(['`', '"', '\'', '“', '‘', '«', '(', '['])
     }
 
-    /// Returns where the end of a text begins that may be the beginning of a closing tag.
-    fn closer_begins(&self, text: &str) -> Option<usize> {
+    /// Returns the position of a partial closing tag at the end of a text.
+    fn partial_closer(&self, text: &str) -> Option<usize> {
         let longest = self.closers().map(str::len).max().unwrap_or(0);
         let begins = |at: &usize| text.is_char_boundary(*at) && self.closers().any(|close| close.starts_with(&text[*at..]));
         (text.len().saturating_sub(longest)..text.len()).find(begins)
     }
 
-    /// Ends the text. Returns the text that was held back, which was no tag.
+    /// Ends the text. Returns the held-back text, which was no tag.
     pub(in crate::provider) fn finish(&mut self) -> SplitText {
-        let held = std::mem::take(&mut self.held);
+        let held_back = std::mem::take(&mut self.held_back);
         match self.state {
-            State::Before => SplitText { text: held, ..SplitText::default() },
-            State::Within(_) => {
-                if let Some(implied) = &mut self.implied {
-                    implied.push_str(held.trim_end());
+            State::Before => SplitText { text: held_back, ..SplitText::default() },
+            State::Reasoning(_) => {
+                if let Some(prompt_opened) = &mut self.prompt_opened {
+                    prompt_opened.push_str(held_back.trim_end());
                 }
-                let reasoning = std::mem::take(&mut self.again) + held.trim_end();
-                match self.raw.take() {
-                    _ if !self.elsewhere.is_empty() && repeats(&reasoning, &self.elsewhere) => SplitText::default(),
-                    // The other field has other reasoning, so this text without a closing tag is the answer.
+                let reasoning = std::mem::take(&mut self.repeated) + held_back.trim_end();
+                match self.unsplit.take() {
+                    _ if !self.separate_field.is_empty() && repeats(&reasoning, &self.separate_field) => SplitText::default(),
+                    // The separate field has other reasoning, so this text without a closing tag is the answer.
                     Some(text) => SplitText { text, ..SplitText::default() },
                     None => SplitText { reasoning, ..SplitText::default() },
                 }
             }
-            // It may have been the beginning of a closing tag.
-            State::After | State::Answer => SplitText { text: held, ..SplitText::default() },
+            // It may have been the start of a closing tag.
+            State::AfterReasoning | State::Answer => SplitText { text: held_back, ..SplitText::default() },
         }
     }
 
-    /// Returns the reasoning that the prompt opened and no tag closed. In a whole answer it is also the answer.
+    /// Returns the reasoning that the prompt opened and no tag closed. In a complete answer it is also the answer.
     pub(in crate::provider) fn unclosed(&mut self) -> String {
-        self.implied.take().unwrap_or_default()
+        self.prompt_opened.take().unwrap_or_default()
     }
 }
 
-/// Returns whether one text begins like the other, except for blanks: gateways trim one, and one may be ahead.
+/// Returns whether one text begins with the other, ignoring blanks: gateways trim one, and one may be ahead.
 fn repeats(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
     let (one, other) = (words(one), words(other));
@@ -310,19 +312,19 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn marks() -> [TagPair; 2] {
-        [["<think>", "</think>"], ["<mm:think>", "</mm:think>"]].map(|marks| marks.map(str::to_owned))
+    fn tags() -> [TagPair; 2] {
+        [["<think>", "</think>"], ["<mm:think>", "</mm:think>"]].map(|tags| tags.map(str::to_owned))
     }
 
-    fn looking() -> ReasoningTags {
-        ReasoningTags::looking(&marks())
+    fn detecting() -> ReasoningTags {
+        ReasoningTags::detecting(&tags())
     }
 
     fn told(pieces: &[&str], mut tags: ReasoningTags) -> (String, String) {
         let mut all = SplitText::default();
         let mut add = |told: SplitText| {
-            if told.taken_back > 0 {
-                assert_eq!((all.reasoning.as_str(), told.taken_back), ("", all.text.len()));
+            if told.voided_bytes > 0 {
+                assert_eq!((all.reasoning.as_str(), told.voided_bytes), ("", all.text.len()));
                 all.text.clear();
             }
             all.reasoning.push_str(&told.reasoning);
@@ -353,20 +355,20 @@ mod tests {
     #[case(" \n", "", " \n")]
     fn thoughts_are_found_however_the_text_comes(#[case] whole: &str, #[case] reasoning: &str, #[case] text: &str) {
         let expected = (reasoning.to_owned(), text.to_owned());
-        assert_eq!(told(&[whole], looking()), expected);
+        assert_eq!(told(&[whole], detecting()), expected);
         let single: Vec<String> = whole.chars().map(String::from).collect();
         let single: Vec<&str> = single.iter().map(String::as_str).collect();
-        assert_eq!(told(&single, looking()), expected);
+        assert_eq!(told(&single, detecting()), expected);
         for at in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
             let (first, second) = whole.split_at(at);
-            assert_eq!(told(&[first, second], looking()), expected, "cut at {at}");
+            assert_eq!(told(&[first, second], detecting()), expected, "cut at {at}");
         }
-        assert_eq!(told(&[whole], ReasoningTags::blind(&marks())), (String::new(), whole.to_owned()));
+        assert_eq!(told(&[whole], ReasoningTags::without_tag_detection(&tags())), (String::new(), whole.to_owned()));
     }
 
     #[test]
     fn little_is_held_back() {
-        let mut tags = looking();
+        let mut tags = detecting();
         assert_eq!(tags.feed("<think>One two"), SplitText { reasoning: "One two".to_owned(), ..SplitText::default() });
         assert_eq!(tags.feed(" three </"), SplitText { reasoning: " three".to_owned(), ..SplitText::default() });
         assert_eq!(tags.feed("b>"), SplitText { reasoning: " </b>".to_owned(), ..SplitText::default() });
@@ -375,11 +377,11 @@ mod tests {
         assert!(tags.is_over());
     }
 
-    // Splits the text in pieces of one to seven bytes, after reasoning that came through another field.
-    fn told_after(elsewhere: &str, text: &str) -> Vec<(String, String)> {
+    // Splits the text into pieces of one to seven bytes, after reasoning from a separate field.
+    fn told_after(separate_field: &str, text: &str) -> Vec<(String, String)> {
         let cut = |size: usize| {
-            let mut tags = looking();
-            tags.came_elsewhere(elsewhere);
+            let mut tags = detecting();
+            tags.add_separate_reasoning(separate_field);
             let pieces: Vec<&str> = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
             told(&pieces, tags)
         };
@@ -393,50 +395,50 @@ mod tests {
     #[case::cut("Let me see", "<think>\nLet me", "", "")]
     #[case::a_mark_in_the_answer("hm", " <think> is a mark", "", " <think> is a mark")]
     #[case::an_answer("hm", "\nHi", "", "\nHi")]
-    fn thoughts_that_came_elsewhere_are_not_told_again(
-        #[case] elsewhere: &str,
+    fn repeated_reasoning_is_not_emitted_again(
+        #[case] separate_field: &str,
         #[case] whole: &str,
         #[case] reasoning: &str,
         #[case] text: &str,
     ) {
-        for outcome in told_after(elsewhere, whole) {
+        for outcome in told_after(separate_field, whole) {
             assert_eq!(outcome, (reasoning.to_owned(), text.to_owned()));
         }
     }
 
     #[test]
     fn a_prompt_may_open_the_thoughts() {
-        let within = || ReasoningTags::within(&marks());
+        let opened_by_prompt = || ReasoningTags::opened_by_prompt(&tags());
         let expected = |reasoning: &str, text: &str| (reasoning.to_owned(), text.to_owned());
         for pieces in [&["\nOkay", ", so.</th", "ink>\n", "\nHi </think>"][..], &["<think>\nOkay, so.</think>Hi </think>"]] {
-            assert_eq!(told(pieces, within()), expected("Okay, so.", "Hi </think>"));
+            assert_eq!(told(pieces, opened_by_prompt()), expected("Okay, so.", "Hi </think>"));
         }
         // It was the answer after all.
-        let mut tags = within();
+        let mut tags = opened_by_prompt();
         assert_eq!(tags.feed("Hi the").reasoning + &tags.feed("re \n").reasoning, "Hi there");
         assert_eq!((tags.finish(), tags.unclosed()), (SplitText::default(), "Hi there".to_owned()));
-        // A server that takes thoughts out leaves none in the text.
-        let mut tags = within();
-        tags.came_elsewhere("hm");
+        // A server that separates reasoning leaves none in the text.
+        let mut tags = opened_by_prompt();
+        tags.add_separate_reasoning("hm");
         assert_eq!(told(&["Hi"], tags), expected("", "Hi"));
     }
 
     #[test]
     fn an_answer_is_taken_back_only_while_nothing_else_came() {
         let text = |text: &str| SplitText { text: text.to_owned(), ..SplitText::default() };
-        let mut tags = looking();
+        let mut tags = detecting();
         assert_eq!((tags.feed("Hi "), tags.feed("you </")), (text("Hi "), text("you ")));
         assert_eq!((tags.settle().as_str(), tags.is_over()), ("</", true));
         assert_eq!(tags.feed("think>"), text("think>"));
 
-        let mut tags = looking();
+        let mut tags = detecting();
         assert_eq!(tags.feed("Hi <"), text("Hi "));
-        let named = SplitText { reasoning: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
-        assert_eq!(tags.feed_thought("hm"), named);
+        let named = SplitText { reasoning: "hm".to_owned(), text: "<".to_owned(), voided_bytes: 0 };
+        assert_eq!(tags.feed_marked_reasoning("hm"), named);
 
-        let mut tags = looking();
-        let long = "x".repeat(MOST_WATCHED);
-        assert_eq!((tags.feed(&long).text.len(), tags.is_over()), (MOST_WATCHED, true));
+        let mut tags = detecting();
+        let long = "x".repeat(MAX_SEARCHED);
+        assert_eq!((tags.feed(&long).text.len(), tags.is_over()), (MAX_SEARCHED, true));
         assert_eq!(tags.feed("</think>"), text("</think>"));
     }
 
@@ -452,8 +454,8 @@ mod tests {
         #[case] reasoning: &str,
         #[case] text: &str,
     ) {
-        for mut tags in [ReasoningTags::blind(&marks()), looking()] {
-            let first: Vec<SplitText> = thoughts.iter().map(|piece| tags.feed_thought(piece)).collect();
+        for mut tags in [ReasoningTags::without_tag_detection(&tags()), detecting()] {
+            let first: Vec<SplitText> = thoughts.iter().map(|piece| tags.feed_marked_reasoning(piece)).collect();
             let said = |of: fn(&SplitText) -> &str| first.iter().map(of).collect::<String>();
             let (named, answered) = (said(|told| &told.reasoning), said(|told| &told.text));
             let rest = told(texts, tags);

@@ -1,12 +1,12 @@
-//! Counts the tokens of an answer: the provider's figures, or an estimate for those that it does not give.
+//! Counts the tokens of an answer: the provider's figures, or estimates for missing ones.
 
 use crate::domain::model::Usage;
 use crate::domain::model::cost::Cost;
 
-/// Bytes that a token has on average, for estimates.
+/// The average bytes per token, for estimates.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// The token counts of a provider. They may come in pieces, and again.
+/// The token counts of a provider. They may arrive in parts, and repeatedly.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::provider) struct TokenFigures {
     /// Tokens of the request, cached ones included.
@@ -32,7 +32,7 @@ impl UsageCounter {
         Self { request_bytes, answer_bytes: 0, figures: TokenFigures::default() }
     }
 
-    /// Takes in counts. Each replaces an earlier one.
+    /// Adds counts. Each one replaces an earlier one.
     pub(super) fn take(&mut self, figures: TokenFigures) {
         self.figures = TokenFigures {
             input: figures.input.or(self.figures.input),

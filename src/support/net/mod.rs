@@ -1,6 +1,6 @@
-//! HTTP clients and the rules for where they may connect to.
+//! HTTP clients, and the egress policy for their destinations. Must not know users or settings.
 
-pub mod allowed;
+pub mod egress;
+pub mod egress_allowlist;
 pub mod http;
 pub mod origin;
-pub mod outbound;

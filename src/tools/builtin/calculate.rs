@@ -5,12 +5,12 @@ use exmex::{BinOp, Express as _, FlatEx, FloatOpsFactory, MakeOperators, MatchLi
 /// The longest expression, in characters.
 const MAX_LENGTH: usize = 1_000;
 const MAX_DEPTH: usize = 64;
-/// Whole numbers up to this one are exact and printed without an exponent.
+/// The largest integer up to which all are exact. Larger results are printed with an exponent.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 literal_matcher_from_pattern!(NumberMatcher, r"^(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][+-]?[0-9]+)?");
 
-/// The parser's operators, with `*`, `/` and the added `%` evaluated from left to right.
+/// The parser's operators. `*`, `/` and the added `%` are evaluated from left to right.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Operators;
 
@@ -24,7 +24,7 @@ impl MakeOperators<f64> for Operators {
     }
 }
 
-/// Returns the value of `expression`, or says why it cannot be read or has no finite value.
+/// Returns the value of `expression`, or why it cannot be parsed or has no finite value.
 pub fn calculate(expression: &str) -> Result<String, String> {
     if expression.chars().count() > MAX_LENGTH {
         return Err(format!("the expression is longer than {MAX_LENGTH} characters"));
@@ -33,7 +33,7 @@ pub fn calculate(expression: &str) -> Result<String, String> {
     let prepared = prepare(expression)?;
     let parsed = FlatEx::<f64, Operators, NumberMatcher>::parse_wo_compile(&prepared).map_err(|error| unreadable(&error))?;
     if let Some(unknown) = parsed.var_names().first() {
-        return Err(format!("the expression cannot be calculated: {unknown} is not known"));
+        return Err(format!("the expression cannot be calculated: {unknown} is not supported"));
     }
     let value = parsed.eval(&[]).map_err(|error| unreadable(&error))?;
     if value.is_nan() {
@@ -55,8 +55,8 @@ fn check_depth(expression: &str) -> Result<(), String> {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
-            // The parser takes braces as quotes around variables, which do not exist here.
-            '{' | '}' => return Err("the expression cannot be calculated: braces are not known".to_owned()),
+            // The parser treats braces as quotes around variables, which are not supported.
+            '{' | '}' => return Err("the expression cannot be calculated: braces are not supported".to_owned()),
             _ => {}
         }
         if depth > MAX_DEPTH {
@@ -67,7 +67,7 @@ fn check_depth(expression: &str) -> Result<(), String> {
 }
 
 /// Rewrites an expression for the parser, which binds a sign tighter than a power and evaluates powers from the left. A leading sign
-/// becomes a subtraction; other ambiguous forms are refused, because they would be calculated differently from what was meant.
+/// becomes a subtraction. Other ambiguous expressions are refused, because their result would differ from the intended one.
 fn prepare(expression: &str) -> Result<String, String> {
     let plain = expression.replace("**", "^").replace(['×', '·'], "*").replace('÷', "/").replace('−', "-");
     let tokens: Vec<char> = plain.chars().filter(|c| !c.is_whitespace()).collect();
@@ -121,7 +121,7 @@ fn operand_end(tokens: &[char], start: usize) -> usize {
 }
 
 fn show(value: f64) -> String {
-    // Fifteen digits are what a double holds for certain: 0.1 + 0.2 is shown as 0.3.
+    // A double is exact to fifteen digits: 0.1 + 0.2 is shown as 0.3.
     let value = format!("{value:.14e}").parse().unwrap_or(value);
     if value == 0.0 {
         return "0".to_owned();

@@ -1,6 +1,6 @@
 //! Fetches a page for the model.
 //!
-//! The model may have the URL from an untrusted page. So the egress policy checks it, and each redirect again.
+//! The URL may come from an untrusted page, so the egress policy checks it and each redirect.
 
 use std::time::Duration;
 
@@ -15,58 +15,56 @@ use super::page_text;
 use crate::domain::conversation::content::tool_binary;
 use crate::domain::conversation::file::is_text_type;
 use crate::domain::conversation::message::ToolContent;
-use crate::support::net::http::error_chain;
-use crate::support::net::outbound::{self, Forbidden, Reach};
+use crate::support::net::egress::{self, EgressDenied, EgressScope};
+use crate::support::net::http::{USER_AGENT, error_chain};
 use crate::support::{redact, text};
 
-/// The largest page, in bytes; of a longer one the beginning is read.
+/// The largest page, in bytes; only the beginning of a larger page is read.
 const MAX_BODY: usize = 1024 * 1024;
-/// The largest picture, document or other file, in bytes.
+/// The largest image, document or other file, in bytes.
 const MAX_FILE: usize = 8 * 1024 * 1024;
 const MAX_REDIRECTS: usize = 5;
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const TOTAL_LIMIT: Duration = Duration::from_secs(25);
-/// How much of an error page the model reads, in bytes.
+/// The part of an error page that the model gets, in bytes.
 const MAX_ERROR: usize = 500;
 
 pub struct Fetcher {
-    reach: Reach,
+    egress: EgressScope,
     client: Result<Client, String>,
 }
 
 impl Fetcher {
-    pub fn new(reach: Reach) -> Self {
-        let builder = Client::builder()
-            .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_LIMIT)
-            .timeout(TOTAL_LIMIT)
-            .referer(false)
-            .redirect(Policy::custom(move |attempt| match may_follow(attempt.url(), attempt.previous().len(), reach) {
-                Ok(true) => attempt.follow(),
-                Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
-                Err(forbidden) => attempt.error(forbidden),
-            }));
-        let client = outbound::guarded(builder, reach).build().map_err(|error| error.to_string());
-        Self { reach, client }
+    pub fn new(egress: EgressScope) -> Self {
+        let builder =
+            Client::builder().user_agent(USER_AGENT).connect_timeout(CONNECT_LIMIT).timeout(TOTAL_LIMIT).referer(false).redirect(
+                Policy::custom(move |attempt| match may_follow(attempt.url(), attempt.previous().len(), egress) {
+                    Ok(true) => attempt.follow(),
+                    Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
+                    Err(forbidden) => attempt.error(forbidden),
+                }),
+            );
+        let client = egress::guarded(builder, egress).build().map_err(|error| error.to_string());
+        Self { egress, client }
     }
 
-    /// Returns the text of a page, with its status and type before it; or a file with them, if the page is no text.
+    /// Returns the text of a page after its status and type; or the file, if the page is not text.
     ///
-    /// An HTML page becomes readable text: a model pays for each tag that it reads. The error is a text for the model.
+    /// HTML becomes readable text, because a model pays for each tag that it reads. The error is a text for the model.
     pub async fn fetch(&self, url: &str) -> Result<Vec<ToolContent>, String> {
         let url = Url::parse(url.trim())
-            .map_err(|error| format!("this is no URL ({error}): write all of it, as in https://example.com/page"))?;
+            .map_err(|error| format!("this is not a URL ({error}): send the complete URL, such as https://example.com/page"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("{}: URLs cannot be fetched, only https: ones", url.scheme()));
         }
-        outbound::check(&url, self.reach).map_err(|error| error.to_string())?;
+        egress::check(&url, self.egress).map_err(|error| error.to_string())?;
         let client = self.client.as_ref().map_err(Clone::clone)?;
-        let answer = client.get(url).send().await.map_err(|error| shown(&error))?;
+        let answer = client.get(url).send().await.map_err(|error| error_text(&error))?;
         let status = answer.status();
         let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("text/plain").to_owned();
         if !is_text_type(&kind) {
             if !status.is_success() {
-                return Err(format!("the page answered {status}, and what it shows is {kind}, which is no text"));
+                return Err(format!("the page answered {status} with {kind}, which is not text"));
             }
             return file(answer, &format!("{status}, {kind}"), &kind).await;
         }
@@ -76,7 +74,7 @@ impl Fetcher {
         let (whole, place) = (answer.content_length(), answer.url().clone());
         let (mut body, is_cut) = body(answer, limit).await?;
         if is_cut {
-            body.truncate(whole_characters(&body).len());
+            body.truncate(without_partial_character(&body).len());
         }
         let read = body.len();
         let text = if is_html {
@@ -95,10 +93,10 @@ impl Fetcher {
     }
 }
 
-/// Reads a body up to the limit, and returns whether there is more.
+/// Reads a body up to the limit, and returns whether it has more.
 async fn body(mut answer: Response, limit: usize) -> Result<(Vec<u8>, bool), String> {
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
+    while let Some(chunk) = answer.chunk().await.map_err(|error| error_text(&error))? {
         let room = limit.saturating_sub(body.len());
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() > room {
@@ -108,34 +106,34 @@ async fn body(mut answer: Response, limit: usize) -> Result<(Vec<u8>, bool), Str
     Ok((body, false))
 }
 
-/// Reads a picture, document or other file. A part of one would be of no use.
+/// Reads an image, document or other file. A part of a file would be useless.
 async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolContent>, String> {
     let name = answer.url().path_segments().and_then(|mut path| path.next_back()).map(str::to_owned);
     let name = name.map(|name| percent_decode_str(&name).decode_utf8_lossy().into_owned()).filter(|name| !name.is_empty());
     let (body, is_cut) = body(answer, MAX_FILE).await?;
     if is_cut {
-        return Err(format!("the page is {kind}, and larger than the {MAX_FILE} bytes that are fetched of a file"));
+        return Err(format!("the page is {kind}, and larger than the limit of {MAX_FILE} bytes for a file"));
     }
     let file = tool_binary("file", kind, name.as_deref(), &STANDARD.encode(&body));
     Ok(vec![ToolContent::text(head), file])
 }
 
-/// Removes an incomplete UTF-8 character at the end. The rest may be of another encoding.
-fn whole_characters(cut: &[u8]) -> &[u8] {
+/// Removes an incomplete UTF-8 character at the end. The text may have another encoding.
+fn without_partial_character(cut: &[u8]) -> &[u8] {
     let is_begun =
         |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
     let begun = (1..=3).filter_map(|length| cut.get(cut.len().checked_sub(length)?..)).find(is_begun);
     &cut[..cut.len() - begun.map_or(0, <[u8]>::len)]
 }
 
-/// Whether the `count`-th redirect may lead to `url`. The guarded resolver never sees an IP address in a URL, so it is checked here.
-fn may_follow(url: &Url, count: usize, reach: Reach) -> Result<bool, Forbidden> {
-    outbound::check(url, reach)?;
+/// Returns whether the `count`-th redirect may lead to `url`. An IP address is checked here, because the guarded resolver never sees it.
+fn may_follow(url: &Url, count: usize, egress: EgressScope) -> Result<bool, EgressDenied> {
+    egress::check(url, egress)?;
     Ok(count <= MAX_REDIRECTS)
 }
 
-/// Returns an error with its causes. Its URL is the model's own.
-fn shown(error: &reqwest::Error) -> String {
+/// Returns an error with its causes. The URL in it is the model's own.
+fn error_text(error: &reqwest::Error) -> String {
     redact::error_text(&error_chain(error))
 }
 
@@ -168,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn pages_are_read_to_a_limit() {
         let (base, _serving) = pages().await;
-        let fetcher = Fetcher::new(Reach::Anywhere);
+        let fetcher = Fetcher::new(EgressScope::Anywhere);
         let page = fetcher.fetch(&format!("{base}/moved")).await.unwrap();
         assert_eq!(page, [ToolContent::text("200 OK, text/plain; charset=utf-8\n\na page \u{1F600}")]);
         let large = fetcher.fetch(&format!("{base}/large")).await.unwrap();
@@ -184,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn html_page_is_fetched_as_readable_text() {
         let (base, _serving) = pages().await;
-        let fetcher = Fetcher::new(Reach::Anywhere);
+        let fetcher = Fetcher::new(EgressScope::Anywhere);
         let page = fetcher.fetch(&format!("{base}/article")).await.unwrap();
         let expected = format!("200 OK, text/html; charset=utf-8\n\nNews\n\nAll [well]({base}/moved).");
         assert_eq!(page, [ToolContent::text(expected)]);
@@ -195,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn fetched_file_carries_its_bytes_and_name() {
         let (base, _serving) = pages().await;
-        let fetched = Fetcher::new(Reach::Anywhere).fetch(&format!("{base}/a%20report.pdf")).await.unwrap();
+        let fetched = Fetcher::new(EgressScope::Anywhere).fetch(&format!("{base}/a%20report.pdf")).await.unwrap();
         let file = BinaryContent::inline("application/pdf", Some("a report.pdf".to_owned()), STANDARD.encode(b"%PDF-\xff"));
         assert_eq!(fetched, [ToolContent::text("200 OK, application/pdf"), ToolContent::File(file)]);
     }
@@ -204,23 +202,23 @@ mod tests {
     fn no_half_of_a_character_is_left() {
         let long = "\u{1F600}".as_bytes();
         for length in 0..4 {
-            assert_eq!(whole_characters(&[b"\xe9a", &long[..length]].concat()), b"\xe9a");
+            assert_eq!(without_partial_character(&[b"\xe9a", &long[..length]].concat()), b"\xe9a");
         }
-        assert_eq!(whole_characters(&[b"a", long].concat()), [b"a", long].concat());
-        assert_eq!(whole_characters(b"\xe9\xff"), b"\xe9\xff");
-        assert_eq!(whole_characters(b""), b"");
+        assert_eq!(without_partial_character(&[b"a", long].concat()), [b"a", long].concat());
+        assert_eq!(without_partial_character(b"\xe9\xff"), b"\xe9\xff");
+        assert_eq!(without_partial_character(b""), b"");
     }
 
     #[tokio::test]
     async fn nothing_inside_is_reached() {
         let (base, _serving) = pages().await;
-        let fetcher = Fetcher::new(Reach::Public);
+        let fetcher = Fetcher::new(EgressScope::Public);
         for (url, reason) in [
             (format!("{base}/page"), "only https"),
             (base.replace("http:", "https:"), "not public"),
             ("https://localhost/".to_owned(), "not public"),
             ("file:///etc/passwd".to_owned(), "cannot be fetched"),
-            ("example.com".to_owned(), "no URL"),
+            ("example.com".to_owned(), "not a URL"),
         ] {
             let error = fetcher.fetch(&url).await.unwrap_err();
             assert!(error.contains(reason), "{url}: {error}");
@@ -230,9 +228,9 @@ mod tests {
     #[test]
     fn redirects_are_judged_like_the_first_address() {
         let url = |text: &str| Url::parse(text).unwrap();
-        assert_eq!(may_follow(&url("https://example.com/"), 1, Reach::Public), Ok(true));
-        assert_eq!(may_follow(&url("https://169.254.169.254/latest"), 1, Reach::Public), Err(Forbidden::Address));
-        assert_eq!(may_follow(&url("http://example.com/"), 1, Reach::Public), Err(Forbidden::Scheme));
-        assert_eq!(may_follow(&url("https://example.com/"), MAX_REDIRECTS + 1, Reach::Public), Ok(false));
+        assert_eq!(may_follow(&url("https://example.com/"), 1, EgressScope::Public), Ok(true));
+        assert_eq!(may_follow(&url("https://169.254.169.254/latest"), 1, EgressScope::Public), Err(EgressDenied::Address));
+        assert_eq!(may_follow(&url("http://example.com/"), 1, EgressScope::Public), Err(EgressDenied::Scheme));
+        assert_eq!(may_follow(&url("https://example.com/"), MAX_REDIRECTS + 1, EgressScope::Public), Ok(false));
     }
 }

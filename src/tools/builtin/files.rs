@@ -1,7 +1,7 @@
 //! `list_directory` and `read_file`, inside one folder.
 //!
-//! All access goes through a handle of the root folder (`cap-std`): neither `..` nor a symbolic link leads out of it, even if files
-//! change between a check and an open.
+//! All access uses a handle of the root folder (`cap-std`): neither `..` nor a symbolic link leaves it, even if files change between a
+//! check and an open.
 
 use std::io::{ErrorKind, Read as _};
 use std::path::{Component, Path};
@@ -59,7 +59,7 @@ pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     }
     let size = metadata.len();
     let mut bytes = Vec::new();
-    // Reads three bytes more: a character that begins before the limit may end behind it.
+    // Reads three more bytes, because a character that begins before the limit may end after it.
     file.take(MAX_TEXT as u64 + 3).read_to_end(&mut bytes).map_err(|error| failure(path, &error))?;
     let cut = bytes.len() > MAX_TEXT;
     let valid = match std::str::from_utf8(&bytes) {
@@ -91,13 +91,13 @@ fn open_root(root: &Path) -> Result<Dir, String> {
 
 fn relative(path: &str) -> Result<&Path, String> {
     if path.contains('\0') {
-        return Err("the path holds a NUL character".to_owned());
+        return Err("the path contains a NUL character".to_owned());
     }
     let path = Path::new(if path.is_empty() { "." } else { path });
     for component in path.components() {
         match component {
             Component::Prefix(_) | Component::RootDir => {
-                return Err(format!("{} is absolute: give a path relative to the shared folder", path.display()));
+                return Err(format!("{} is absolute: use a path relative to the shared folder", path.display()));
             }
             Component::ParentDir => return Err(format!("{} leads out of the shared folder with ..", path.display())),
             Component::CurDir | Component::Normal(_) => {}
@@ -111,7 +111,7 @@ fn failure(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("{path} does not exist"),
         ErrorKind::NotADirectory => format!("{path} is not a folder"),
-        // `cap-std` also reports an attempt to leave the root in this way.
+        // `cap-std` also reports an attempt to leave the root with this error.
         ErrorKind::PermissionDenied => format!("{path} may not be read: it is protected or leads out of the shared folder"),
         _ => format!("{path} cannot be read: {error}"),
     }
@@ -172,9 +172,9 @@ mod tests {
         }
     }
 
-    /// S-23: no swapped file leads to a read outside of the folder or to a wait for a pipe, at any moment.
+    /// S-23: a file that is replaced at any moment causes neither a read outside of the folder nor a wait for a pipe.
     #[test]
-    fn what_is_swapped_in_leads_nowhere() {
+    fn swapped_symlink_leads_nowhere() {
         let outer = folder();
         let root = outer.path().join("root");
         fs::create_dir(outer.path().join("private")).unwrap();
@@ -185,10 +185,10 @@ mod tests {
         assert!(made.success());
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Also when a test fails: the scope waits for its threads.
+            // Also stops the threads if a test fails, because the scope waits for them.
             let _over = Over(&is_over);
             scope.spawn(|| {
-                // Each link replaces the other in one step, as an attacker would do it.
+                // Each link replaces the other atomically, as an attacker would do it.
                 let put = |target: &Path, name: &str| {
                     let new = root.join(format!("{name}.new"));
                     std::os::unix::fs::symlink(target, &new).unwrap();

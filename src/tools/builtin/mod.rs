@@ -1,4 +1,4 @@
-//! The tools that come with the server. All of them only read, so a call that was cut short simply runs again.
+//! The built-in tools. All of them only read, so a call that was interrupted is repeated. Must not know runs or MCP.
 
 mod calculate;
 mod catalogue;

@@ -1,9 +1,9 @@
 //! The readable text of an HTML page: headings, lists, tables and links as plain lines; no scripts, no styles.
 //!
-//! Owns the charset and the layout of the text. Must not know how a page is fetched.
+//! Owns the character set and the layout of the text. Must not know how a page is fetched.
 //!
-//! A page comes from strangers. So it is read as a stream of tags, never as a tree: nesting costs no stack, and time and memory grow with the
-//! length of the page alone.
+//! A page is untrusted, so it is read as a stream of tags, never as a tree: nesting needs no stack, and time and memory depend only on the
+//! length of the page.
 
 use std::borrow::Cow;
 
@@ -13,21 +13,21 @@ use reqwest::Url;
 
 use crate::support::text;
 
-/// The beginning of a page in which its own declaration of a charset counts, in bytes. HTML says so.
+/// The bytes at the start of a page in which HTML allows a declaration of the character set.
 const CHARSET_WITHIN: usize = 1024;
-/// The longest URL of a link that is shown.
+/// The longest URL of a link in the text.
 const MAX_LINK: usize = 2_000;
-/// The deepest list that is still indented. Without a limit, the indentation of nested lists would exceed the page.
+/// The deepest indented list. Without a limit, the indentation of nested lists would exceed the page.
 const MAX_INDENT: usize = 8;
 
 pub fn is_html(media_type: &str) -> bool {
     media_type.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/html"))
 }
 
-/// Returns the text of a page at `base`, at most `max_bytes` of it and a note where more follows.
+/// Returns the text of a page at `base`: at most `max_bytes`, followed by a note if it was cut.
 pub fn readable(page: &[u8], media_type: &str, base: &Url, max_bytes: usize) -> String {
     let mut emitter = DefaultEmitter::default();
-    // Else the code of a script would be read as tags.
+    // Otherwise the code of a script would be read as tags.
     emitter.naively_switch_states(true);
     let page = decoded(page, media_type);
     let mut layout = Layout::new(base);
@@ -42,13 +42,13 @@ pub fn readable(page: &[u8], media_type: &str, base: &Url, max_bytes: usize) -> 
     if layout.text.is_empty() { "[the page has no text; scripts may add some in a browser]".to_owned() } else { layout.text }
 }
 
-/// Returns a page as text, by the charset of its media type, of its byte order mark or of its own declaration.
+/// Decodes a page by the character set of its media type, its byte order mark or its own declaration.
 fn decoded<'a>(page: &'a [u8], media_type: &str) -> Cow<'a, str> {
     let declared = || charset(&page[..page.len().min(CHARSET_WITHIN)]).filter(|encoding| encoding.is_ascii_compatible());
     charset(media_type.as_bytes()).or_else(declared).unwrap_or(UTF_8).decode(page).0
 }
 
-/// Returns the encoding that stands behind the first `charset=`.
+/// Returns the encoding after the first `charset=`.
 fn charset(declaration: &[u8]) -> Option<&'static Encoding> {
     const NAME: &[u8] = b"charset=";
     let at = declaration.windows(NAME.len()).position(|window| window.eq_ignore_ascii_case(NAME))?;
@@ -68,7 +68,7 @@ enum Gap {
 
 struct Link {
     url: String,
-    /// The position of its first word, once there is one.
+    /// The position of its first word, if it has one.
     start: Option<usize>,
 }
 
@@ -78,10 +78,10 @@ enum List {
     Numbers(usize),
 }
 
-/// An element whose content is not shown.
-struct Hidden {
+/// An element whose content is omitted.
+struct HiddenElement {
     name: Vec<u8>,
-    /// The number of open elements of this name.
+    /// The number of open elements with this name.
     depth: usize,
 }
 
@@ -90,13 +90,13 @@ struct Layout<'a> {
     base: &'a Url,
     text: String,
     gap: Gap,
-    /// The mark of a heading or of a list item, written before its first word.
+    /// The prefix of a heading or a list item, which is written before its first word.
     mark: String,
     link: Option<Link>,
     lists: Vec<List>,
-    hidden: Option<Hidden>,
+    hidden: Option<HiddenElement>,
     preformatted: usize,
-    /// The cells of the table row so far.
+    /// The number of cells in the current table row.
     cells: usize,
     /// Whether the last cell has no word yet.
     is_cell_empty: bool,
@@ -135,9 +135,9 @@ impl<'a> Layout<'a> {
         match tag.name.as_slice() {
             b"svg" if tag.self_closing => {}
             name @ (b"script" | b"style" | b"noscript" | b"template" | b"iframe" | b"svg" | b"math") => {
-                self.hidden = Some(Hidden { name: name.to_vec(), depth: 1 });
+                self.hidden = Some(HiddenElement { name: name.to_vec(), depth: 1 });
             }
-            b"br" => self.widen(if self.gap >= Gap::Line { Gap::Paragraph } else { Gap::Line }),
+            b"br" => self.raise_gap(if self.gap >= Gap::Line { Gap::Paragraph } else { Gap::Line }),
             b"a" => self.open_link(tag),
             b"img" => {
                 if let Some(alt) = attribute(tag, b"alt").filter(|alt| !alt.trim().is_empty()) {
@@ -150,11 +150,11 @@ impl<'a> Layout<'a> {
             b"tr" => self.open_row(),
             b"td" | b"th" => self.open_cell(),
             b"pre" => {
-                self.widen(Gap::Paragraph);
+                self.raise_gap(Gap::Paragraph);
                 self.preformatted += 1;
             }
             name => {
-                self.widen(block_gap(name));
+                self.raise_gap(block_gap(name));
                 if let [b'h', level @ b'1'..=b'6'] = name {
                     self.mark = format!("{} ", "#".repeat(usize::from(level - b'0')));
                 }
@@ -174,28 +174,28 @@ impl<'a> Layout<'a> {
             b"a" => self.close_link(),
             b"ul" | b"ol" => {
                 self.lists.pop();
-                self.widen(if self.lists.is_empty() { Gap::Paragraph } else { Gap::Line });
+                self.raise_gap(if self.lists.is_empty() { Gap::Paragraph } else { Gap::Line });
             }
             b"tr" => self.open_row(),
             b"table" => {
                 self.open_row();
-                self.widen(Gap::Paragraph);
+                self.raise_gap(Gap::Paragraph);
             }
             b"pre" => {
                 self.preformatted = self.preformatted.saturating_sub(1);
-                self.widen(Gap::Paragraph);
+                self.raise_gap(Gap::Paragraph);
             }
-            name => self.widen(block_gap(name)),
+            name => self.raise_gap(block_gap(name)),
         }
     }
 
     fn open_list(&mut self, list: List) {
-        self.widen(if self.lists.is_empty() { Gap::Paragraph } else { Gap::Line });
+        self.raise_gap(if self.lists.is_empty() { Gap::Paragraph } else { Gap::Line });
         self.lists.push(list);
     }
 
     fn open_item(&mut self) {
-        self.widen(Gap::Line);
+        self.raise_gap(Gap::Line);
         let indent = "  ".repeat(self.lists.len().saturating_sub(1).min(MAX_INDENT));
         self.mark = match self.lists.last_mut() {
             Some(List::Numbers(number)) => {
@@ -206,16 +206,16 @@ impl<'a> Layout<'a> {
         };
     }
 
-    /// Begins a row, or ends one: the next word stands on a line of its own.
+    /// Begins or ends a row: the next word starts a new line.
     fn open_row(&mut self) {
         (self.cells, self.is_cell_empty) = (0, false);
-        self.widen(Gap::Line);
+        self.raise_gap(Gap::Line);
     }
 
     fn open_cell(&mut self) {
         if self.cells > 0 {
             if !self.is_cell_empty || self.gap == Gap::Space {
-                // Blocks within a cell do not end its row.
+                // Blocks inside a cell do not end its row.
                 self.gap = Gap::None;
             }
             self.write_gap();
@@ -244,7 +244,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn widen(&mut self, gap: Gap) {
+    fn raise_gap(&mut self, gap: Gap) {
         if gap >= Gap::Line {
             self.mark.clear();
         }
@@ -256,7 +256,7 @@ impl<'a> Layout<'a> {
 
     fn write(&mut self, words: &str) {
         if self.preformatted > 0 && !words.is_empty() {
-            // HTML ignores a line break right after the tag.
+            // HTML ignores a line break directly after the tag.
             let words = if self.gap >= Gap::Line { words.strip_prefix('\n').unwrap_or(words) } else { words };
             self.begin_word();
             self.text.push_str(words);
@@ -264,18 +264,18 @@ impl<'a> Layout<'a> {
         }
         let mut is_first = true;
         if words.starts_with(char::is_whitespace) {
-            self.widen(Gap::Space);
+            self.raise_gap(Gap::Space);
         }
         for word in words.split_whitespace() {
             if !is_first {
-                self.widen(Gap::Space);
+                self.raise_gap(Gap::Space);
             }
             is_first = false;
             self.begin_word();
             self.text.push_str(word);
         }
         if !is_first && words.ends_with(char::is_whitespace) {
-            self.widen(Gap::Space);
+            self.raise_gap(Gap::Space);
         }
     }
 
@@ -302,7 +302,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the space around an element: that of a paragraph or of a line, or none for an element within a line.
+/// Returns the space around an element: that of a paragraph, that of a line, or none for an inline element.
 fn block_gap(name: &[u8]) -> Gap {
     match name {
         b"p" | b"h1" | b"h2" | b"h3" | b"h4" | b"h5" | b"h6" | b"title" | b"table" | b"blockquote" | b"dl" | b"figure" | b"hr"
@@ -379,7 +379,7 @@ let a = 1;
         assert_eq!(readable(page, media_type, &Url::parse("https://a.example").unwrap(), 100), expected);
     }
 
-    /// Each of these would need a deep stack, or much more text than page, if it were laid out as a tree.
+    /// As a tree, each of these would need a deep stack, or produce much more text than the page has.
     #[rstest]
     #[case("<div>", "x", 1)]
     #[case("<blockquote>", "x", 1)]

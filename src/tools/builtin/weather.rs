@@ -1,6 +1,6 @@
 //! Sample weather for demonstrations.
 
-/// Returns made-up weather, the same each time for one place.
+/// Returns invented weather, always the same for one place.
 pub fn sample(place: &str) -> String {
     const SKIES: [&str; 5] = ["sunny", "partly cloudy", "overcast", "rainy", "windy"];
     let place = place.trim();
@@ -14,7 +14,7 @@ mod tests {
     use super::sample;
 
     #[test]
-    fn it_says_that_it_is_made_up() {
+    fn weather_of_the_demo_is_marked_as_invented() {
         assert_eq!(sample("Berlin"), sample(" berlin ").replace("berlin", "Berlin"));
         assert!(sample("Berlin").starts_with("SAMPLE DATA"));
     }

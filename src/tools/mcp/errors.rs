@@ -1,25 +1,39 @@
-//! Errors of the MCP library as texts: with their causes, and without the URL of a server.
+//! Converts errors of the MCP library to texts, with their causes but without the URL of a server.
 //!
-//! The URL may be a secret by itself, as in `https://host/s/TOKEN/mcp`, and these texts go to models and into conversations.
+//! The URL may be a secret by itself, as in `https://host/s/TOKEN/mcp`, and these texts reach models and conversations.
 
 use std::error::Error;
+
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 /// The text before a URL in an error of the HTTP client. A closing bracket follows the URL.
 const BEFORE_URL: &str = " for url (";
 
-/// Returns an error with its causes, without URLs. The library repeats causes in the middle of its texts: those are not added again.
+/// Returns an error with its causes, without URLs. The library repeats causes in its texts; those are not added again.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = without_url(&error.to_string());
-    let mut cause = error.source();
+    let mut cause = cause_of(error);
     while let Some(error) = cause {
         let part = without_url(&error.to_string());
         if !text.contains(&part) {
             text.push_str(": ");
             text.push_str(&part);
         }
-        cause = error.source();
+        cause = cause_of(error);
     }
     text
+}
+
+/// Returns the cause of an error. The library does not name an error of the HTTP client as the cause of its own.
+fn cause_of<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    // An I/O error has the text of the error inside it, and names the cause of that one.
+    if let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        return cause_of(inner);
+    }
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Client(error)) => error.source(),
+        _ => error.source(),
+    }
 }
 
 /// Removes URLs from the text of an error. The library often copies errors of the HTTP client as text, not as causes.
@@ -28,7 +42,7 @@ pub fn without_url(words: &str) -> String {
     let mut rest = words;
     while let Some((before, from_url)) = rest.split_once(BEFORE_URL) {
         shown.push_str(before);
-        // A URL has no white space, but may have brackets.
+        // A URL has no white space, but may contain brackets.
         let (url, after) = from_url.split_at(from_url.find(char::is_whitespace).unwrap_or(from_url.len()));
         shown.push_str(url.rsplit_once(')').map_or("", |(_, behind)| behind));
         rest = after;
@@ -40,7 +54,6 @@ pub fn without_url(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rmcp::transport::streamable_http_client::StreamableHttpError;
     use rstest::rstest;
 
     #[rstest]
@@ -54,7 +67,7 @@ mod tests {
         assert_eq!(without_url(words), shown);
     }
 
-    /// However the library wraps what the HTTP client says.
+    /// In every way in which the library wraps an error of the HTTP client.
     #[tokio::test]
     async fn no_url_of_a_server_is_in_what_is_said_of_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,6 +82,7 @@ mod tests {
         let caused = std::io::Error::other(StreamableHttpError::Client(refused().await));
         for said in [chain(&bare), chain(&wrapped), chain(&caused)] {
             assert!(said.contains("error sending request") && !said.contains("TOKEN"), "{said}");
+            assert!(said.contains("refused"), "the cause is missing: {said}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Estimates the cost of checking a value against a schema before the check begins.
 //!
 //! A schema of 2 KB can take longer than a lifetime to check: each of forty definitions refers twice to the next. Schemas come from
-//! untrusted servers, and a check cannot be stopped. So the pairs of a schema part and a value part are counted first. Each pair
-//! is visited once, so that counting is bounded.
+//! untrusted servers, and a check cannot be stopped. So the pairs of a schema part and a value part are counted first. Each pair is visited
+//! once, so that counting is bounded.
 
 use std::collections::HashMap;
 
@@ -12,28 +12,28 @@ use serde_json::{Map, Value};
 use crate::support::text::prefix_chars;
 
 /// The most comparisons of a part of the schema with a part of the value. They take well under a second.
-const MOST: u64 = 300_000;
-/// The longest chain of parts of the schema, references among them.
-const DEEPEST: usize = 200;
+const MAX_STEPS: u64 = 300_000;
+/// The longest chain of nested parts of the schema, references included.
+const MAX_DEPTH: usize = 200;
 
-/// Applied to the value itself.
-const HERE_EACH: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+/// Keywords that apply to the value itself.
+const SAME_VALUE: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const HERE: [&str; 4] = ["not", "if", "then", "else"];
 const HERE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
-/// Applied to each member or element of the value.
+/// Keywords that apply to each member or element of the value.
 const EACH_MEMBER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
 const EACH_ELEMENT: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
 /// References whose target depends on the path of the evaluation.
-const MOVING: [&str; 2] = ["$dynamicRef", "$recursiveRef"];
+const DYNAMIC: [&str; 2] = ["$dynamicRef", "$recursiveRef"];
 
 /// Fails if `value` cannot be checked against `schema` in bounded time.
 pub fn bounded(schema: &Value, value: &Value) -> Result<(), String> {
     let mut count = Count { root: schema, known: HashMap::new() };
-    if count.of(schema, value, 0)? > MOST { Err(too_long()) } else { Ok(()) }
+    if count.of(schema, value, 0)? > MAX_STEPS { Err(too_long()) } else { Ok(()) }
 }
 
 fn too_long() -> String {
-    format!("checking this value against it takes more than {MOST} steps")
+    format!("checking this value against it takes more than {MAX_STEPS} steps")
 }
 
 /// Fails if the target of a reference depends on more than the root of the schema.
@@ -41,7 +41,7 @@ pub fn plain(schema: &Value) -> Result<(), String> {
     fn parts(value: &Value, is_root: bool) -> Result<(), String> {
         match value {
             Value::Object(map) => {
-                if let Some(key) = MOVING.into_iter().find(|key| map.get(*key).is_some_and(Value::is_string)) {
+                if let Some(key) = DYNAMIC.into_iter().find(|key| map.get(*key).is_some_and(Value::is_string)) {
                     return Err(format!("{key} is not supported"));
                 }
                 // An id inside the schema would change the base of the references below it.
@@ -72,13 +72,13 @@ impl<'s> Count<'s> {
         let pair = (std::ptr::from_ref(schema).addr(), std::ptr::from_ref(value).addr());
         match self.known.get(&pair) {
             Some(Some(cost)) => return Ok(*cost),
-            Some(None) => return Err("it refers to itself without end".to_owned()),
+            Some(None) => return Err("its references are endless".to_owned()),
             None => {}
         }
-        if depth > DEEPEST {
-            return Err(format!("its parts lie more than {DEEPEST} deep in each other"));
+        if depth > MAX_DEPTH {
+            return Err(format!("it is nested more than {MAX_DEPTH} levels deep"));
         }
-        if self.known.len() as u64 >= MOST {
+        if self.known.len() as u64 >= MAX_STEPS {
             return Err(too_long());
         }
         self.known.insert(pair, None);
@@ -90,9 +90,9 @@ impl<'s> Count<'s> {
             let target = self.target(reference)?;
             here = here.saturating_add(self.of(target, value, depth + 1)?);
         }
-        // Unevaluated members are found by evaluating everything again.
-        let looks_again = map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems");
-        let mut cost = here.saturating_mul(if looks_again { 3 } else { 1 }).saturating_add(1);
+        // Unevaluated members are found by evaluating all keywords again.
+        let evaluates_twice = map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems");
+        let mut cost = here.saturating_mul(if evaluates_twice { 3 } else { 1 }).saturating_add(1);
         match value {
             Value::Object(members) => {
                 for (part, member) in of_members(map, members) {
@@ -114,12 +114,12 @@ impl<'s> Count<'s> {
         let pointer = reference.strip_prefix('#').filter(|pointer| pointer.is_empty() || pointer.starts_with('/'));
         let unescaped = pointer.and_then(|pointer| percent_decode_str(pointer).decode_utf8().ok());
         let found = unescaped.and_then(|pointer| self.root.pointer(&pointer));
-        found.ok_or_else(|| format!("the reference {:?} leads nowhere in it", prefix_chars(reference, 100)))
+        found.ok_or_else(|| format!("the reference {:?} has no target in it", prefix_chars(reference, 100)))
     }
 }
 
 fn in_place(map: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    let each = HERE_EACH.iter().filter_map(|key| map.get(*key)?.as_array()).flatten();
+    let each = SAME_VALUE.iter().filter_map(|key| map.get(*key)?.as_array()).flatten();
     let one = HERE.iter().filter_map(|key| map.get(*key));
     let named = HERE_BY_NAME.iter().filter_map(|key| map.get(*key)?.as_object()).flat_map(Map::values);
     each.chain(one).chain(named)
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_be_as_deep_as_it_likes_but_not_branch_at_each_level() {
+    fn schema_cost_allows_depth_but_not_branching_per_level() {
         let deep = |levels: usize| (0..levels).fold(json!({}), |inner, _| json!({"c": inner}));
         let once = json!({"properties": {"c": {"$ref": "#"}}});
         let twice = json!({"allOf": [{"properties": {"c": {"$ref": "#"}}}, {"properties": {"c": {"$ref": "#"}}}]});
@@ -183,11 +183,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"$ref": "#"}), "without end")]
-    #[case(json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"not": {"$ref": "#"}}}}), "without end")]
-    #[case(json!({"$ref": "#/$defs/none"}), "leads nowhere")]
-    #[case(json!({"$ref": "#name"}), "leads nowhere")]
-    fn what_has_no_end_or_no_target_is_named(#[case] schema: Value, #[case] words: &str) {
+    #[case(json!({"$ref": "#"}), "endless")]
+    #[case(json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"not": {"$ref": "#"}}}}), "endless")]
+    #[case(json!({"$ref": "#/$defs/none"}), "has no target")]
+    #[case(json!({"$ref": "#name"}), "has no target")]
+    fn endless_or_dangling_reference_is_named(#[case] schema: Value, #[case] words: &str) {
         let error = bounded(&schema, &json!({})).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn a_long_chain_ends_before_the_stack_does() {
         let error = bounded(&tower(5_000, 1, "allOf"), &json!({})).unwrap_err();
-        assert!(error.contains("more than 200 deep"), "{error}");
+        assert!(error.contains("more than 200 levels deep"), "{error}");
     }
 
     #[rstest]
     #[case(json!({"properties": {"a": {"$id": "https://example.com/a"}}}), "$id")]
     #[case(json!({"$dynamicRef": "#a"}), "$dynamicRef")]
     #[case(json!({"$schema": "http://json-schema.org/draft-04/schema#"}), "draft 4")]
-    fn what_moves_references_is_not_supported(#[case] schema: Value, #[case] words: &str) {
+    fn moved_references_are_not_supported(#[case] schema: Value, #[case] words: &str) {
         assert!(plain(&schema).unwrap_err().contains(words));
         assert_eq!(plain(&json!({"$id": "https://example.com/a", "properties": {"$id": {"type": "string"}}})), Ok(()));
     }

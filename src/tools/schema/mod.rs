@@ -1,4 +1,4 @@
-//! Schemas of arguments: normalised for models, and used to validate their calls.
+//! Schemas of arguments: normalised for models, and used to validate their calls. Must not know which tool they belong to.
 
 mod cost;
 
@@ -9,19 +9,19 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 const MAX_VIOLATIONS: usize = 5;
-/// The longest violation, in characters: some quote the whole instance.
+/// The longest violation, in characters, because some quote the complete instance.
 const MAX_VIOLATION: usize = 300;
 
-/// Why arguments are rejected, in words with which a model can correct its call.
+/// Why arguments are rejected, as a text with which a model can correct its call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    #[error("the schema of this tool cannot be used: {0}; the tool cannot be called, use another one")]
+    #[error("the schema of this tool is not usable: {0}; the tool cannot be called, use another one")]
     BrokenSchema(String),
-    #[error("the arguments do not fit the schema of the tool: {0}")]
+    #[error("the arguments violate the schema of the tool: {0}")]
     Violations(String),
 }
 
-/// Returns `schema` as an object schema, because models accept nothing else. It accepts the same objects as before.
+/// Returns `schema` as an object schema, because models accept no other type. It accepts the same objects as before.
 pub fn normalise(schema: &Value) -> Value {
     let mut object = schema.as_object().cloned().unwrap_or_default();
     object.insert("type".to_owned(), json!("object"));
@@ -33,7 +33,7 @@ pub fn normalise(schema: &Value) -> Value {
 
 const MAX_KEPT: usize = 256;
 
-/// A schema with its validator, by the schema's address. The entry holds the schema, so its address cannot be reused.
+/// A schema with its validator, by the schema's address. The entry owns the schema, so its address cannot be reused.
 type Compiled = (Arc<Value>, Arc<Validator>);
 
 /// Checks arguments with cached validators: compiling a schema costs far more than using it.
@@ -82,8 +82,8 @@ fn violations(validator: &Validator, schema: &Value, arguments: &Value) -> Resul
     let mut violations = Vec::new();
     for error in validator.iter_errors(arguments).take(MAX_VIOLATIONS) {
         let pointer = error.instance_path().to_string();
-        let place = if pointer.is_empty() { "(top level)" } else { &pointer };
-        violations.push(format!("{place}: {}", shortened(&error.to_string())));
+        let location = if pointer.is_empty() { "(top level)" } else { &pointer };
+        violations.push(format!("{location}: {}", shortened(&error.to_string())));
     }
     Err(ArgumentError::Violations(violations.join("; ")))
 }
@@ -134,12 +134,12 @@ mod tests {
     #[case(json!({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}))]
     #[case(json!({"type": "object", "properties": {"a": {"type": "nothing"}}}))]
     #[case(json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/missing"}}}))]
-    fn a_schema_that_cannot_be_used_is_told(#[case] schema: Value) {
+    fn unusable_schema_is_reported(#[case] schema: Value) {
         assert!(matches!(check(&schema, &json!({"a": 1})), Err(ArgumentError::BrokenSchema(_))));
     }
 
     #[test]
-    fn what_was_made_of_a_schema_is_used_again_and_not_kept_for_ever() {
+    fn compiled_schema_is_cached_for_a_time() {
         let validators = Validators::default();
         let schema = |kind: &str| Arc::new(json!({"type": "object", "properties": {"a": {"type": kind}}}));
         let text = schema("string");
@@ -156,7 +156,7 @@ mod tests {
 
     /// A schema of 2 KB whose check would take longer than a human lifetime.
     #[test]
-    fn what_cannot_be_checked_in_time_is_refused_at_once() {
+    fn schema_too_costly_to_check_is_refused() {
         let level = |level: u32| match level {
             0 => json!(false),
             level => json!({"allOf": [{"$ref": format!("#/$defs/a{}", level - 1)}, {"$ref": format!("#/$defs/a{}", level - 1)}]}),

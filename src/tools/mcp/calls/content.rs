@@ -1,4 +1,4 @@
-//! Converts the result of a tool into content that is stored and sent to models.
+//! Converts the result of a tool call into content for the store and for models.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use crate::domain::conversation::file::{decoded, is_text_type, may_be_pdf, utf8_
 use crate::domain::conversation::message::ToolContent;
 use crate::support::json::is_same;
 
-/// Says why a value is no result of a tool call; `None` if it is one.
+/// Returns why a value is not a tool result; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
     match result.get("content").map(Value::as_array) {
         Some(None) => Some("its result is malformed: content is not a list"),
         Some(Some(blocks)) if blocks.iter().any(|block| !block.get("type").is_some_and(Value::is_string)) => {
-            Some("its result is malformed: a part of its content is no object with a type")
+            Some("its result is malformed: a part of its content is not an object with a type")
         }
         Some(Some(_)) | None => None,
     }
@@ -40,31 +40,37 @@ fn blob(resource: &Value) -> Option<String> {
     Some(blob.split_ascii_whitespace().collect())
 }
 
-/// Returns the content of a `tools/call` result. Structured content follows, unless the texts say the same.
+/// Returns the content of a `tools/call` result. Structured content follows, unless the texts have the same content.
 pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut content: Vec<ToolContent> = blocks.iter().map(from_block).collect();
-    content.extend(structured_beside(result).map(|block| from_block(&block)));
-    if content.is_empty() {
+    let binaries = binaries(blocks);
+    let mut content: Vec<ToolContent> = blocks.iter().map(|block| from_block(block, &binaries)).collect();
+    content.extend(structured_beside(result).map(|block| from_block(&block, &binaries)));
+    // The run says it of an error.
+    if content.is_empty() && !is_error(result) {
         content.push(ToolContent::text("(the tool answered without content)"));
     }
     content
 }
 
-/// Returns the structured content as a text block, unless the texts say the same.
+/// Returns the structured content as a text block, unless the texts have the same content.
 pub fn structured_beside(result: &Value) -> Option<Value> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let texts = blocks.iter().filter(|block| word(block, "type") == "text").map(|block| word(block, "text"));
     let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
     let structured = result.get("structuredContent").filter(|structured| !structured.is_null())?;
-    (!say_the_same(&texts, structured)).then(|| json!({"type": "text", "text": structured.to_string()}))
+    (!have_same_content(&texts, structured)).then(|| {
+        let text = without_repeated(&structured.to_string(), &binaries(blocks));
+        let shown = serde_json::from_str(&text).map_or(text, |value| without_base64(&value).to_string());
+        json!({"type": "text", "text": shown})
+    })
 }
 
-/// Whether one text is the same value, or the texts are the items of the same list. Servers wrap a value that is no object into an
+/// Returns whether one text is the same value, or the texts are the items of the same list. Servers wrap a value other than an object in an
 /// object with one field.
-fn say_the_same(texts: &[&str], structured: &Value) -> bool {
+fn have_same_content(texts: &[&str], structured: &Value) -> bool {
     let is = |text: &str, value: &Value| {
-        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| is_same(&said, value))
+        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|parsed| is_same(&parsed, value))
     };
     let only_field = structured.as_object().filter(|fields| fields.len() == 1).and_then(|fields| fields.values().next());
     [Some(structured), only_field].into_iter().flatten().any(|value| {
@@ -82,9 +88,45 @@ fn word<'a>(block: &'a Value, key: &str) -> &'a str {
     block.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn from_block(block: &Value) -> ToolContent {
+/// The shortest base64 that is worth a note.
+const LONG_BASE64: usize = 1_000;
+
+/// Returns the base64 of blocks that carry bytes.
+fn binaries(blocks: &[Value]) -> Vec<&str> {
+    let data = ["/data", "/resource/blob"];
+    let all = blocks.iter().flat_map(|block| data.into_iter().filter_map(move |pointer| block.pointer(pointer)?.as_str()));
+    all.filter(|data| data.len() >= 64).collect()
+}
+
+/// Returns a structured value in which notes replace bytes as base64: models cannot read them, and pay for each.
+fn without_base64(value: &Value) -> Value {
+    match value {
+        Value::String(text) if is_long_base64(text) => json!(format!("[{} characters of base64 are left out]", text.len())),
+        Value::Array(items) => items.iter().map(without_base64).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, field)| (name.clone(), without_base64(field))).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
+fn is_long_base64(text: &str) -> bool {
+    let base64 = text.split_once(";base64,").filter(|(head, _)| head.starts_with("data:")).map_or(text, |(_, base64)| base64);
+    base64.len() >= LONG_BASE64 && base64.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/-_=\r\n".contains(&byte))
+}
+
+/// Returns a text in which a note replaces each repetition of bytes that have their own block.
+fn without_repeated(text: &str, binaries: &[&str]) -> String {
+    let mut text = text.to_owned();
+    for data in binaries {
+        if text.contains(data) {
+            text = text.replace(data, "[the same bytes as in another part of this answer]");
+        }
+    }
+    text
+}
+
+fn from_block(block: &Value, binaries: &[&str]) -> ToolContent {
     match word(block, "type") {
-        "text" => ToolContent::text(word(block, "text")),
+        "text" => ToolContent::text(without_repeated(word(block, "text"), binaries)),
         "image" => tool_binary("picture", word(block, "mimeType"), None, word(block, "data")),
         "audio" => tool_binary("audio", word(block, "mimeType"), None, word(block, "data")),
         "resource" => from_resource(block.get("resource").unwrap_or(&Value::Null)),
@@ -94,13 +136,13 @@ fn from_block(block: &Value) -> ToolContent {
 }
 
 fn link(block: &Value) -> String {
-    let given = |key: &str, before: &str| match word(block, key) {
+    let field = |key: &str, before: &str| match word(block, key) {
         "" => String::new(),
         text => format!("{before}{text}"),
     };
     let name = if word(block, "title").is_empty() { word(block, "name") } else { word(block, "title") };
     let size = block.get("size").and_then(Value::as_u64).map(|size| format!(", {size} bytes")).unwrap_or_default();
-    let (media_type, description) = (given("mimeType", ", "), given("description", ": "));
+    let (media_type, description) = (field("mimeType", ", "), field("description", ": "));
     format!("[link to {} ({name}){media_type}{size}{description}]", word(block, "uri"))
 }
 
@@ -116,14 +158,14 @@ fn from_resource(resource: &Value) -> ToolContent {
             tool_binary("file", claimed, name.as_deref(), &blob)
         }
         None if is_text_type(claimed) => ToolContent::text(format!("[{uri}]\n")),
-        None => ToolContent::text(format!("[file {uri}: the tool has sent neither text nor bytes of it]")),
+        None => ToolContent::text(format!("[file {uri}: the tool sent neither its text nor its bytes]")),
     }
 }
 
-/// Returns the file name of a URI: the last segment of its path.
+/// Returns the file name in a URI: the last segment of its path.
 fn name_of(uri: &str) -> Option<String> {
     let path = uri.split(['?', '#']).next()?;
-    // Without a path, the text behind the scheme is a host.
+    // Without a path, the text after the scheme is a host.
     let path = path.split_once("://").map_or(Some(path), |(_, rest)| rest.split_once('/').map(|(_, path)| path))?;
     let last = path.trim_end_matches('/').rsplit(['/', ':']).next().filter(|last| !last.is_empty())?;
     Some(percent_decode_str(last).decode_utf8_lossy().into_owned())
@@ -170,7 +212,7 @@ mod tests {
             {"type": "hologram"},
         ], "structuredContent": {"also": "said"}});
         decode_texts(&mut result);
-        let no_base64 = "it cannot be read, because the tool has sent no valid base64]";
+        let no_base64 = "it cannot be read, because the tool sent invalid base64]";
         assert_eq!(
             from_result(&result),
             [
@@ -189,7 +231,7 @@ mod tests {
                 file("text/plain", Some("latin.txt"), "Z3L2337f"),
                 picture(None),
                 ToolContent::text(format!("[file bad.pdf, application/pdf, 7 bytes: {no_base64}")),
-                ToolContent::text("[file file:///none: the tool has sent neither text nor bytes of it]"),
+                ToolContent::text("[file file:///none: the tool sent neither its text nor its bytes]"),
                 ToolContent::text("[link to file:///c (c)]"),
                 ToolContent::text("[link to file:///d (The D), application/pdf, 5 bytes: all of it]"),
                 ToolContent::text("[content of the unknown kind \"hologram\"]\n{\"type\":\"hologram\"}"),
@@ -214,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_content_is_no_result() {
+    fn result_without_valid_content_is_refused() {
         for content in
             [json!("nope"), json!(null), json!({"type": "text", "text": "a"}), json!(5), json!(["a"]), json!([{"text": "a"}])]
         {
@@ -225,13 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn base64_in_structured_content_becomes_a_note() {
+        let (long, kept) = ("QUJD".repeat(300), "a sentence of words, ".repeat(80));
+        let result = json!({"content": [{"type": "image", "mimeType": "image/png", "data": PNG}, {"type": "text", "text": format!("shot: {PNG}")}],
+            "structuredContent": {"shot": PNG, "url": format!("data:image/png;base64,{PNG}"), "raw": long, "n": 1.10, "words": kept}});
+        let note = "[the same bytes as in another part of this answer]";
+        let raw = "[1200 characters of base64 are left out]";
+        let structured =
+            json!({"shot": note, "url": format!("data:image/png;base64,{note}"), "raw": raw, "n": 1.10, "words": kept});
+        assert_eq!(
+            from_result(&result),
+            [picture(None), ToolContent::text(format!("shot: {note}")), ToolContent::text(structured.to_string())]
+        );
+    }
+
+    #[test]
     fn structured_content_is_kept_unless_the_text_says_the_same() {
         assert_eq!(from_result(&json!({"content": [], "structuredContent": {"a": 1}})), [ToolContent::text("{\"a\":1}")]);
         assert_eq!(from_result(&json!({"content": [{"type": "text", "text": ""}], "structuredContent": 5})).len(), 2);
-        assert_eq!(from_result(&json!({"isError": true})), [ToolContent::text("(the tool answered without content)")]);
+        assert_eq!(from_result(&json!({})), [ToolContent::text("(the tool answered without content)")]);
+        assert_eq!(from_result(&json!({"isError": true})), []);
         assert!(is_error(&json!({"isError": true})));
         let texts = |texts: &[&str]| texts.iter().map(|text| json!({"type": "text", "text": text})).collect::<Vec<Value>>();
-        for (said, structured, shown) in [
+        for (parsed, structured, shown) in [
             (vec!["{ \"b\": [1], \"a\": 1 }"], json!({"a": 1, "b": [1]}), 1),
             (vec!["see below", "{\"a\":1}"], json!({"a": 1}), 2),
             (vec!["391"], json!({"result": 391}), 1),
@@ -242,10 +300,10 @@ mod tests {
             (vec!["one", "two"], json!({"result": ["one"]}), 3),
             (vec!["nothing"], Value::Null, 1),
         ] {
-            let content = from_result(&json!({"content": texts(&said), "structuredContent": structured}));
-            assert_eq!(content.len(), shown, "{said:?} {structured}");
-            if shown > said.len() {
-                assert_eq!(content[said.len()], ToolContent::text(structured.to_string()));
+            let content = from_result(&json!({"content": texts(&parsed), "structuredContent": structured}));
+            assert_eq!(content.len(), shown, "{parsed:?} {structured}");
+            if shown > parsed.len() {
+                assert_eq!(content[parsed.len()], ToolContent::text(structured.to_string()));
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Calls of tools: requests, answers, and questions of the server in the middle of a call.
+//! Tool calls: requests, answers, and questions of the server during a call. Must not know how a connection is opened.
 
-pub(super) mod answers;
+pub(super) mod call_result;
 pub(super) mod content;
-pub(super) mod fates;
-pub(super) mod outputs;
+pub(super) mod input_required;
+pub(super) mod output_schemas;
 pub(super) mod questions;
 pub(super) mod reply;
-pub(super) mod rounds;
+pub(super) mod request_effect;
 pub(super) mod sampling;
 pub(super) mod tasks;

@@ -1,39 +1,39 @@
-//! Questions of a server in the middle of a call, on their way to the user or model and back.
+//! Passes questions of a server during a call to the user or model, and their answers back.
 
 use std::pin::Pin;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::domain::run::input::{CANCEL, InputAnswer};
-use crate::tools::mcp::transport::handler::Wanted;
-use crate::tools::{Asks, ProgressSender, Report, Samples};
+use crate::domain::run::question::{CANCEL, InputAnswer};
+use crate::tools::mcp::transport::handler::ServerRequest;
+use crate::tools::{ElicitationRequest, ProgressSender, Report, SamplingCall};
 
 pub struct OpenQuestion {
     pub since: Instant,
-    /// Ends when the server has its answer.
+    /// Completes when the server has its answer.
     answer: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Passes a question on to the user or model, if there is one.
-pub async fn put(wanted: Option<Wanted>, progress: &ProgressSender) -> Option<OpenQuestion> {
+/// Passes a question to the user or model, if there is one.
+pub async fn put(wanted: Option<ServerRequest>, progress: &ProgressSender) -> Option<OpenQuestion> {
     let (report, answer) = match wanted? {
-        Wanted::Asks(asks) => {
-            let Asks { text, elicitation, answer: server } = *asks;
+        ServerRequest::Asks(asks) => {
+            let ElicitationRequest { text, elicitation, answer: server } = *asks;
             let (answer, passed_on) = pass_on(server, InputAnswer::new(CANCEL, None));
-            (Report::Asks(Box::new(Asks { text, elicitation, answer })), passed_on)
+            (Report::Asks(Box::new(ElicitationRequest { text, elicitation, answer })), passed_on)
         }
-        Wanted::Samples(samples) => {
-            let Samples { request, answer: server } = *samples;
-            let (answer, passed_on) = pass_on(server, Err("no model can be asked".to_owned()));
-            (Report::Samples(Box::new(Samples { request, answer })), passed_on)
+        ServerRequest::Samples(samples) => {
+            let SamplingCall { request, answer: server } = *samples;
+            let (answer, passed_on) = pass_on(server, Err("no model is available".to_owned()));
+            (Report::Samples(Box::new(SamplingCall { request, answer })), passed_on)
         }
     };
     let _ = progress.send(report).await;
     Some(OpenQuestion { since: Instant::now(), answer })
 }
 
-/// Returns where the answer goes, and a future that passes it on to the server: `otherwise` if there is none.
+/// Returns the sender for the answer, and a future that passes the answer to the server: `otherwise` if there is none.
 fn pass_on<T: Send + 'static>(
     server: oneshot::Sender<T>,
     otherwise: T,
@@ -45,7 +45,7 @@ fn pass_on<T: Send + 'static>(
     (answer, Box::pin(passed_on))
 }
 
-/// Waits until the server has its answer. Never resolves while there is no question.
+/// Waits until the server has its answer. Never completes without a question.
 pub async fn answer_of(open: &mut Option<OpenQuestion>) {
     match open {
         Some(question) => (&mut question.answer).await,

@@ -1,4 +1,4 @@
-//! How a call to a server ended, and the task that may stand for its answer.
+//! How a call to a server ended, and the task that may replace its answer.
 //!
 //! Owns plain values only. Must not know connections.
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 use rmcp::model::CreateTaskResult;
 use serde_json::Value;
 
-/// The reason of a refused request for input.
-pub const ASKS: &str = "it asks for input that it is not given";
-/// The pause between two polls of a task, unless the server names one within the two bounds below.
-pub const USUAL_PAUSE: Duration = Duration::from_secs(1);
+/// The reason for refusing a request for input.
+pub const ASKS: &str = "it asks for input that is not allowed";
+/// The interval of polls of a task, unless the server requests another one within the two bounds below.
+pub const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest id of a task, in bytes.
@@ -21,32 +21,32 @@ pub struct Limits {
     /// Without an answer or progress.
     pub silence: Duration,
     /// In total.
-    pub whole: Duration,
+    pub total: Duration,
 }
 
-/// How a call ended, as far as the transport can tell.
+/// How a call ended, as far as the transport knows.
 pub enum Reply {
     Result(Value),
     Task(Task),
-    /// The server requires input before it continues; the worker has been told.
+    /// The server requires input before it continues; the worker has been notified.
     Paused,
-    /// The server does not know its task any more.
+    /// The server does not know the task any more.
     Gone(String),
     /// The server answered with a protocol error.
     Refused(String),
-    /// The server does not know the session, and so has not read the request.
+    /// The server does not know the session, and has not read the request.
     NoSession(String),
     NotSent(String),
-    /// The connection was lost after the request had been sent.
+    /// The connection was lost after the request was sent.
     Lost(String),
     TimedOut(Duration),
-    /// The caller gave up, and the server was told.
+    /// The caller aborted the call and notified the server.
     Cancelled,
 }
 
 pub struct Task {
     pub id: String,
-    /// The pause before the first poll.
+    /// The wait before the first poll.
     pub pause: Duration,
 }
 
@@ -55,14 +55,14 @@ impl Task {
         let CreateTaskResult { task, .. } = created;
         let id = task.task_id;
         if id.is_empty() || id.len() > MAX_NAME || id.chars().any(char::is_control) {
-            return Err(format!("it answers with a task whose name is not of 1 to {MAX_NAME} bytes without control characters"));
+            return Err(format!("it answers with a task whose id does not have 1 to {MAX_NAME} bytes without control characters"));
         }
         let pause = if task.status.is_terminal() { Duration::ZERO } else { pause(task.poll_interval_ms) };
         Ok(Self { id, pause })
     }
 }
 
-/// Returns the pause before the next poll, in bounds.
+/// Returns the interval before the next poll, within the bounds.
 pub fn pause(wanted_ms: Option<u64>) -> Duration {
-    wanted_ms.map_or(USUAL_PAUSE, Duration::from_millis).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    wanted_ms.map_or(DEFAULT_PAUSE, Duration::from_millis).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }

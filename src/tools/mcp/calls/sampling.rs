@@ -1,6 +1,6 @@
-//! Sampling: answers of the run's model for a server in the middle of a call (`sampling/createMessage`), if its entry allows that.
+//! Sampling: answers of the run's model for a server during a call (`sampling/createMessage`), if its entry allows that.
 //!
-//! Texts only, and within limits: the server decides how often it asks, and the owner of the run pays.
+//! Only texts are allowed, within limits: the server decides how often it asks, and the owner of the run pays.
 
 use rmcp::model::ErrorData;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::domain::conversation::message::Role;
 use crate::domain::model::ModelOptions;
 use crate::support::text::prefix_chars;
-use crate::tools::mcp::config::masks::Masks;
-use crate::tools::{Sampled, SamplingRequest};
+use crate::tools::mcp::config::redaction::SecretRedactor;
+use crate::tools::{SamplingAnswer, SamplingRequest};
 
 /// The longest request, with its system prompt, in characters.
 const MAX_CHARS: usize = 100_000;
@@ -32,7 +32,7 @@ impl Default for SamplingRules {
 }
 
 impl SamplingRules {
-    /// Reads `capstan.sampling` of an entry: `true`, `false`, or an object with limits.
+    /// Parses `capstan.sampling` of an entry: `true`, `false`, or an object with limits.
     pub fn read(value: &Value) -> Result<Option<Self>, String> {
         let limits = match value {
             Value::Bool(allowed) => return Ok(allowed.then(Self::default)),
@@ -43,12 +43,12 @@ impl SamplingRules {
         for (key, value) in limits {
             let within = |most: u32| {
                 let n = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=most).contains(n));
-                n.ok_or_else(|| format!("capstan.sampling.{key} must be a whole number from 1 to {most}"))
+                n.ok_or_else(|| format!("capstan.sampling.{key} must be an integer from 1 to {most}"))
             };
             match key.as_str() {
                 "max_calls" => rules.max_calls = within(100)?,
                 "max_tokens" => rules.max_tokens = within(100_000)?,
-                unknown => return Err(format!("capstan.sampling.{unknown} is not known")),
+                unknown => return Err(format!("capstan.sampling.{unknown} is unknown")),
             }
         }
         Ok(Some(rules))
@@ -56,17 +56,17 @@ impl SamplingRules {
 }
 
 /// Checks a request and redacts the server's own secrets.
-#[expect(deprecated, reason = "servers go on asking for it")]
+#[expect(deprecated, reason = "servers still use it")]
 pub fn wanted(
-    masks: &Masks,
+    redactor: &SecretRedactor,
     rules: SamplingRules,
     params: rmcp::model::CreateMessageRequestParams,
 ) -> Result<SamplingRequest, String> {
     if params.tools.is_some_and(|tools| !tools.is_empty()) {
-        return Err("no tools are called for a server".to_owned());
+        return Err("sampling requests must not have tools".to_owned());
     }
     if params.messages.len() > MAX_MESSAGES {
-        return Err(format!("at most {MAX_MESSAGES} messages are sent to a model"));
+        return Err(format!("a sampling request may have at most {MAX_MESSAGES} messages"));
     }
     let mut turns: Vec<(Role, String)> = Vec::with_capacity(params.messages.len());
     for message in params.messages {
@@ -76,25 +76,25 @@ pub fn wanted(
         };
         for block in message.content.into_vec() {
             let rmcp::model::SamplingMessageContentBlock::Text(text) = block else {
-                return Err("only texts are sent to a model".to_owned());
+                return Err("a sampling request may only contain texts".to_owned());
             };
-            let text = masks.hide_in_text(text.text);
+            let text = redactor.redact_text(text.text);
             match turns.last_mut().filter(|(last, _)| *last == role) {
-                Some((_, said)) => said.extend(["\n\n", &text]),
+                Some((_, answer)) => answer.extend(["\n\n", &text]),
                 None => turns.push((role, text)),
             }
         }
     }
-    let system = masks.hide_in_text(params.system_prompt.unwrap_or_default());
+    let system = redactor.redact_text(params.system_prompt.unwrap_or_default());
     let chars = system.chars().count() + turns.iter().map(|(_, text)| text.chars().count()).sum::<usize>();
     if chars > MAX_CHARS {
-        return Err(format!("at most {MAX_CHARS} characters are sent to a model, and these are {chars}"));
+        return Err(format!("a sampling request may have at most {MAX_CHARS} characters, and this one has {chars}"));
     }
     if turns.first().is_none_or(|(role, _)| *role != Role::User) || turns.iter().all(|(_, text)| text.trim().is_empty()) {
-        return Err("the messages must begin with one of the user, and say something".to_owned());
+        return Err("the first message must be the user's, and none may be empty".to_owned());
     }
     let options = ModelOptions {
-        // Converted by its text: widening 0.7 would give 0.699999988079071.
+        // Converted as text, because widening 0.7 would give 0.699999988079071.
         temperature: params.temperature.and_then(|temperature| temperature.to_string().parse().ok()),
         max_output_tokens: Some(params.max_tokens.clamp(1, rules.max_tokens)),
         stop: params.stop_sequences.unwrap_or_default(),
@@ -104,11 +104,11 @@ pub fn wanted(
     Ok(SamplingRequest { system, turns, options })
 }
 
-#[expect(deprecated, reason = "servers go on asking for it")]
-pub fn answered(said: Result<Sampled, String>) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
+#[expect(deprecated, reason = "servers still use it")]
+pub fn answered(answer: Result<SamplingAnswer, String>) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
     use rmcp::model::{CreateMessageResult, ErrorCode, SamplingMessage};
-    let Sampled { model, text, is_cut } =
-        said.map_err(|reason| ErrorData::new(ErrorCode(-1), prefix_chars(&reason, MAX_REASON).to_owned(), None))?;
+    let SamplingAnswer { model, text, is_cut } =
+        answer.map_err(|reason| ErrorData::new(ErrorCode(-1), prefix_chars(&reason, MAX_REASON).to_owned(), None))?;
     let reason = if is_cut { CreateMessageResult::STOP_REASON_END_MAX_TOKEN } else { CreateMessageResult::STOP_REASON_END_TURN };
     Ok(CreateMessageResult::new(SamplingMessage::assistant_text(text), model).with_stop_reason(reason))
 }
@@ -128,7 +128,7 @@ mod tests {
     #[case(json!({"max_calls": 0}), Err("max_calls must be"))]
     #[case(json!({"max_calls": 101}), Err("1 to 100"))]
     #[case(json!({"max_tokens": 1.5}), Err("max_tokens must be"))]
-    #[case(json!({"model": "x"}), Err("model is not known"))]
+    #[case(json!({"model": "x"}), Err("model is unknown"))]
     #[case(json!("yes"), Err("true, false or"))]
     fn rules_are_read(#[case] entry: Value, #[case] expected: Result<Option<(u32, u32)>, &str>) {
         match (SamplingRules::read(&entry), expected) {
@@ -139,9 +139,9 @@ mod tests {
     }
 
     fn asked(params: &Value) -> Result<SamplingRequest, String> {
-        let mut masks = Masks::default();
-        masks.add("API_TOKEN", "token-canary");
-        wanted(&masks, SamplingRules::default(), serde_json::from_value(params.clone()).unwrap())
+        let mut redactor = SecretRedactor::default();
+        redactor.add("API_TOKEN", "token-canary");
+        wanted(&redactor, SamplingRules::default(), serde_json::from_value(params.clone()).unwrap())
     }
 
     #[test]
@@ -154,8 +154,8 @@ mod tests {
         }));
         let SamplingRequest { system, turns, options } = request.unwrap();
         assert_eq!(system, "Be brief.");
-        let said: Vec<(Role, &str)> = turns.iter().map(|(role, text)| (*role, text.as_str())).collect();
-        assert_eq!(said, [(Role::User, "Is [redacted:API_TOKEN]\n\na word?"), (Role::Assistant, "No."), (Role::User, "Why?")]);
+        let answer: Vec<(Role, &str)> = turns.iter().map(|(role, text)| (*role, text.as_str())).collect();
+        assert_eq!(answer, [(Role::User, "Is [redacted:API_TOKEN]\n\na word?"), (Role::Assistant, "No."), (Role::User, "Why?")]);
         assert_eq!(
             (options.max_output_tokens, options.temperature, options.stop),
             (Some(1_000), Some(0.5), vec!["END".to_owned()])
@@ -163,27 +163,27 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"messages": [], "maxTokens": 1}), "begin with one of the user")]
-    #[case(json!({"messages": [{"role": "assistant", "content": {"type": "text", "text": "Hm"}}], "maxTokens": 1}), "begin with one")]
-    #[case(json!({"messages": [{"role": "user", "content": {"type": "image", "data": "AA==", "mimeType": "image/png"}}], "maxTokens": 1}), "only texts")]
+    #[case(json!({"messages": [], "maxTokens": 1}), "the first message must be")]
+    #[case(json!({"messages": [{"role": "assistant", "content": {"type": "text", "text": "Hm"}}], "maxTokens": 1}), "the first message must be")]
+    #[case(json!({"messages": [{"role": "user", "content": {"type": "image", "data": "AA==", "mimeType": "image/png"}}], "maxTokens": 1}), "only contain texts")]
     #[case(json!({"messages": [{"role": "user", "content": {"type": "text", "text": "x".repeat(MAX_CHARS + 1)}}], "maxTokens": 1}), "characters")]
     #[case(json!({"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}], "maxTokens": 1, "temperature": 3}), "temperature")]
     #[case(json!({"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}], "maxTokens": 1,
-        "tools": [{"name": "a", "inputSchema": {}}]}), "no tools")]
-    fn what_a_model_is_not_asked_is_said(#[case] params: Value, #[case] reason: &str) {
+        "tools": [{"name": "a", "inputSchema": {}}]}), "must not have tools")]
+    fn refused_sampling_request_is_explained(#[case] params: Value, #[case] reason: &str) {
         let refused = asked(&params).unwrap_err();
         assert!(refused.contains(reason), "{refused}");
     }
 
     #[test]
     fn an_answer_says_whether_it_is_cut() {
-        let said = |is_cut| Ok(Sampled { model: "m".to_owned(), text: "yes".to_owned(), is_cut });
-        let result = serde_json::to_value(answered(said(true)).unwrap()).unwrap();
+        let answer = |is_cut| Ok(SamplingAnswer { model: "m".to_owned(), text: "yes".to_owned(), is_cut });
+        let result = serde_json::to_value(answered(answer(true)).unwrap()).unwrap();
         assert_eq!(
             result,
             json!({"model": "m", "stopReason": "maxTokens", "role": "assistant", "content": {"type": "text", "text": "yes"}})
         );
-        assert_eq!(answered(said(false)).unwrap().stop_reason.as_deref(), Some("endTurn"));
+        assert_eq!(answered(answer(false)).unwrap().stop_reason.as_deref(), Some("endTurn"));
         assert_eq!(answered(Err("x".repeat(1_000))).unwrap_err().message.len(), MAX_REASON);
     }
 }

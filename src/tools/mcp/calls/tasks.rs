@@ -1,8 +1,8 @@
 //! Tasks: calls that the server continues by itself (SEP-2663, extension `io.modelcontextprotocol/tasks`).
 //!
-//! A server may answer a call with the id of a task. The id is stored before anything else happens. Then the task is polled until it
-//! ends, by this process or by the next one, and the call is never sent again. Only an explicit cancellation ends a task, so it
-//! survives the end of this process. If the server has forgotten a task, the outcome is unknown.
+//! A server may answer a call with the id of a task. The id is stored first. Then this process, or the next one, polls the task until it
+//! ends, and the call is never sent again. Only an explicit cancellation ends a task, so it survives the end of this process. If the server
+//! has forgotten a task, the outcome is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::tools::mcp::calls::reply::{ASKS, Limits, Reply, Task, USUAL_PAUSE, pause};
+use crate::tools::mcp::calls::reply::{ASKS, DEFAULT_PAUSE, Limits, Reply, Task, pause};
 use crate::tools::mcp::server::Server;
 use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::{Handle, Progress, ProgressSender, Report};
@@ -24,7 +24,7 @@ use crate::tools::{Handle, Progress, ProgressSender, Report};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// Has the id of a task stored. If that fails, the run is about to be loaded again, and this call to be dropped.
+/// Requests that the id of a task is stored. A failure means that the run is about to be reloaded and this call dropped.
 pub async fn store(task: &Task, progress: &ProgressSender) {
     let (stored, is_stored) = oneshot::channel();
     if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
@@ -32,9 +32,9 @@ pub async fn store(task: &Task, progress: &ProgressSender) {
     }
 }
 
-enum Polled {
+enum TaskPoll {
     Working {
-        news: Option<String>,
+        status: Option<String>,
         pause: Duration,
     },
     Asks {
@@ -46,7 +46,7 @@ enum Polled {
     Away(String),
 }
 
-/// Polls a task until it ends. Each answer extends the limit of silence. The connection may be lost and restored meanwhile.
+/// Polls a task until it ends. Each answer extends the idle timeout. The connection may be lost and restored meanwhile.
 pub async fn follow(
     server: &Arc<Server>,
     task: Task,
@@ -55,8 +55,8 @@ pub async fn follow(
     cancel: &CancellationToken,
 ) -> Reply {
     let Task { id, mut pause } = task;
-    let Limits { silence, whole } = limits;
-    let mut end = Instant::now() + whole;
+    let Limits { silence, total } = limits;
+    let mut end = Instant::now() + total;
     let mut limit = end.min(Instant::now() + silence);
     let (mut shown, mut news_so_far) = (None, 0.0);
     let (mut answered, mut questions) = (BTreeSet::new(), 0);
@@ -65,43 +65,43 @@ pub async fn follow(
         let asked = async {
             tokio::time::sleep(pause).await;
             match tokio::time::timeout(ANSWER_LIMIT, ask(server, &id)).await {
-                Ok(said) => said,
-                Err(_) => Polled::Away(format!("it does not say within {ANSWER_LIMIT:?} how far it is")),
+                Ok(outcome) => outcome,
+                Err(_) => TaskPoll::Away(format!("it did not answer a poll of its task within {ANSWER_LIMIT:?}")),
             }
         };
-        let said = tokio::select! {
+        let outcome = tokio::select! {
             biased;
             () = cancel.cancelled() => {
-                give_up(server, &id).await;
+                cancel_task(server, &id).await;
                 return Reply::Cancelled;
             }
-            said = asked => said,
+            outcome = asked => outcome,
             () = tokio::time::sleep_until(limit) => match away {
-                // The server may continue with the task, and cannot be told to stop.
+                // The server may continue the task, and cannot be notified.
                 Some(reason) => return Reply::Lost(reason),
                 None => {
-                    give_up(server, &id).await;
-                    return Reply::TimedOut(if limit == end { whole } else { silence });
+                    cancel_task(server, &id).await;
+                    return Reply::TimedOut(if limit == end { total } else { silence });
                 }
             },
         };
         away = None;
-        match said {
-            Polled::Over(reply) => return reply,
-            Polled::Away(reason) => {
-                pause = USUAL_PAUSE;
+        match outcome {
+            TaskPoll::Over(reply) => return reply,
+            TaskPoll::Away(reason) => {
+                pause = DEFAULT_PAUSE;
                 away = Some(reason);
                 continue;
             }
-            Polled::Working { news, pause: wanted } => {
+            TaskPoll::Working { status, pause: wanted } => {
                 pause = wanted;
-                if news.is_some() && news != shown {
+                if status.is_some() && status != shown {
                     news_so_far += 1.0;
-                    shown.clone_from(&news);
-                    let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: news }));
+                    shown.clone_from(&status);
+                    let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: status }));
                 }
             }
-            Polled::Asks { mut requests, pause: wanted } => {
+            TaskPoll::Asks { mut requests, pause: wanted } => {
                 pause = wanted;
                 // The server repeats answered questions until it has processed the answers.
                 requests.retain(|name, _| !answered.contains(name));
@@ -109,13 +109,13 @@ pub async fn follow(
                     let names: Vec<String> = requests.keys().cloned().collect();
                     let asked_at = Instant::now();
                     let given = answer(server, &id, requests, &mut questions, progress, cancel).await;
-                    // The time limit stands still while the user answers.
+                    // The time limit is suspended while the user answers.
                     end += asked_at.elapsed();
                     match given {
-                        Given::Told => answered.extend(names),
-                        Given::NotHeard => {}
-                        Given::Nothing => {
-                            give_up(server, &id).await;
+                        AnswerDelivery::Told => answered.extend(names),
+                        AnswerDelivery::NotDelivered => {}
+                        AnswerDelivery::Nothing => {
+                            cancel_task(server, &id).await;
                             return if cancel.is_cancelled() { Reply::Cancelled } else { Reply::Refused(ASKS.to_owned()) };
                         }
                     }
@@ -126,53 +126,54 @@ pub async fn follow(
     }
 }
 
-async fn ask(server: &Arc<Server>, id: &str) -> Polled {
-    let live = match server.live().await {
+async fn ask(server: &Arc<Server>, id: &str) -> TaskPoll {
+    let live = match server.connected().await {
         Ok(live) => live,
-        Err(reason) => return Polled::Away(reason),
+        Err(reason) => return TaskPoll::Away(reason),
     };
     let found = match live.connection.peer.get_task(GetTaskParams::new(id)).await {
         Ok(found) => found.task,
-        Err(error) => return misunderstood(&live.connection, &error).await,
+        Err(error) => return poll_outcome_of_error(&live.connection, &error).await,
     };
     let pause = pause(found.task.poll_interval_ms);
     match found.payload {
-        TaskPayload::Working => {
-            Polled::Working { news: found.task.status_message.map(|news| live.connection.masks.hide_in_text(news)), pause }
-        }
-        TaskPayload::InputRequired { input_requests } => Polled::Asks { requests: input_requests, pause },
-        TaskPayload::Completed { result } => Polled::Over(Reply::Result(Value::Object(result))),
+        TaskPayload::Working => TaskPoll::Working {
+            status: found.task.status_message.map(|status| live.connection.redactor.redact_text(status)),
+            pause,
+        },
+        TaskPayload::InputRequired { input_requests } => TaskPoll::Asks { requests: input_requests, pause },
+        TaskPayload::Completed { result } => TaskPoll::Over(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {
-            let message = error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
-            Polled::Over(Reply::Refused(live.connection.masks.error_text(message)))
+            let message = error.get("message").and_then(Value::as_str).unwrap_or("it gives no reason");
+            TaskPoll::Over(Reply::Refused(live.connection.redactor.error_text(message)))
         }
-        TaskPayload::Cancelled => Polled::Over(Reply::Refused("it has cancelled the task".to_owned())),
+        TaskPayload::Cancelled => TaskPoll::Over(Reply::Refused("it has cancelled the task".to_owned())),
         // A state of a later revision of the extension.
-        _ => Polled::Working { news: None, pause },
+        _ => TaskPoll::Working { status: None, pause },
     }
 }
 
-async fn misunderstood(connection: &Connection, error: &ServiceError) -> Polled {
+async fn poll_outcome_of_error(connection: &Connection, error: &ServiceError) -> TaskPoll {
     let reply = connection.reply_from_error(error).await;
     let is_unknown =
         |code: ErrorCode| [ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND, ErrorCode::METHOD_NOT_FOUND].contains(&code);
     match (error, reply) {
-        (ServiceError::McpError(said), Reply::Refused(reason)) if connection.is_alive() && is_unknown(said.code) => {
-            Polled::Over(Reply::Gone(reason))
+        (ServiceError::McpError(outcome), Reply::Refused(reason)) if connection.is_alive() && is_unknown(outcome.code) => {
+            TaskPoll::Over(Reply::Gone(reason))
         }
         (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => {
-            Polled::Away(reason)
+            TaskPoll::Away(reason)
         }
         (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
-            Polled::Away("its answer is none".to_owned())
+            TaskPoll::Away("its answer is not valid".to_owned())
         }
     }
 }
 
-enum Given {
+enum AnswerDelivery {
     Told,
     /// The answers did not reach the server: the next poll returns the questions again.
-    NotHeard,
+    NotDelivered,
     /// The questions are not allowed.
     Nothing,
 }
@@ -184,24 +185,24 @@ async fn answer(
     questions: &mut usize,
     progress: &ProgressSender,
     cancel: &CancellationToken,
-) -> Given {
-    let Ok(live) = server.live().await else { return Given::NotHeard };
-    let Some(answers) = live.connection.input(requests, questions, progress, cancel).await else { return Given::Nothing };
-    let told = live.connection.peer.update_task(UpdateTaskParams::new(id, answers));
-    match tokio::time::timeout(ANSWER_LIMIT, told).await {
-        Ok(Ok(())) => Given::Told,
-        Ok(Err(_)) | Err(_) => Given::NotHeard,
+) -> AnswerDelivery {
+    let Ok(live) = server.connected().await else { return AnswerDelivery::NotDelivered };
+    let Some(answers) = live.connection.input(requests, questions, progress, cancel).await else { return AnswerDelivery::Nothing };
+    let request = live.connection.peer.update_task(UpdateTaskParams::new(id, answers));
+    match tokio::time::timeout(ANSWER_LIMIT, request).await {
+        Ok(Ok(())) => AnswerDelivery::Told,
+        Ok(Err(_)) | Err(_) => AnswerDelivery::NotDelivered,
     }
 }
 
 /// Cancels a task, if the server can be reached.
-async fn give_up(server: &Arc<Server>, id: &str) {
-    let told = async {
-        if let Ok(live) = server.live().await {
+async fn cancel_task(server: &Arc<Server>, id: &str) {
+    let request = async {
+        if let Ok(live) = server.connected().await {
             let _ = live.connection.peer.cancel_task(CancelTaskParams::new(id)).await;
         }
     };
-    let _ = tokio::time::timeout(CANCEL_LIMIT, told).await;
+    let _ = tokio::time::timeout(CANCEL_LIMIT, request).await;
 }
 
 #[cfg(test)]

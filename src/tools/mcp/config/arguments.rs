@@ -1,39 +1,39 @@
-//! Finds secrets in the arguments of a command. Encryption at rest and redaction use the same result.
+//! Finds secrets in the arguments of a command. Encryption at rest and redaction share the result.
 
 use std::ops::Range;
 
 use crate::support::redact::names_secret;
-use crate::tools::mcp::config::masks::is_harmless;
+use crate::tools::mcp::config::redaction::is_harmless;
 
-/// Names of secrets in arguments only, also as the last word of a name: in sentences these are ordinary words. Their values may be
-/// harmless, as in `--auth none`.
+/// Names of secrets in arguments, which are ordinary words elsewhere; also as the last word of a name. Their values may be harmless, as in
+/// `--auth none`.
 const FLAGS: [&str; 7] = ["auth", "pass", "pwd", "pat", "cookie", "credential", "credentials"];
 
 #[derive(Debug, PartialEq)]
-pub struct Found<'a> {
+pub struct SecretArgument<'a> {
     pub name: &'a str,
     pub at: Range<usize>,
 }
 
 /// Finds the secrets in each argument, from left to right: `--token VALUE`, `--token=VALUE`, `--env=TOKEN=VALUE`, `-e TOKEN=VALUE`,
 /// `-H "Authorization: VALUE"`, the password of `scheme://user:VALUE@host`, and `?token=VALUE` in an address.
-pub fn secrets<'a>(args: &[&'a str]) -> Vec<Vec<Found<'a>>> {
+pub fn secrets<'a>(args: &[&'a str]) -> Vec<Vec<SecretArgument<'a>>> {
     let mut flag: Option<&str> = None;
     let each = args.iter().map(|arg| {
         let follows = flag.take().filter(|name| is_secret(name, arg) && !arg.starts_with('-') && !arg.is_empty());
         flag = arg.starts_with('-').then(|| name_of(arg));
-        let found = follows.map(|name| Found { name, at: 0..arg.len() }).or_else(|| assigned(arg));
+        let found = follows.map(|name| SecretArgument { name, at: 0..arg.len() }).or_else(|| assigned(arg));
         found.map_or_else(|| in_address(arg), |found| vec![found])
     });
     each.collect()
 }
 
-/// Finds the value of the first name in `A=B=VALUE` that is the name of a secret.
-fn assigned(text: &str) -> Option<Found<'_>> {
+/// Returns the value of the first secret name in `A=B=VALUE`.
+fn assigned(text: &str) -> Option<SecretArgument<'_>> {
     let mut start = 0;
     while let Some(length) = text[start..].find(['=', ':', '?', '/', '&']) {
         let end = start + length;
-        // A URL follows, which has rules of its own.
+        // A URL follows, which has its own rules.
         if !matches!(text.as_bytes()[end], b'=' | b':') || text[end..].starts_with("://") {
             return None;
         }
@@ -42,15 +42,15 @@ fn assigned(text: &str) -> Option<Found<'_>> {
         let gap = value.len() - value.trim_start().len();
         if is_secret(name, value.trim()) && !value.trim().is_empty() {
             let from = end + 1 + gap;
-            return Some(Found { name, at: from..from + value.trim().len() });
+            return Some(SecretArgument { name, at: from..from + value.trim().len() });
         }
         start = end + 1;
     }
     None
 }
 
-/// Finds the password of a URL, and its parameters with names of secrets.
-pub fn in_address(text: &str) -> Vec<Found<'_>> {
+/// Returns the password of a URL, and its parameters with names of secrets.
+pub fn in_address(text: &str) -> Vec<SecretArgument<'_>> {
     let Some(scheme) = text.find("://") else { return Vec::new() };
     let rest = scheme + 3;
     let authority = rest..text[rest..].find(['/', '?', '#']).map_or(text.len(), |length| rest + length);
@@ -59,7 +59,7 @@ pub fn in_address(text: &str) -> Vec<Found<'_>> {
         && let Some(colon) = text[rest..at].find(':').map(|colon| rest + colon)
         && colon + 1 < at
     {
-        found.push(Found { name: "password", at: colon + 1..at });
+        found.push(SecretArgument { name: "password", at: colon + 1..at });
     }
     let Some(question) = text[authority.end..].find('?').map(|at| authority.end + at) else { return found };
     let mut start = question + 1;
@@ -69,7 +69,7 @@ pub fn in_address(text: &str) -> Vec<Found<'_>> {
             && !value.is_empty()
         {
             let from = start + name.len() + 1;
-            found.push(Found { name, at: from..from + value.len() });
+            found.push(SecretArgument { name, at: from..from + value.len() });
         }
         start += pair.len() + 1;
     }
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
 
     fn shown(args: &[&str]) -> Vec<String> {
-        let hide = |(arg, found): (&&str, Vec<Found<'_>>)| {
+        let hide = |(arg, found): (&&str, Vec<SecretArgument<'_>>)| {
             let mut arg = (*arg).to_owned();
-            for Found { name, at } in found.into_iter().rev() {
+            for SecretArgument { name, at } in found.into_iter().rev() {
                 arg.replace_range(at, &format!("<{name}>"));
             }
             arg
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn plain_argument_is_not_redacted() {
         let plain = [
             "http://localhost:8080/a:b",
             "C:\\tools",

@@ -4,7 +4,7 @@ use crate::domain::ids::{McpServerId, UserId};
 
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The key that its tools are frozen with: its name in the configuration, or its id if it is a kept server.
+    /// The key in frozen tool definitions: the name of an operator server, or the id of a user server.
     pub key: String,
     pub id: McpServerId,
     pub name: String,

@@ -1,10 +1,11 @@
-//! The standard `{"mcpServers": {...}}` document, with our own fields under `"capstan"`.
+//! Parses the standard `{"mcpServers": {...}}` document, with Capstan's own fields under `"capstan"`. Must not know connections.
 
 pub(super) mod arguments;
-pub(super) mod encoded;
+pub(super) mod encoded_secrets;
+pub(super) mod foreign_formats;
 pub(super) mod identity;
-pub(super) mod keys;
-pub(super) mod masks;
+pub(super) mod redaction;
+pub(super) mod unknown_keys;
 pub(super) mod user_servers;
 
 use std::cell::RefCell;
@@ -21,18 +22,18 @@ use crate::domain::run::undo::UndoRule;
 use crate::domain::tool::ReplayClass;
 use crate::domain::tool::approval::ApprovalMode;
 use crate::domain::tool::tool_names::check_no_pattern;
-use crate::support::duplicates::duplicate_key;
+use crate::support::duplicate_keys::duplicate_key;
 use crate::support::expand::expand;
 use crate::support::json as stable;
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
 use crate::tools::mcp::calls::sampling::SamplingRules;
-use crate::tools::mcp::config::masks::Masks;
+use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::oauth::OAuthEntry;
 use crate::tools::mcp::process::HOME;
 use crate::tools::mcp::process::container::Container;
 
 const DEFAULT_CONCURRENCY: usize = 4;
-/// The default for a server that may ask questions: a question does not name its call.
+/// The default for a server that may ask questions, because a question does not name its call.
 const CONCURRENCY_OF_ASKERS: usize = 1;
 const MAX_ROOTS: usize = 32;
 /// The longest path of a root, in bytes.
@@ -42,11 +43,11 @@ const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// How long an unused connection stays open; without limit if absent.
+    /// How long an unused connection stays open; `None` for no limit.
     pub idle: Option<Duration>,
-    /// The most processes of servers at a time, containers among them; without limit if absent.
+    /// The most processes of servers at a time, containers included; `None` for no limit.
     pub processes: Option<usize>,
-    /// How long a server may take from its start to its list of tools.
+    /// The time limit from a server's start to its list of tools.
     pub start: Duration,
 }
 
@@ -60,7 +61,7 @@ impl Default for ConnectionLimits {
 pub enum McpConfigError {
     #[error("the MCP configuration is not valid JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    #[error("the MCP configuration has no object \"mcpServers\"")]
+    #[error("the MCP configuration has no object \"mcpServers\" (or \"servers\", as in VS Code)")]
     NoServers,
     #[error("the MCP configuration has the key {0:?} twice in one object: keep one of them")]
     Duplicate(String),
@@ -71,7 +72,7 @@ pub enum McpConfigError {
 /// All configured servers that are not disabled.
 #[derive(Default)]
 pub struct McpConfig {
-    /// Each server by name, or the reason why its entry cannot be used.
+    /// Each server by name, or the reason why its entry is invalid.
     pub servers: BTreeMap<String, Result<ServerConfig, String>>,
     pub warnings: Vec<McpWarning>,
 }
@@ -84,28 +85,28 @@ pub struct McpWarning {
     pub text: String,
 }
 
-/// One server. The maps are keyed by the tool's name at the server.
+/// The configuration of one server. The maps have the tool's name at the server as key.
 #[derive(Clone)]
 pub struct ServerConfig {
     pub transport: ServerTransport,
     /// The secrets of its entry.
-    pub masks: Masks,
-    /// Whether the annotations of its tools are believed.
+    pub redactor: SecretRedactor,
+    /// Whether the annotations of its tools are trusted.
     pub trusted: bool,
-    /// Whether a member keeps it, so that its owner alone has chosen its name.
+    /// Whether it is a user server of a member, so that its owner alone has chosen its name.
     pub of_member: bool,
     pub approval: BTreeMap<String, ApprovalMode>,
     pub replay: BTreeMap<String, ReplayClass>,
     pub undo: BTreeMap<String, UndoRule>,
     pub preview: BTreeMap<String, String>,
-    /// The time limit of its calls, instead of the agent's.
+    /// The time limit of its calls, which overrides the agent's.
     pub timeout: Option<Duration>,
-    /// The longest time of a call with progress; ten times its limit if absent.
+    /// The longest time of a call with progress; `None` for ten times its limit.
     pub max_timeout: Option<Duration>,
     pub concurrency: usize,
-    /// Whether it may ask the user. Each owner then has a connection of their own.
+    /// Whether it may ask the user. Each owner then has a separate connection.
     pub elicitation: bool,
-    /// The limits of its requests to a model, if it may make any. Each owner then has a connection of their own.
+    /// The limits of its sampling requests, if it may make any. Each owner then has a separate connection.
     pub sampling: Option<SamplingRules>,
     /// The roots, as `file:` URIs.
     pub roots: Arc<[String]>,
@@ -114,12 +115,12 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Whether it may ask a user or a model in the middle of a call.
-    pub fn asks(&self) -> bool {
+    /// Returns whether it may ask a user or a model during a call.
+    pub fn may_ask(&self) -> bool {
         self.elicitation || self.sampling.is_some()
     }
 
-    /// Returns the tools that the entry names, each with the key that names it.
+    /// Returns the tools in the entry, each with the key that contains it.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let undoing = self.undo.iter().flat_map(|(tool, rule)| [("undo", tool), ("undo", &rule.tool)]);
         let reconciling = self.replay.values().filter_map(|class| {
@@ -133,26 +134,26 @@ impl ServerConfig {
     }
 }
 
-/// How a server is reached. Values that often are secrets are wrapped.
+/// How a server is reached. Values that are often secrets are wrapped.
 #[derive(Clone)]
 pub enum ServerTransport {
-    /// A child process that speaks on its standard streams.
+    /// A child process, over its standard streams.
     Stdio {
         /// The program, looked up in `PATH`.
         command: String,
         args: Vec<String>,
         /// Its environment, beside the few variables that every child gets.
         env: BTreeMap<String, SecretString>,
-        /// The working directory; a folder of its own if absent.
+        /// The working directory; `None` for a folder of its own.
         cwd: Option<String>,
     },
-    /// A container, whose first process speaks on its standard streams.
+    /// A container, over the standard streams of its first process.
     Container {
         container: Container,
-        /// The program in it; that of the image if absent.
+        /// The program in it; `None` for the image's own.
         command: Option<String>,
         args: Vec<String>,
-        /// Its environment, beside that of the image.
+        /// Its environment, beside the image's.
         env: BTreeMap<String, SecretString>,
     },
     Http {
@@ -160,19 +161,19 @@ pub enum ServerTransport {
         headers: BTreeMap<String, SecretString>,
         oauth: OAuthEntry,
         style: HttpStyle,
-        reach: Reach,
+        egress: EgressScope,
     },
 }
 
 impl ServerTransport {
     /// Returns the hash of its destination: the endpoint without parameters, or the program or image with its arguments.
     pub fn destination(&self) -> String {
-        let place = match self {
+        let destination = match self {
             Self::Stdio { command, args, .. } => json!(["command", command, args]),
             Self::Container { container, command, args, .. } => json!(["container", container.image, command, args]),
             Self::Http { url, .. } => json!(["url", url.split(['?', '#']).next()]),
         };
-        stable::hash(&place)
+        stable::hash(&destination)
     }
 }
 
@@ -182,34 +183,39 @@ pub enum HttpStyle {
     Streamable,
     /// SSE, of 2024-11-05.
     Sse,
-    /// Not given: Streamable HTTP, or SSE if the server does not know that.
+    /// Not configured: Streamable HTTP, or SSE if the server does not support it.
     Either,
 }
 
 impl McpConfig {
-    /// Reads a document. `lookup` gives the values of `${VAR}` and `${VAR:-default}` in commands, arguments, variables, folders, URLs and
-    /// headers. A wrong entry concerns that server alone.
+    /// Parses a document, which may have comments and trailing commas. `lookup` returns the values of `${VAR}` and `${VAR:-default}` in
+    /// commands, arguments, variables, folders, URLs and headers. An invalid entry concerns that server alone.
     pub fn parse(document: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
-        if let Some(key) = duplicate_key(document) {
+        let document = foreign_formats::plain_json(document);
+        if let Some(key) = duplicate_key(&document) {
             return Err(McpConfigError::Duplicate(key));
         }
-        let document: Value = serde_json::from_str(document)?;
+        let document: Value = serde_json::from_str(&document)?;
         let document = document.as_object().ok_or(McpConfigError::NoServers)?;
-        let told = keys::check_document(document).map_err(McpConfigError::Misplaced)?;
-        let entries = document.get("mcpServers").and_then(Value::as_object).ok_or(McpConfigError::NoServers)?;
-        let mut config =
-            Self { servers: BTreeMap::new(), warnings: told.into_iter().map(|text| McpWarning { entry: None, text }).collect() };
+        let found_warnings = unknown_keys::check_document(document).map_err(McpConfigError::Misplaced)?;
+        let entries =
+            document.get(foreign_formats::servers_key(document)).and_then(Value::as_object).ok_or(McpConfigError::NoServers)?;
+        let mut config = Self {
+            servers: BTreeMap::new(),
+            warnings: found_warnings.into_iter().map(|text| McpWarning { entry: None, text }).collect(),
+        };
         for (name, entry) in entries {
-            let server = match entry.as_object().map_or(Ok(false), keys::is_switched_off) {
+            let entry = object(entry, "the entry").and_then(foreign_formats::canonical);
+            let server = match entry.as_ref().map_err(Clone::clone).and_then(unknown_keys::is_switched_off) {
                 Ok(true) => continue,
-                // The frozen key of a configured server is its name, and that of a kept server its id.
+                // The frozen key of an operator server is its name, and that of a user server its id.
                 Ok(false) if McpServerId::parse(name).is_ok() => Err("the name looks like an id: choose another one".to_owned()),
-                Ok(false) => read(entry, lookup),
+                Ok(false) => entry.clone().and_then(|entry| read(&Value::Object(entry), lookup)),
                 Err(reason) => Err(reason),
             };
-            if let (Ok(server), Some(entry)) = (&server, entry.as_object()) {
-                let told = keys::warnings(entry, &server.transport);
-                config.warnings.extend(told.into_iter().map(|text| McpWarning { entry: Some(name.clone()), text }));
+            if let (Ok(server), Ok(entry)) = (&server, &entry) {
+                let found_warnings = unknown_keys::warnings(entry, &server.transport);
+                config.warnings.extend(found_warnings.into_iter().map(|text| McpWarning { entry: Some(name.clone()), text }));
             }
             config.servers.insert(name.clone(), server);
         }
@@ -217,26 +223,26 @@ impl McpConfig {
     }
 }
 
-/// Reads one entry. `lookup` gives the values of variables.
+/// Parses one entry. `lookup` returns the values of variables.
 pub fn read(entry: &Value, lookup: &dyn Fn(&str) -> Option<String>) -> Result<ServerConfig, String> {
-    Entry { lookup, masks: RefCell::default() }.server(entry)
+    Entry { lookup, redactor: RefCell::default() }.server(entry)
 }
 
 struct Entry<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     /// The secrets found so far.
-    masks: RefCell<Masks>,
+    redactor: RefCell<SecretRedactor>,
 }
 
 impl Entry<'_> {
     fn server(&self, entry: &Value) -> Result<ServerConfig, String> {
         let entry = object(entry, "the entry")?;
-        keys::check_entry(entry)?;
+        unknown_keys::check_entry(entry)?;
         let empty = Map::new();
         let capstan = entry.get("capstan").map_or(Ok(&empty), |extra| object(extra, "capstan"));
         let mut server = ServerConfig {
             transport: self.transport(entry)?,
-            masks: self.masks.take(),
+            redactor: self.redactor.take(),
             trusted: false,
             of_member: false,
             approval: BTreeMap::new(),
@@ -248,7 +254,7 @@ impl Entry<'_> {
             concurrency: DEFAULT_CONCURRENCY,
             elicitation: false,
             sampling: None,
-            roots: self.roots(own(entry, "roots"))?,
+            roots: self.roots(capstan_value(entry, "roots"))?,
             shared: false,
         };
         read_capstan(capstan?, &mut server)?;
@@ -256,7 +262,7 @@ impl Entry<'_> {
     }
 
     fn transport(&self, entry: &Map<String, Value>) -> Result<ServerTransport, String> {
-        let asked = own(entry, "container").filter(|asked| **asked != Value::Bool(false));
+        let asked = capstan_value(entry, "container").filter(|asked| **asked != Value::Bool(false));
         if entry.contains_key("image") || asked.is_some() {
             return self.container(entry, asked);
         }
@@ -278,8 +284,8 @@ impl Entry<'_> {
                     return Err("url must begin with http:// or https://".to_owned());
                 }
                 let headers = self.secrets(entry.get("headers"), "headers")?;
-                let oauth = self.oauth(own(entry, "oauth"))?;
-                Ok(ServerTransport::Http { url, headers, oauth, style, reach: Reach::Anywhere })
+                let oauth = self.oauth(capstan_value(entry, "oauth"))?;
+                Ok(ServerTransport::Http { url, headers, oauth, style, egress: EgressScope::Anywhere })
             }
             (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
             (None, None) => Err("the entry has no command, url or image".to_owned()),
@@ -295,7 +301,7 @@ impl Entry<'_> {
                 "issuer" => oauth.issuer = Some(self.text(value, "capstan.oauth.issuer")?),
                 "client_secret" => {
                     let secret = self.text(value, "capstan.oauth.client_secret")?;
-                    self.masks.borrow_mut().add("client_secret", &secret);
+                    self.redactor.borrow_mut().add("client_secret", &secret);
                     oauth.client_secret = Some(SecretString::from(secret));
                 }
                 "scopes" => {
@@ -304,7 +310,7 @@ impl Entry<'_> {
                     let scopes = scopes.ok_or("capstan.oauth.scopes must be a list of texts without spaces")?;
                     oauth.scopes = Some(scopes.into_iter().map(str::to_owned).collect());
                 }
-                unknown => return Err(format!("capstan.oauth.{unknown} is not known")),
+                unknown => return Err(format!("capstan.oauth.{unknown} is unknown")),
             }
         }
         if oauth.client_secret.is_some() && oauth.client_id.is_none() {
@@ -320,7 +326,7 @@ impl Entry<'_> {
         let uri = |folder: &Value| {
             let folder = self.text(folder, "capstan.roots")?;
             let climbs = Path::new(&folder).components().any(|part| part == Component::ParentDir);
-            // Fails for what is not absolute.
+            // Fails for a relative path.
             let uri = reqwest::Url::from_file_path(&folder).ok().filter(|_| !climbs && folder.len() <= MAX_ROOT);
             uri.map(String::from).ok_or_else(wrong)
         };
@@ -334,7 +340,7 @@ impl Entry<'_> {
         let image = entry.get("image").map(|image| self.text(image, "image")).transpose()?;
         let (args, env) = (self.arguments(entry.get("args"))?, self.secrets(entry.get("env"), "env")?);
         if args.iter().any(|arg| arg.contains(HOME)) || env.values().any(|value| value.expose_secret().contains(HOME)) {
-            return Err(format!("{HOME} is a folder of this machine, which a container does not see"));
+            return Err(format!("{HOME} is a folder of this machine, which does not exist in a container"));
         }
         Ok(ServerTransport::Container {
             container: Container::read(asked, image)?,
@@ -350,7 +356,7 @@ impl Entry<'_> {
             Some(Value::Array(args)) => args.iter().map(|arg| self.text(arg, "args")).collect::<Result<_, _>>()?,
             Some(_) => return Err("args must be a list of texts".to_owned()),
         };
-        self.masks.borrow_mut().add_arguments(&args);
+        self.redactor.borrow_mut().add_arguments(&args);
         Ok(args)
     }
 
@@ -361,8 +367,8 @@ impl Entry<'_> {
                 return Some(HOME.to_owned());
             }
             let value = (self.lookup)(name)?;
-            // Values of the environment often are secrets, in every field.
-            self.masks.borrow_mut().add(name, &value);
+            // Values of the environment are often secrets, in every field.
+            self.redactor.borrow_mut().add(name, &value);
             Some(value)
         });
         expanded.map_err(|error| format!("{key}: {error}"))
@@ -374,20 +380,20 @@ impl Entry<'_> {
             .iter()
             .map(|(name, value)| {
                 let value = self.text(value, &format!("{key}.{name}"))?;
-                self.masks.borrow_mut().add(name, &value);
+                self.redactor.borrow_mut().add(name, &value);
                 Ok((name.clone(), SecretString::from(value)))
             })
             .collect()
     }
 }
 
-/// Whether a variable is the placeholder of the server's folder, which only a start knows.
+/// Returns whether a variable is the placeholder of the server's folder, which is known only at its start.
 pub fn is_home(name: &str) -> bool {
     HOME.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) == Some(name)
 }
 
 /// Returns a value of the `capstan` object of an entry.
-fn own<'a>(entry: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+fn capstan_value<'a>(entry: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     entry.get("capstan")?.get(key)
 }
 
@@ -411,37 +417,37 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             "elicitation" => server.elicitation = flag(key, value)?,
             "sampling" => server.sampling = SamplingRules::read(value)?,
             "shared" => server.shared = flag(key, value)?,
-            // The older key, from when servers were shared by default.
+            // The older key, from versions in which servers were shared by default.
             "per_owner" if extra.contains_key("shared") => {
-                return Err("capstan.per_owner says what capstan.shared says: keep shared".to_owned());
+                return Err("capstan.per_owner and capstan.shared have the same meaning: keep shared".to_owned());
             }
             "per_owner" => server.shared = !flag(key, value)?,
             "timeout" => server.timeout = Some(duration(key, value)?),
             "max_timeout" => server.max_timeout = Some(duration(key, value)?),
             "concurrency" => {
                 let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
-                server.concurrency = wanted.ok_or("capstan.concurrency must be a whole number from 1 to 256")?;
+                server.concurrency = wanted.ok_or("capstan.concurrency must be an integer from 1 to 256")?;
             }
             "oauth" if !matches!(server.transport, ServerTransport::Http { .. }) => {
                 return Err("capstan.oauth is for servers with a url".to_owned());
             }
             // Read with the rest of the entry, because they may contain variables.
             "container" | "oauth" | "roots" => {}
-            unknown => return Err(format!("capstan.{unknown} is not known{}", keys::hint_inside_capstan(unknown))),
+            unknown => return Err(format!("capstan.{unknown} is unknown{}", unknown_keys::hint_inside_capstan(unknown))),
         }
     }
-    // A rule for a pattern would match no tool, and so protect nothing.
+    // A rule for a pattern would match no tool, and protect none.
     for (key, tool) in server.named_tools() {
         check_no_pattern(tool).map_err(|reason| format!("capstan.{key}: {reason}"))?;
     }
-    if server.asks() && !extra.contains_key("concurrency") {
+    if server.may_ask() && !extra.contains_key("concurrency") {
         server.concurrency = CONCURRENCY_OF_ASKERS;
     }
-    if server.asks() && server.shared {
+    if server.may_ask() && server.shared {
         if extra.contains_key("shared") {
             let what = if server.elicitation { "elicitation" } else { "sampling" };
             return Err(format!(
-                "a server with capstan.{what} cannot be capstan.shared: a question does not say whose call it is of"
+                "a server with capstan.{what} cannot be capstan.shared: a question does not name its call, so its owner would be unknown"
             ));
         }
         server.shared = false;
@@ -449,7 +455,7 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     Ok(())
 }
 
-/// Reads an object with the names of tools as keys.
+/// Parses an object with names of tools as keys.
 fn by_tool<T>(key: &str, value: &Value, read: impl Fn(&str, &Value) -> Result<T, String>) -> Result<BTreeMap<String, T>, String> {
     let rules = object(value, &format!("capstan.{key}"))?;
     rules.iter().map(|(tool, rule)| Ok((tool.clone(), read(tool, rule)?))).collect()
@@ -479,7 +485,7 @@ fn replay(tool: &str, word: &Value) -> Result<ReplayClass, String> {
     }
 }
 
-/// Reads a class that names an argument, a field or a tool.
+/// Parses a class that names an argument, a field or a tool.
 fn replay_by_name(tool: &str, word: &str) -> Option<ReplayClass> {
     let (class, name) = word.split_once(':').filter(|(_, name)| !name.is_empty())?;
     match (class, name.strip_prefix("_meta.")) {
@@ -509,7 +515,7 @@ fn duration(key: &str, value: &Value) -> Result<Duration, String> {
     let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
     parsed
         .filter(|parsed| !parsed.is_zero() && *parsed <= LONGEST)
-        .ok_or_else(|| format!("capstan.{key} {text:?} is no duration of at most a day: write \"30s\" or \"5m\""))
+        .ok_or_else(|| format!("capstan.{key} {text:?} is not a duration of at most a day: write \"30s\" or \"5m\""))
 }
 
 #[cfg(test)]
@@ -561,24 +567,24 @@ mod tests {
         let ServerTransport::Http { headers, .. } = &web.transport else { panic!("not http") };
         assert_eq!(headers["Authorization"].expose_secret(), "Bearer s3cret");
         assert!(!web.trusted);
-        assert_eq!(web.masks.hide("s3cret was refused"), "[redacted] was refused");
-        assert_eq!(files.masks.hide("pkg at /data: s3cret"), "pkg at /data: [redacted]");
+        assert_eq!(web.redactor.redact("s3cret was refused"), "[redacted] was refused");
+        assert_eq!(files.redactor.redact("pkg at /data: s3cret"), "pkg at /data: [redacted]");
     }
 
     #[rstest]
     #[case(json!({}), "no command, url or image")]
     #[case(json!({"image": "a", "url": "http://b"}), "has no url")]
     #[case(json!({"image": "a", "cwd": "/"}), "has no cwd")]
-    #[case(json!({"image": "a", "env": {"FILE": "${server.home}/f"}}), "which a container does not see")]
-    #[case(json!({"command": "npx", "capstan": {"container": {"privileged": true}}}), "capstan.container.privileged is not known")]
+    #[case(json!({"image": "a", "env": {"FILE": "${server.home}/f"}}), "which does not exist in a container")]
+    #[case(json!({"command": "npx", "capstan": {"container": {"privileged": true}}}), "capstan.container.privileged is unknown")]
     #[case(json!({"command": "a", "url": "http://b"}), "both")]
     #[case(json!({"command": "a", "args": "b"}), "args must be a list")]
     #[case(json!({"command": "${MISSING}"}), "command: the variable MISSING is not set")]
     #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set")]
-    #[case(json!({"command": "${TOKEN"}), "not closed")]
+    #[case(json!({"command": "${TOKEN"}), "no closing brace")]
     #[case(json!({"url": "ftp://b"}), "http")]
-    #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known; did you mean capstan.trusted?")]
-    #[case(json!({"command": "a", "capstan": {"disabled": true}}), "capstan.disabled is not known; it stands beside")]
+    #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is unknown; did you mean capstan.trusted?")]
+    #[case(json!({"command": "a", "capstan": {"disabled": true}}), "capstan.disabled is unknown; it belongs beside")]
     #[case(json!({"command": "a", "approval": {"t": "ask"}}), "\"approval\" has no effect beside")]
     #[case(json!({"command": "a", "disabled": "off"}), "\"disabled\" must be true or false")]
     #[case(json!({"command": "a", "excludeTools": ["t"]}), "may narrow down")]
@@ -588,7 +594,7 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"preview": {"t?": "x"}}}), "\"t?\" is a pattern")]
     #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u*", "arguments": {}}}}}), "\"u*\" is a pattern")]
     #[case(json!({"command": "a", "capstan": {"oauth": {}}}), "capstan.oauth is for servers with a url")]
-    #[case(json!({"url": "http://b", "capstan": {"oauth": {"id": "x"}}}), "capstan.oauth.id is not known")]
+    #[case(json!({"url": "http://b", "capstan": {"oauth": {"id": "x"}}}), "capstan.oauth.id is unknown")]
     #[case(json!({"url": "http://b", "capstan": {"oauth": {"client_secret": "x"}}}), "needs a client_id")]
     #[case(json!({"url": "http://b", "capstan": {"oauth": {"scopes": ["a b"]}}}), "capstan.oauth.scopes")]
     #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
@@ -614,7 +620,7 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u"}}}}), "missing field `arguments`")]
     #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u", "arguments": {"x": "$argument.y"}}}}}), "$argument.y")]
     #[case(json!({"command": "a", "capstan": {"preview": {"t": 7}}}), "capstan.preview.t must be a text")]
-    #[case(json!({"command": "a", "capstan": {"preview": {"t": "Pay $argument.x"}}}), "capstan.preview.t: what begins with $")]
+    #[case(json!({"command": "a", "capstan": {"preview": {"t": "Pay $argument.x"}}}), "capstan.preview.t: a $ must begin a reference")]
     fn a_broken_entry_concerns_only_its_server(#[case] entry: Value, #[case] reason: &str) {
         let config = parse(&json!({"mcpServers": {"bad": entry, "good": {"command": "${EMPTY:-sh}"}}}));
         let error = config.servers["bad"].as_ref().err().unwrap();
@@ -642,9 +648,27 @@ mod tests {
     #[case(json!({"elicitation": true}), 1)]
     #[case(json!({"sampling": true}), 1)]
     #[case(json!({"elicitation": true, "concurrency": 3}), 3)]
-    fn who_may_ask_works_on_one_call_at_a_time(#[case] capstan: Value, #[case] concurrency: usize) {
+    fn server_with_elicitation_gets_one_call_at_a_time(#[case] capstan: Value, #[case] concurrency: usize) {
         let config = parse(&json!({"mcpServers": {"s": {"command": "a", "capstan": capstan}}}));
         assert_eq!(config.servers["s"].as_ref().ok().unwrap().concurrency, concurrency);
+    }
+
+    #[test]
+    fn documents_of_other_programs_are_read() {
+        let text = "\u{feff}// of VS Code\n{\"servers\": {\"web\": {\"type\": \"http\", \"url\": \"https://h/${env:TOKEN}\", \"headers\": null},}, \"inputs\": []}";
+        let lookup = |name: &str| (name == "TOKEN").then(|| "s3cret".to_owned());
+        let config = McpConfig::parse(text, &lookup).unwrap();
+        let ServerTransport::Http { url, headers, .. } = &config.servers["web"].as_ref().ok().unwrap().transport else {
+            panic!("not a URL")
+        };
+        assert_eq!((url.as_str(), headers.len()), ("https://h/s3cret", 0));
+        assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+        let both =
+            McpConfig::parse(r#"{"mcpServers": {"a": {"command": "x"}}, "servers": {"b": {"command": "y"}}}"#, &lookup).unwrap();
+        assert_eq!(both.servers.keys().collect::<Vec<_>>(), ["a"]);
+        let zed = McpConfig::parse(r#"{"context_servers": {"c": {"command": "z"}}}"#, &lookup).unwrap();
+        assert!(zed.servers.contains_key("c") && zed.warnings.is_empty());
+        assert!(both.warnings[0].text.contains("servers"), "{:?}", both.warnings);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Servers that are kept through the API: how an entry is split into a visible part and encrypted secrets, and what entries of members
-//! may contain.
+//! User servers: splits an entry into a visible part and encrypted secrets, and limits the entries of members. Must not know the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,44 +8,43 @@ use serde_json::{Map, Value};
 
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::approval::ApprovalMode;
-use crate::support::expand::expand;
-use crate::support::net::outbound::{self, Reach};
-use crate::tools::mcp::config::arguments::{self, Found};
-use crate::tools::mcp::config::keys;
-use crate::tools::mcp::config::{is_home, read};
+use crate::support::expand::{expand, variable_name};
+use crate::support::net::egress::{self, EgressScope};
+use crate::tools::mcp::config::arguments::{self, SecretArgument};
+use crate::tools::mcp::config::{foreign_formats, is_home, read, unknown_keys};
 use crate::tools::mcp::oauth::Tokens;
 use crate::tools::mcp::process::HOME;
 use crate::tools::mcp::{ServerConfig, ServerTransport};
 
-/// The stored fields of an entry. Others are for other programs and may contain secrets.
+/// The stored fields of an entry. Other fields belong to other programs and may contain secrets.
 const FIELDS: [&str; 10] = ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "capstan"];
 
-/// The largest entry, and the largest secrets of one entry, as JSON in bytes.
+/// The largest entry, and the largest secrets of one entry, in bytes of JSON.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// The secrets of an entry by the names of their placeholders.
+/// The secrets of an entry, by the names of their placeholders.
 pub type Secrets = BTreeMap<String, String>;
 
 #[derive(Clone)]
-pub struct KeptServer {
+pub struct UserServer {
     pub id: McpServerId,
     /// The owner; `None` for a server of all users.
     pub owner: Option<UserId>,
     pub name: String,
-    /// Its entry, or the reason why the entry cannot be used.
+    /// The entry, or the reason why it is invalid.
     pub config: Result<ServerConfig, String>,
-    /// Raised by each change. Connections with an older revision are replaced.
+    /// Incremented by each change. Connections with an older revision are replaced.
     pub revision: i64,
 }
 
 #[async_trait]
-pub trait KeptServers: Send + Sync {
+pub trait UserServerSource: Send + Sync {
     /// Returns the enabled servers of `owner` and of all users, by name. The result may be a second old, but is not older than the last
-    /// [`KeptServers::changed`].
-    async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String>;
+    /// [`UserServerSource::changed`].
+    async fn of_owner(&self, owner: &UserId) -> Result<Vec<UserServer>, String>;
 
     /// Returns the current state of those servers among `ids` that are enabled.
-    async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String>;
+    async fn by_ids(&self, ids: &[McpServerId]) -> Result<Vec<UserServer>, String>;
 
     /// Drops cached servers.
     fn changed(&self);
@@ -57,46 +55,47 @@ pub trait KeptServers: Send + Sync {
     }
 }
 
-/// The limits of servers that members keep.
+/// The limits of members' servers.
 #[derive(Debug, Clone, Copy)]
 pub struct MemberRules {
     /// Whether they may be commands, which run with the rights of this process.
     pub commands: bool,
-    pub reach: Reach,
+    pub egress: EgressScope,
 }
 
 impl MemberRules {
-    /// Applies the limits to an entry, or says which limit it exceeds. With `reach` anywhere it is an administrator's, without limits.
-    pub fn apply(&self, mut config: ServerConfig, reach: Reach) -> Result<ServerConfig, String> {
-        if reach == Reach::Anywhere {
+    /// Applies the limits to an entry, or returns which limit it exceeds. If `egress` is anywhere, the entry is an administrator's and has
+    /// no limits.
+    pub fn apply(&self, mut config: ServerConfig, egress: EgressScope) -> Result<ServerConfig, String> {
+        if egress == EgressScope::Anywhere {
             return Ok(config);
         }
         config.of_member = true;
         match &mut config.transport {
-            ServerTransport::Http { url, reach, .. } => {
-                *reach = self.reach;
-                let place = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
-                outbound::check(&place, self.reach).map_err(|error| format!("url: {error}"))?;
+            ServerTransport::Http { url, egress, .. } => {
+                *egress = self.egress;
+                let parsed_url = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
+                egress::check(&parsed_url, self.egress).map_err(|error| format!("url: {error}"))?;
             }
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } if self.commands => {}
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 return Err(
-                    "commands and containers are an administrator's to give, unless the setting mcp.allow_user_commands is on"
+                    "only an administrator may use commands and containers, unless the setting mcp.allow_user_commands is on"
                         .to_owned(),
                 );
             }
         }
         if !config.roots.is_empty() && !self.commands {
             return Err(
-                "capstan.roots is an administrator's to say, unless the setting mcp.allow_user_commands is on: it names folders of this host"
+                "only an administrator may set capstan.roots, unless the setting mcp.allow_user_commands is on: it names folders of this host"
                     .to_owned(),
             );
         }
         if config.trusted {
-            return Err("capstan.trusted is an administrator's to say".to_owned());
+            return Err("only an administrator may set capstan.trusted".to_owned());
         }
         match config.approval.iter().find(|(_, mode)| **mode == ApprovalMode::Auto) {
-            Some((tool, _)) => Err(format!("capstan.approval.{tool}: that a tool never asks is an administrator's to say")),
+            Some((tool, _)) => Err(format!("capstan.approval.{tool}: only an administrator may set auto")),
             None => Ok(config),
         }
     }
@@ -104,20 +103,21 @@ impl MemberRules {
 
 /// An entry without its secrets.
 #[derive(Debug, PartialEq)]
-pub struct Parted {
-    /// The entry, with `${NAME}` as the placeholder of each secret.
+pub struct SplitEntry {
+    /// The entry, with the placeholder `${NAME}` for each secret.
     pub entry: Map<String, Value>,
     pub secrets: Secrets,
     pub warnings: Vec<String>,
 }
 
 /// Splits an entry. Secrets are all values of `env` and `headers`, arguments and URL parameters with the name of a secret, and all
-/// variables, whose values are `given`.
-pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> Result<Parted, String> {
-    keys::check_entry(entry)?;
+/// variables; `given` returns their values.
+pub fn part(entry: &Map<String, Value>, lookup: &dyn Fn(&str) -> Option<String>) -> Result<SplitEntry, String> {
+    let entry = &foreign_formats::canonical(entry)?;
+    unknown_keys::check_entry(entry)?;
     // The start of the server replaces this variable, so it stays.
-    let given = &|name: &str| if is_home(name) { Some(HOME.to_owned()) } else { given(name) };
-    let mut parting = Parting { given, secrets: Secrets::new(), unknown: unknown(entry, given) };
+    let lookup = &|name: &str| if is_home(name) { Some(HOME.to_owned()) } else { lookup(name) };
+    let mut parting = EntrySplitter { lookup, secrets: Secrets::new(), unknown: unknown(entry, lookup) };
     let mut parted = Map::new();
     for field in FIELDS {
         let Some(value) = entry.get(field) else { continue };
@@ -131,46 +131,46 @@ pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) 
             ("url", Value::String(url)) => Value::String(parting.url(url)?),
             ("capstan", Value::Object(extra)) => Value::Object(parting.extra(extra)?),
             ("command" | "cwd", Value::String(text)) => Value::String(parting.text(field, text)?),
-            // Of a wrong type, which `read_kept` reports, or without variables.
+            // A value of a wrong type, which `read_kept` reports, or a value without variables.
             (_, value) => value.clone(),
         };
         parted.insert(field.to_owned(), value);
     }
-    let Parting { secrets, .. } = parting;
+    let EntrySplitter { secrets, .. } = parting;
     let parted = Value::Object(parted);
-    let warnings = keys::warnings(entry, &read_kept(&parted, &secrets)?.transport);
+    let warnings = unknown_keys::warnings(entry, &read_kept(&parted, &secrets)?.transport);
     let sealed = serde_json::to_string(&secrets).map_err(|error| error.to_string())?;
     if parted.to_string().len() > MAX_BYTES || sealed.len() > MAX_BYTES {
-        return Err(format!("the entry, or what is secret in it, has more than {MAX_BYTES} bytes"));
+        return Err(format!("the entry or its secrets have more than {MAX_BYTES} bytes"));
     }
     let Value::Object(entry) = parted else { return Err("the entry must be an object".to_owned()) };
-    Ok(Parted { entry, secrets, warnings })
+    Ok(SplitEntry { entry, secrets, warnings })
 }
 
-/// Reads a split entry. It never uses the environment of this process.
+/// Parses a split entry. It never uses the environment of this process.
 pub fn read_kept(entry: &Value, secrets: &Secrets) -> Result<ServerConfig, String> {
     read(entry, &|name| secrets.get(name).cloned())
 }
 
-/// Returns the variables without a value: their defaults are applied at each read.
-fn unknown(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> BTreeSet<String> {
+/// Returns the variables without a value: their defaults apply at each read.
+fn unknown(entry: &Map<String, Value>, lookup: &dyn Fn(&str) -> Option<String>) -> BTreeSet<String> {
     let texts: String = FIELDS.iter().filter_map(|field| entry.get(*field)).map(Value::to_string).collect();
-    let names = texts.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next());
-    names.filter(|name| given(name).is_none()).map(str::to_owned).collect()
+    let names = texts.split("${").skip(1).filter_map(|rest| variable_name(rest).split(['}', ':']).next());
+    names.filter(|name| lookup(name).is_none()).map(str::to_owned).collect()
 }
 
-struct Parting<'a> {
-    given: &'a dyn Fn(&str) -> Option<String>,
+struct EntrySplitter<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
     secrets: Secrets,
     /// Names that must not become placeholders.
     unknown: BTreeSet<String>,
 }
 
-impl Parting<'_> {
+impl EntrySplitter<'_> {
     /// Splits a value of `env` or `headers`.
     fn named(&mut self, field: &str, name: &str, value: &Value) -> Result<(String, Value), String> {
         let text = value.as_str().ok_or_else(|| format!("{field}.{name} must be text"))?;
-        let value = expand(text, self.given).map_err(|error| format!("{field}.{name}: {error}; give it in variables"))?;
+        let value = expand(text, self.lookup).map_err(|error| format!("{field}.{name}: {error}; set it in variables"))?;
         Ok((name.to_owned(), Value::String(self.put(name, value))))
     }
 
@@ -185,15 +185,15 @@ impl Parting<'_> {
 
     /// Splits a text in which only the variables are secret.
     fn text(&mut self, field: &str, text: &str) -> Result<String, String> {
-        let (given, secrets) = (self.given, &mut self.secrets);
+        let (lookup, secrets) = (self.lookup, &mut self.secrets);
         let known = |name: &str| {
-            let value = given(name)?;
+            let value = lookup(name)?;
             if !is_home(name) {
                 secrets.insert(name.to_owned(), value.clone());
             }
             Some(value)
         };
-        expand(text, known).map_err(|error| format!("{field}: {error}; give it in variables"))?;
+        expand(text, known).map_err(|error| format!("{field}: {error}; set it in variables"))?;
         Ok(text.to_owned())
     }
 
@@ -209,11 +209,11 @@ impl Parting<'_> {
         parted.collect()
     }
 
-    /// Replaces the secrets that were found in a text. A secret with a variable inside is stored as that variable.
-    fn without(&mut self, text: &str, found: Vec<Found<'_>>) -> String {
+    /// Replaces the secrets that were found in a text. A secret that contains a variable is stored as that variable.
+    fn without(&mut self, text: &str, found: Vec<SecretArgument<'_>>) -> String {
         let mut left = text.to_owned();
         // From the right, so that the other ranges stay valid.
-        for Found { name, at } in found.into_iter().rev().filter(|found| !text[found.at.clone()].contains("${")) {
+        for SecretArgument { name, at } in found.into_iter().rev().filter(|found| !text[found.at.clone()].contains("${")) {
             let secret = self.put(name, text[at.clone()].to_owned());
             left.replace_range(at, &secret);
         }
@@ -225,7 +225,7 @@ impl Parting<'_> {
         let url = self.text("url", url)?;
         let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
         if authority.contains('@') {
-            return Err("url must not hold a user or password: give them in headers".to_owned());
+            return Err("url must not contain a user or password: use headers".to_owned());
         }
         Ok(self.without(&url, arguments::in_address(&url)))
     }
@@ -240,7 +240,7 @@ impl Parting<'_> {
         let mut names = std::iter::once(clean.to_owned()).chain((2..).map(|n: u32| format!("{clean}_{n}")));
         let is_free = |name: &String| {
             let is_ours = self.secrets.get(name).is_none_or(|known| *known == secret);
-            is_ours && !self.unknown.contains(name) && (self.given)(name).is_none_or(|known| known == secret)
+            is_ours && !self.unknown.contains(name) && (self.lookup)(name).is_none_or(|known| known == secret)
         };
         let name = names.find(is_free).unwrap_or_default();
         self.secrets.insert(name.clone(), secret);
@@ -255,12 +255,13 @@ mod tests {
     use secrecy::ExposeSecret as _;
     use serde_json::json;
 
-    fn parted(entry: &Value, given: &[(&str, &str)]) -> Result<Parted, String> {
-        let given: BTreeMap<String, String> = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        part(entry.as_object().unwrap(), &|name| given.get(name).cloned())
+    fn parted(entry: &Value, lookup: &[(&str, &str)]) -> Result<SplitEntry, String> {
+        let lookup: BTreeMap<String, String> =
+            lookup.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        part(entry.as_object().unwrap(), &|name| lookup.get(name).cloned())
     }
 
-    fn secrets(parted: &Parted) -> Value {
+    fn secrets(parted: &SplitEntry) -> Value {
         serde_json::to_value(&parted.secrets).unwrap()
     }
 
@@ -275,7 +276,7 @@ mod tests {
         let expected = json!({
             "command": "npx", "args": ["-y", "pkg", "--api-key", "${API_KEY}", "--token=${TOKEN}", "-H", "Authorization: ${AUTHORIZATION}",
                 "--root", "/srv", "--db=${DB}", "--mode=${MODE:-fast}", "--env=PW_KEY=${PW_KEY}", "pg://ada:${PASSWORD}@${DB}"],
-            // The default of the argument must go on to count.
+            // The default of the argument must still apply.
             "env": {"KEY": "${KEY}", "MODE": "${MODE_2}"},
         });
         assert_eq!(Value::Object(done.entry.clone()), expected);
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_parted_can_be_parted_again_with_its_secrets() {
+    fn user_server_entry_splits_into_secrets_repeatedly() {
         let entry =
             json!({"url": "https://h/${PATH_KEY}/mcp?token=K1", "headers": {"Authorization": "Bearer K2", "authorization_": "K3"}});
         let first = parted(&entry, &[("PATH_KEY", "K4")]).unwrap();
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set; give it in variables")]
+    #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set; set it in variables")]
     #[case(json!({"command": "a", "args": ["${MISSING}"]}), "args: the variable MISSING")]
     #[case(json!({"url": "https://user:pass@host"}), "user or password")]
     #[case(json!({"command": "a", "env": {"X": 5}}), "env.X must be text")]
@@ -336,26 +337,26 @@ mod tests {
 
     #[test]
     fn members_may_not_say_everything() {
-        let rules = MemberRules { commands: false, reach: Reach::Public };
+        let rules = MemberRules { commands: false, egress: EgressScope::Public };
         let config = |entry: Value| read_kept(&entry, &Secrets::new()).unwrap();
         let stdio = json!({"command": "sh"});
-        assert!(rules.apply(config(stdio.clone()), Reach::Anywhere).is_ok());
-        assert!(rules.apply(config(stdio.clone()), Reach::Public).is_err());
+        assert!(rules.apply(config(stdio.clone()), EgressScope::Anywhere).is_ok());
+        assert!(rules.apply(config(stdio.clone()), EgressScope::Public).is_err());
         let lenient = MemberRules { commands: true, ..rules };
-        assert!(lenient.apply(config(stdio), Reach::Public).is_ok());
+        assert!(lenient.apply(config(stdio), EgressScope::Public).is_ok());
         let url = "https://h/mcp";
-        let web = rules.apply(config(json!({"url": url})), Reach::Public).ok().unwrap();
-        assert!(matches!(web.transport, ServerTransport::Http { reach: Reach::Public, .. }));
-        assert!(web.of_member && !rules.apply(config(json!({"url": url})), Reach::Anywhere).ok().unwrap().of_member);
+        let web = rules.apply(config(json!({"url": url})), EgressScope::Public).ok().unwrap();
+        assert!(matches!(web.transport, ServerTransport::Http { egress: EgressScope::Public, .. }));
+        assert!(web.of_member && !rules.apply(config(json!({"url": url})), EgressScope::Anywhere).ok().unwrap().of_member);
         let rooted = || config(json!({"url": url, "capstan": {"roots": ["/data"]}}));
-        assert!(rules.apply(rooted(), Reach::Public).err().unwrap().contains("capstan.roots"));
-        assert!(lenient.apply(rooted(), Reach::Public).is_ok());
-        assert!(rules.apply(rooted(), Reach::Anywhere).is_ok());
+        assert!(rules.apply(rooted(), EgressScope::Public).err().unwrap().contains("capstan.roots"));
+        assert!(lenient.apply(rooted(), EgressScope::Public).is_ok());
+        assert!(rules.apply(rooted(), EgressScope::Anywhere).is_ok());
         for capstan in [json!({"trusted": true}), json!({"approval": {"t": "auto"}})] {
             let entry = json!({"url": url, "capstan": capstan});
-            assert!(rules.apply(config(entry.clone()), Reach::Public).is_err());
-            assert!(rules.apply(config(entry), Reach::Anywhere).is_ok());
+            assert!(rules.apply(config(entry.clone()), EgressScope::Public).is_err());
+            assert!(rules.apply(config(entry), EgressScope::Anywhere).is_ok());
         }
-        assert!(rules.apply(config(json!({"url": url, "capstan": {"approval": {"t": "ask"}}})), Reach::Public).is_ok());
+        assert!(rules.apply(config(json!({"url": url, "capstan": {"approval": {"t": "ask"}}})), EgressScope::Public).is_ok());
     }
 }

@@ -1,15 +1,15 @@
-//! Finds the authorization server of a server, and its metadata. Both documents must agree.
+//! Discovers the authorization server of an MCP server, and its metadata. Both documents must agree.
 
 use reqwest::Url;
 use serde_json::{Map, Value};
 
-use super::wire::Wire;
+use super::requests::Wire;
 
 const MAX_TEXT: usize = 2_048;
 const MAX_SCOPES: usize = 100;
 
 #[derive(Debug)]
-pub struct Facts {
+pub struct ServerMetadata {
     pub resource: String,
     pub issuer: String,
     /// The authorization endpoint.
@@ -18,9 +18,9 @@ pub struct Facts {
     pub token: Url,
     /// The registration endpoint.
     pub registration: Option<Url>,
-    /// The scopes that the server requests.
+    /// The scopes that the MCP server requests.
     pub scopes: Vec<String>,
-    /// Whether the authorization server knows the scope `offline_access` of OpenID.
+    /// Whether the authorization server supports OpenID's scope `offline_access`.
     pub knows_offline_access: bool,
     /// Whether it adds its issuer to the callback (RFC 9207).
     pub names_itself: bool,
@@ -29,38 +29,37 @@ pub struct Facts {
 }
 
 /// The resource metadata of the server.
-struct Protected {
+struct ProtectedResourceMetadata {
     resource: String,
     issuer: String,
     scopes: Vec<String>,
 }
 
-/// Collects the metadata for a login, or says why a login is not possible.
-pub async fn discover(wire: &Wire) -> Result<Facts, String> {
+/// Collects the metadata for a login, or returns why a login is not possible.
+pub async fn discover(wire: &Wire) -> Result<ServerMetadata, String> {
     let challenge = wire.challenge().await?;
     let protected = protected(wire, challenge.metadata.as_deref()).await?;
     let server = authorization_server(wire, &protected.issuer).await?;
     let text = |name: &str| text(&server, name);
-    let place = |name: &str| text(name).map(|url| wire.place(&url, &format!("{name} of the authorization server"))).transpose();
-    let needed = |name: &str| place(name)?.ok_or_else(|| format!("the authorization server names no {name}"));
+    let url_of =
+        |name: &str| text(name).map(|url| wire.check_url(&url, &format!("{name} of the authorization server"))).transpose();
+    let needed = |name: &str| url_of(name)?.ok_or_else(|| format!("the authorization server's metadata has no {name}"));
     let methods = texts(&server, "code_challenge_methods_supported").unwrap_or_default();
     if !methods.iter().any(|method| method == "S256") {
-        return Err(
-            "the authorization server does not say that it knows PKCE with S256, without which a login can be stolen".to_owned()
-        );
+        return Err("the authorization server does not declare PKCE with S256, without which a login can be stolen".to_owned());
     }
     if texts(&server, "response_types_supported").is_some_and(|types| !types.iter().any(|kind| kind == "code")) {
-        return Err("the authorization server gives no codes".to_owned());
+        return Err("the authorization server does not support the response type `code`".to_owned());
     }
     let scopes = match challenge.scope {
         Some(scope) => scope.split_whitespace().take(MAX_SCOPES).map(str::to_owned).collect(),
         None => protected.scopes,
     };
     let known_scopes = texts(&server, "scopes_supported").unwrap_or_default();
-    Ok(Facts {
+    Ok(ServerMetadata {
         authorize: needed("authorization_endpoint")?,
         token: needed("token_endpoint")?,
-        registration: place("registration_endpoint")?,
+        registration: url_of("registration_endpoint")?,
         scopes,
         knows_offline_access: known_scopes.iter().any(|scope| scope == "offline_access"),
         names_itself: server.get("authorization_response_iss_parameter_supported").and_then(Value::as_bool).unwrap_or_default(),
@@ -71,50 +70,54 @@ pub async fn discover(wire: &Wire) -> Result<Facts, String> {
 }
 
 /// Reads the resource metadata (RFC 9728). Servers of the first revision with logins have none, and are their own authorization servers.
-async fn protected(wire: &Wire, named: Option<&str>) -> Result<Protected, String> {
+async fn protected(wire: &Wire, named: Option<&str>) -> Result<ProtectedResourceMetadata, String> {
     const WHAT: &str = "resource_metadata of the server";
-    let places = match named {
-        Some(named) => vec![wire.place(named, WHAT)?],
+    let urls = match named {
+        Some(named) => vec![wire.check_url(named, WHAT)?],
         None => well_known(&wire.server, "oauth-protected-resource", true),
     };
-    for place in places {
-        let place = wire.place(place.as_str(), WHAT)?;
-        let Some(document) = wire.document(&place).await? else { continue };
-        let resource = text(&document, "resource").ok_or_else(|| format!("{WHAT} names no resource"))?;
+    for url in urls {
+        let url = wire.check_url(url.as_str(), WHAT)?;
+        let Some(document) = wire.document(&url).await? else { continue };
+        let resource = text(&document, "resource").ok_or_else(|| format!("{WHAT} has no resource"))?;
         if !covers(&resource, &wire.server) {
-            return Err(format!("{WHAT} is of another resource than {}", without_query(&wire.server)));
+            return Err(format!("{WHAT} belongs to another resource than {}", without_query(&wire.server)));
         }
         let issuers = texts(&document, "authorization_servers").unwrap_or_default();
-        let issuer = issuers.into_iter().next().ok_or_else(|| format!("{WHAT} names no authorization server"))?;
-        return Ok(Protected { resource, issuer, scopes: texts(&document, "scopes_supported").unwrap_or_default() });
+        let issuer = issuers.into_iter().next().ok_or_else(|| format!("{WHAT} has no authorization server"))?;
+        return Ok(ProtectedResourceMetadata {
+            resource,
+            issuer,
+            scopes: texts(&document, "scopes_supported").unwrap_or_default(),
+        });
     }
     if named.is_some() {
-        return Err(format!("{WHAT} is not there"));
+        return Err(format!("{WHAT} was not found"));
     }
     let issuer = wire.server.origin().ascii_serialization();
-    Ok(Protected { resource: without_query(&wire.server).into(), issuer, scopes: Vec::new() })
+    Ok(ProtectedResourceMetadata { resource: without_query(&wire.server).into(), issuer, scopes: Vec::new() })
 }
 
 /// Reads the metadata of the authorization server, by RFC 8414 or else by OpenID.
 async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, Value>, String> {
-    let place = wire.place(issuer, "the authorization server that the server names")?;
-    let mut places = well_known(&place, "oauth-authorization-server", false);
-    places.extend(well_known(&place, "openid-configuration", false));
-    if place.path() != "/" {
-        let mut appended = place.clone();
-        appended.set_path(&format!("{}/.well-known/openid-configuration", place.path().trim_end_matches('/')));
-        places.push(appended);
+    let url = wire.check_url(issuer, "the authorization server that the server names")?;
+    let mut urls = well_known(&url, "oauth-authorization-server", false);
+    urls.extend(well_known(&url, "openid-configuration", false));
+    if url.path() != "/" {
+        let mut appended = url.clone();
+        appended.set_path(&format!("{}/.well-known/openid-configuration", url.path().trim_end_matches('/')));
+        urls.push(appended);
     }
-    for place in places {
-        let Some(document) = wire.document(&place).await? else { continue };
+    for url in urls {
+        let Some(document) = wire.document(&url).await? else { continue };
         let named = text(&document, "issuer").unwrap_or_default();
-        // With the issuer of another server it could get that server's codes.
+        // With the issuer of another server it could receive that server's codes.
         if named.trim_end_matches('/') != issuer.trim_end_matches('/') {
             return Err("the authorization server calls itself by another name than the server calls it".to_owned());
         }
         return Ok(document);
     }
-    Err(format!("the authorization server {} says nothing of itself", without_query(&place)))
+    Err(format!("the authorization server {} has no metadata", without_query(&url)))
 }
 
 /// Returns the well-known URLs of a server: with its path appended, and if `at_root` also without.
@@ -132,7 +135,7 @@ fn well_known(place: &Url, name: &str, at_root: bool) -> Vec<Url> {
     paths.into_iter().map(url).collect()
 }
 
-/// Whether tokens for a resource are for this server: the resource is its URL, or a path above it.
+/// Returns whether tokens for a resource are valid for this server: the resource is its URL, or a path above it.
 fn covers(resource: &str, server: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else { return false };
     let above = resource.path().trim_end_matches('/');
@@ -180,8 +183,8 @@ mod tests {
 
     #[test]
     fn documents_are_looked_for_where_they_belong() {
-        let shown = |place: &str, name: &str, at_root: bool| -> Vec<String> {
-            well_known(&Url::parse(place).unwrap(), name, at_root).into_iter().map(Into::into).collect()
+        let shown = |url: &str, name: &str, at_root: bool| -> Vec<String> {
+            well_known(&Url::parse(url).unwrap(), name, at_root).into_iter().map(Into::into).collect()
         };
         let found = shown("https://a.example/mcp/?key=x", "oauth-protected-resource", true);
         let expected = [

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::OAuthEntry;
-use super::discovery::{self, Facts, text};
-use super::wire::{Wire, is_token};
+use super::discovery::{self, ServerMetadata, text};
+use super::requests::{Wire, is_token};
 use crate::support::net::http;
 
 const MAX_TOKEN: usize = 16 * 1024;
@@ -24,20 +24,20 @@ const MAX_SECONDS: i64 = 3_155_760_000;
 struct Client {
     id: String,
     secret: Option<String>,
-    proof: Proof,
+    proof: ClientAuthMethod,
 }
 
 /// The method of client authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Proof {
+enum ClientAuthMethod {
     None,
     Post,
     Basic,
 }
 
-impl Proof {
-    fn word(self) -> &'static str {
+impl ClientAuthMethod {
+    fn method_name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Post => "client_secret_post",
@@ -48,7 +48,7 @@ impl Proof {
 
 /// The server, issuer and client that tokens are bound to.
 #[derive(Clone, Serialize, Deserialize)]
-struct Bond {
+struct TokenBinding {
     url: String,
     issuer: String,
     resource: String,
@@ -56,33 +56,33 @@ struct Bond {
     client: Client,
 }
 
-impl Bond {
+impl TokenBinding {
     fn is_for(&self, url: &Url, issuer: Option<&str>) -> bool {
         self.url == url.as_str() && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
     }
 }
 
-/// A login that has begun. Secret: it must be encrypted until the callback.
+/// A login that has begun. It is secret, and must be encrypted until the callback.
 #[derive(Serialize, Deserialize)]
 pub struct Pending {
-    bond: Bond,
+    bond: TokenBinding,
     verifier: String,
     callback: String,
     names_itself: bool,
 }
 
-/// The tokens of a login. Secret: they must be encrypted.
+/// The tokens of a login. They are secret, and must be encrypted.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct TokenSet {
-    bond: Bond,
+    bond: TokenBinding,
     access: String,
     refresh: Option<String>,
 }
 
 impl TokenSet {
-    /// Returns the access token, if it is for the server at `url`, and of `issuer` if its entry names one.
+    /// Returns the access token, if it is bound to the server at `url`, and to `issuer` if the entry has one.
     pub fn access_for(&self, url: &str, issuer: Option<&str>) -> Option<SecretString> {
-        // Parsed, because an entry may have another form of the URL: `https://Host` is `https://host/`.
+        // Compared as URLs, because an entry may write the URL differently: `https://Host` equals `https://host/`.
         let is_ours = Url::parse(url).is_ok_and(|url| self.bond.is_for(&url, issuer));
         is_ours.then(|| SecretString::from(self.access.as_str()))
     }
@@ -95,7 +95,7 @@ impl TokenSet {
 /// Why there are no tokens.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The authorization server refuses the credentials for good.
+    /// The authorization server finally refuses the credentials.
     Final(String),
     /// A temporary error.
     Failed(String),
@@ -109,7 +109,7 @@ impl Refusal {
     }
 }
 
-/// Begins a login, and returns the authorization URL. The authorization server sends `state` back to `callback` with the code.
+/// Begins a login, and returns the authorization URL. The authorization server sends `state` and the code to `callback`.
 pub async fn begin(
     wire: &Wire,
     entry: &OAuthEntry,
@@ -120,7 +120,7 @@ pub async fn begin(
     let facts = discovery::discover(wire).await?;
     if let Some(wanted) = entry.issuer.as_ref().filter(|wanted| !is_same_issuer(wanted, &facts.issuer)) {
         let named = &facts.issuer;
-        return Err(format!("it names the authorization server {named}, and capstan.oauth.issuer of its entry is {wanted}"));
+        return Err(format!("issuer mismatch: the server names {named}, capstan.oauth.issuer of its entry is {wanted}"));
     }
     let scope = scope(&facts, entry);
     let client = match &entry.client_id {
@@ -140,19 +140,19 @@ pub async fn begin(
     if let Some(scope) = &scope {
         url.query_pairs_mut().append_pair("scope", scope);
     }
-    let Facts { resource, issuer, token, names_itself, .. } = facts;
-    let bond = Bond { url: wire.server.as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
+    let ServerMetadata { resource, issuer, token, names_itself, .. } = facts;
+    let bond = TokenBinding { url: wire.server.as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
     let verifier = verifier.expose_secret().to_owned();
     Ok((url.into(), Pending { bond, verifier, callback: callback.to_owned(), names_itself }))
 }
 
-/// Compares issuers without the slash at the end, which an entry may leave out.
+/// Compares issuers without a trailing slash, which an entry may omit.
 fn is_same_issuer(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 /// Returns the scopes of the entry, or those of the server with `offline_access`.
-fn scope(facts: &Facts, entry: &OAuthEntry) -> Option<String> {
+fn scope(facts: &ServerMetadata, entry: &OAuthEntry) -> Option<String> {
     let mut scopes = match &entry.scopes {
         Some(scopes) => return Some(scopes.join(" ")).filter(|scope| !scope.is_empty()),
         None => facts.scopes.clone(),
@@ -164,44 +164,49 @@ fn scope(facts: &Facts, entry: &OAuthEntry) -> Option<String> {
 }
 
 fn registered(id: &str, secret: Option<&SecretString>, proofs: Option<&[String]>) -> Client {
-    let takes = |proof: Proof| proofs.is_some_and(|proofs| proofs.iter().any(|word| word == proof.word()));
+    let takes = |proof: ClientAuthMethod| proofs.is_some_and(|proofs| proofs.iter().any(|word| word == proof.method_name()));
     let proof = match secret {
-        None => Proof::None,
-        Some(_) if takes(Proof::Post) && !takes(Proof::Basic) => Proof::Post,
-        Some(_) => Proof::Basic,
+        None => ClientAuthMethod::None,
+        Some(_) if takes(ClientAuthMethod::Post) && !takes(ClientAuthMethod::Basic) => ClientAuthMethod::Post,
+        Some(_) => ClientAuthMethod::Basic,
     };
     Client { id: id.to_owned(), secret: secret.map(|secret| secret.expose_secret().to_owned()), proof }
 }
 
 /// Registers this program as a client (RFC 7591).
-async fn register(wire: &Wire, facts: &Facts, callback: &str, scope: Option<&str>) -> Result<Client, String> {
-    let Some(place) = &facts.registration else {
+async fn register(wire: &Wire, facts: &ServerMetadata, callback: &str, scope: Option<&str>) -> Result<Client, String> {
+    let Some(endpoint) = &facts.registration else {
         return Err("the authorization server takes no clients that register themselves: register one there, with the callback \
              .../api/v1/mcp-servers/callback of this server, and give its id as capstan.oauth.client_id"
             .to_owned());
     };
-    let takes = |proof: Proof| facts.client_proofs.as_ref().is_none_or(|proofs| proofs.iter().any(|word| word == proof.word()));
-    let wanted = [Proof::None, Proof::Basic, Proof::Post].into_iter().find(|proof| takes(*proof)).unwrap_or(Proof::None);
+    let takes = |proof: ClientAuthMethod| {
+        facts.client_proofs.as_ref().is_none_or(|proofs| proofs.iter().any(|word| word == proof.method_name()))
+    };
+    let wanted = [ClientAuthMethod::None, ClientAuthMethod::Basic, ClientAuthMethod::Post]
+        .into_iter()
+        .find(|proof| takes(*proof))
+        .unwrap_or(ClientAuthMethod::None);
     let kind = if http::is_loopback(callback) { "native" } else { "web" };
     let mut request = json!({
         "client_name": "Capstan", "redirect_uris": [callback], "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"], "token_endpoint_auth_method": wanted.word(), "application_type": kind,
+        "response_types": ["code"], "token_endpoint_auth_method": wanted.method_name(), "application_type": kind,
     });
     if let Some(scope) = scope {
         request["scope"] = json!(scope);
     }
-    let (status, answer) = wire.post(place, &request).await?;
+    let (status, answer) = wire.post(endpoint, &request).await?;
     let answer = answer.filter(|_| status.is_success()).ok_or_else(|| {
-        format!("the authorization server answers {status} to a client that registers itself; capstan.oauth.client_id names one")
+        format!("the authorization server answered {status} to the dynamic client registration; set capstan.oauth.client_id to a registered client")
     })?;
-    let id = text(&answer, "client_id").ok_or("the authorization server has registered this client without an id")?;
+    let id = text(&answer, "client_id").ok_or("the authorization server registered this client without a client_id")?;
     let secret = text(&answer, "client_secret");
     let proof = match (text(&answer, "token_endpoint_auth_method").as_deref(), &secret) {
-        (_, None) => Proof::None,
-        (Some("client_secret_post"), Some(_)) => Proof::Post,
-        (Some("none"), Some(_)) => Proof::None,
-        (_, Some(_)) if wanted == Proof::Post => Proof::Post,
-        (_, Some(_)) => Proof::Basic,
+        (_, None) => ClientAuthMethod::None,
+        (Some("client_secret_post"), Some(_)) => ClientAuthMethod::Post,
+        (Some("none"), Some(_)) => ClientAuthMethod::None,
+        (_, Some(_)) if wanted == ClientAuthMethod::Post => ClientAuthMethod::Post,
+        (_, Some(_)) => ClientAuthMethod::Basic,
     };
     Ok(Client { id, secret, proof })
 }
@@ -211,51 +216,58 @@ impl Pending {
     pub fn check_issuer(&self, named: Option<&str>) -> Result<(), String> {
         match named {
             Some(named) if !is_same_issuer(named, &self.bond.issuer) => {
-                Err("the login comes back from another authorization server than it was begun at".to_owned())
+                Err("issuer mismatch: the callback is from another authorization server than the one of this login".to_owned())
             }
-            None if self.names_itself => Err("the authorization server has not named itself, as it promises to".to_owned()),
+            None if self.names_itself => {
+                Err("the callback has no issuer, although the authorization server declares that it sends one".to_owned())
+            }
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Whether the login is for the server at `url`, and at `issuer` if its entry names one.
+    /// Returns whether the login is for the server at `url`, and at `issuer` if the entry has one.
     pub fn is_for(&self, url: &Url, issuer: Option<&str>) -> bool {
         self.bond.is_for(url, issuer)
     }
 }
 
-/// Exchanges a code for tokens, and returns for how many milliseconds they are fresh, if known.
+/// Exchanges a code for tokens, and returns for how many milliseconds they are valid, if known.
 pub async fn exchange(wire: &Wire, pending: Pending, code: &str) -> Result<(TokenSet, Option<i64>), Refusal> {
     let Pending { bond, verifier, callback, names_itself: _ } = pending;
     let fields = [("grant_type", "authorization_code"), ("code", code), ("redirect_uri", &callback), ("code_verifier", &verifier)];
     ask(wire, bond, &fields, None).await
 }
 
-/// Refreshes tokens, and returns for how many milliseconds they are fresh, if known.
+/// Refreshes tokens, and returns for how many milliseconds they are valid, if known.
 pub async fn refresh(wire: &Wire, tokens: TokenSet) -> Result<(TokenSet, Option<i64>), Refusal> {
     let TokenSet { bond, access: _, refresh } = tokens;
-    let Some(refresh) = refresh else { return Err(Refusal::Final("there is nothing to refresh the login with".to_owned())) };
+    let Some(refresh) = refresh else { return Err(Refusal::Final("the login has no refresh token".to_owned())) };
     ask(wire, bond, &[("grant_type", "refresh_token"), ("refresh_token", &refresh)], Some(&refresh)).await
 }
 
-async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&str>) -> Result<(TokenSet, Option<i64>), Refusal> {
-    let place = wire.place(&bond.token_endpoint, "token_endpoint of the authorization server").map_err(Refusal::Failed)?;
+async fn ask(
+    wire: &Wire,
+    bond: TokenBinding,
+    fields: &[(&str, &str)],
+    known: Option<&str>,
+) -> Result<(TokenSet, Option<i64>), Refusal> {
+    let endpoint = wire.check_url(&bond.token_endpoint, "token_endpoint of the authorization server").map_err(Refusal::Failed)?;
     let client = &bond.client;
     let mut all = fields.to_vec();
     all.push(("resource", &bond.resource));
     let basic = match (client.proof, client.secret.as_deref()) {
-        (Proof::Basic, Some(secret)) => Some((client.id.as_str(), secret)),
+        (ClientAuthMethod::Basic, Some(secret)) => Some((client.id.as_str(), secret)),
         (proof, secret) => {
             all.push(("client_id", &client.id));
-            if let Some(secret) = secret.filter(|_| proof == Proof::Post) {
+            if let Some(secret) = secret.filter(|_| proof == ClientAuthMethod::Post) {
                 all.push(("client_secret", secret));
             }
             None
         }
     };
-    let (status, answer) = wire.submit(&place, &all, basic).await.map_err(Refusal::Failed)?;
+    let (status, answer) = wire.submit(&endpoint, &all, basic).await.map_err(Refusal::Failed)?;
     let answer = answer.unwrap_or_default();
-    // GitHub refuses with 200.
+    // GitHub refuses with the status 200.
     if !status.is_success() || answer.get("error").is_some_and(|error| !error.is_null()) {
         return Err(refused(status, &answer));
     }
@@ -266,11 +278,11 @@ async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&st
 }
 
 fn refused(status: StatusCode, answer: &Map<String, Value>) -> Refusal {
-    // The error code only, because its description may quote the request.
+    // Only the error code, because the description may quote the request.
     let word = text(answer, "error").filter(|word| word.len() <= 64 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
     let reason = match &word {
-        Some(word) => format!("the authorization server refuses: {word}"),
-        None => format!("the authorization server answers {status}"),
+        Some(word) => format!("the authorization server refused: {word}"),
+        None => format!("the authorization server answered {status}"),
     };
     match word.as_deref() {
         Some("invalid_grant" | "invalid_client" | "unauthorized_client" | "bad_refresh_token") if !status.is_server_error() => {
@@ -286,17 +298,17 @@ fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<S
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(token)) if token.is_empty() => Ok(None),
         Some(Value::String(token)) if token.len() <= MAX_TOKEN && is_token(token) => Ok(Some(token.clone())),
-        Some(_) => Err(format!("the {name} that the authorization server gives is none")),
+        Some(_) => Err(format!("the authorization server sent an invalid {name}")),
     };
-    let access = token("access_token")?.ok_or("the authorization server gives no access_token")?;
+    let access = token("access_token")?.ok_or("the authorization server sent no access_token")?;
     if !text(answer, "token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
-        return Err("the authorization server gives a token that is not of the type Bearer".to_owned());
+        return Err("the authorization server sent a token whose type is not Bearer".to_owned());
     }
     if is_for_another(&access, resource) {
-        return Err("the authorization server gives a token for another resource".to_owned());
+        return Err("the authorization server sent a token for another resource".to_owned());
     }
     let seconds = answer.get("expires_in").and_then(|value| value.as_i64().or_else(|| value.as_str()?.parse().ok()));
-    // A token without any lifetime would be refreshed before every request.
+    // Without a positive lifetime, the token would be refreshed before every request.
     let fresh_for_ms = seconds.filter(|seconds| *seconds > 0).map(|seconds| {
         let seconds = seconds.min(MAX_SECONDS);
         seconds * 1_000 - (AHEAD_SECONDS * 1_000).min(seconds * 250)
@@ -304,8 +316,8 @@ fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<S
     Ok((access, token("refresh_token")?, fresh_for_ms))
 }
 
-/// Whether a token is a JWT whose audiences are all URLs of other origins than `resource`. Other tokens and audiences are for the server
-/// to judge.
+/// Returns whether a token is a JWT whose audiences are all URLs of other origins than `resource`. The server judges other tokens and
+/// audiences.
 fn is_for_another(token: &str, resource: &str) -> bool {
     let mut parts = token.split('.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else { return false };

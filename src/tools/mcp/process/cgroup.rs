@@ -1,8 +1,8 @@
-//! A control group for the process of each server, where the kernel allows it (Linux, cgroup v2 mounted and writable).
+//! A control group for the process of each server, if the kernel allows it (Linux, cgroup v2 mounted and writable).
 //!
-//! All descendants of a process are in its control group, so this finds those that hide from every other search. The groups are
-//! children of the group of this process, have the unique mark of their server as name, and no controllers, so that they limit
-//! nothing. Must not know servers, nor the other ways to find orphaned processes.
+//! All descendants of a process are in its control group, so it contains those that no other search finds. The groups are children of this
+//! process's group. Their name is the unique marker of their server, and they have no controllers, so they limit no resource. Must not know
+//! servers, nor the other ways to find orphaned processes.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-/// The pause before killed processes are searched for again.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval of searches for killed processes that have not exited yet.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// The most rounds of killing: a process may have just started another one.
-const ROUNDS: usize = 100;
+const MAX_ROUNDS: usize = 100;
 
 pub struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes a group called `word` for a process that has not been reaped. Its existing children stay outside.
+    /// Creates a group called `marker` for a process that has not been reaped. Its existing children stay outside.
     ///
-    /// May block the thread for some 20 ms, until all processors know that the process moves.
-    pub fn around(process: u32, word: &str) -> Option<Self> {
-        let group = Self { folder: own()?.join(word) };
+    /// May block the thread for some 20 ms, until all processors know that the process has moved.
+    pub fn create_for(process: u32, marker: &str) -> Option<Self> {
+        let group = Self { folder: own_path()?.join(marker) };
         // The guard of another process removes empty groups, and may have removed this one before the process was in it.
         match group.take(process).or_else(|_| group.take(process)) {
             Ok(()) => Some(group),
@@ -45,12 +45,12 @@ impl Cgroup {
         }
     }
 
-    /// Whether neither the group nor a group below it has a process.
+    /// Returns whether neither the group nor a group below it has a process.
     pub fn is_empty(&self) -> bool {
         self.members().is_empty()
     }
 
-    /// Removes the group if it is empty, and returns whether it is gone.
+    /// Removes the group if it is empty, and returns whether it no longer exists.
     pub fn remove(&self) -> bool {
         // Another process may remove it at the same time.
         let is_gone = |group: &PathBuf| match fs::remove_dir(group) {
@@ -60,15 +60,15 @@ impl Cgroup {
         self.is_empty() && self.tree().iter().all(is_gone)
     }
 
-    /// Kills its processes, removes it, and returns how many processes there were.
+    /// Kills its processes, removes it, and returns the number of processes.
     pub async fn end(&self) -> usize {
         let mut found = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             if self.remove() {
                 break;
             }
-            // A process that was killed before this may still be exiting; it was counted already.
-            tokio::time::sleep(LOOK).await;
+            // A process that was killed before may still be exiting; it is already counted.
+            tokio::time::sleep(SEARCH_INTERVAL).await;
             found = found.max(self.kill());
         }
         found
@@ -89,8 +89,8 @@ impl Cgroup {
         let hold = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
         let held: Vec<_> = found.iter().filter_map(hold).collect();
         // Read again after the descriptors are open: a pid that is still a member was not reused.
-        let still = self.members();
-        for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
+        let members = self.members();
+        for (_, process) in held.iter().filter(|(pid, _)| members.contains(pid)) {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }
@@ -119,8 +119,8 @@ impl Cgroup {
 }
 
 /// Returns the children of our own group with a matching name.
-pub fn below(is_meant: impl Fn(&str) -> bool) -> Vec<Cgroup> {
-    let all = own().map(|own| children(&own)).unwrap_or_default().into_iter();
+pub fn find_children(is_meant: impl Fn(&str) -> bool) -> Vec<Cgroup> {
+    let all = own_path().map(|own| children(&own)).unwrap_or_default().into_iter();
     let meant = all.filter(|folder| folder.file_name().and_then(|name| name.to_str()).is_some_and(&is_meant));
     meant.map(|folder| Cgroup { folder }).collect()
 }
@@ -135,21 +135,21 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
 }
 
-fn own() -> Option<PathBuf> {
+fn own_path() -> Option<PathBuf> {
     let read = |name: &str| Some(String::from_utf8_lossy(&fs::read(format!("/proc/self/{name}")).ok()?).into_owned());
     folder(&read("mountinfo")?, &read("cgroup")?)
 }
 
-/// Finds that folder in the kernel's lists of mounts and groups. The mounted part of the hierarchy may not contain our group.
+/// Returns that folder according to the kernel's lists of mounts and groups. The mounted part of the hierarchy may not contain our group.
 fn folder(mounts: &str, groups: &str) -> Option<PathBuf> {
     let own = Path::new(groups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
         let (mount, what) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3).map(plain);
-        let (root, place) = (fields.next()?, fields.next()?);
+        let (root, mount_point) = (fields.next()?, fields.next()?);
         let inside = own.strip_prefix(root).ok()?;
         let is_shown = what.starts_with("cgroup2 ") && inside.components().all(|part| matches!(part, Component::Normal(_)));
-        is_shown.then(|| Path::new(&place).join(inside))
+        is_shown.then(|| Path::new(&mount_point).join(inside))
     })
 }
 
@@ -169,9 +169,9 @@ mod tests {
         40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
 
-    fn mounted(root: &str, place: &str) -> String {
+    fn mounted(root: &str, mount_point: &str) -> String {
         let disk = "22 1 8:1 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw";
-        format!("{disk}\n30 22 0:26 {root} {place} rw,nosuid - cgroup2 cgroup rw\n")
+        format!("{disk}\n30 22 0:26 {root} {mount_point} rw,nosuid - cgroup2 cgroup rw\n")
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(folder(&both, "0::/docker/other\n"), Some(PathBuf::from("/whole/docker/other")));
     }
 
-    /// As a process sees it that stands outside of its own namespace, or was not put into one with its mounts.
+    /// The view of a process that is outside of its namespace, or was moved into one without its mounts.
     #[test]
     fn a_group_outside_of_what_is_shown_is_not_looked_for() {
         assert_eq!(folder(&mounted("/", "/sys/fs/cgroup"), "0::/../other\n"), None);

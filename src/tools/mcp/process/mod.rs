@@ -1,14 +1,14 @@
-//! One child process: how it is started, watched and ended.
+//! One child process: how it is started, monitored and ended.
 //!
-//! A child leads its own process group, so that its children (`npx` starts `node`) end with it. It inherits only a few harmless
-//! variables. To end it, its standard input is closed, then the group gets TERM, then KILL. The same happens to processes that have
-//! left the group; a control group finds those that hide. If this program is killed, the standard input of its children ends,
-//! which tells them to exit, and a guard ends the others.
+//! A child leads its own process group, so that its children (`npx` starts `node`) end with it. It inherits only a few harmless variables.
+//! To end it, its standard input is closed; then the group gets TERM, then KILL. Processes that have left the group are ended in the same
+//! way; a control group finds those that no other search finds. If this program is killed, the standard input of its children ends, so that
+//! they exit, and a guard ends the others. Must not know the protocol of a server.
 
 pub(super) mod cgroup;
 pub(super) mod container;
 pub mod orphans;
-pub(super) mod processes;
+pub(super) mod slots;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -26,12 +26,29 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::{redact, text};
 use crate::tools::Environment;
-use crate::tools::mcp::config::masks::{LONGEST_PIECE, Masks};
+use crate::tools::mcp::config::redaction::{CUT_MARGIN, SecretRedactor};
 use crate::tools::mcp::process::cgroup::Cgroup;
-use crate::tools::mcp::process::container::Removal;
+use crate::tools::mcp::process::container::ContainerCleanup;
 
 /// The inherited variables.
-const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
+const INHERITED: [&str; 12] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    // The certificate authorities of a company's network, by the names of OpenSSL, Node, Python and curl.
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+];
+/// Inherited, too, but without user and password.
+pub const PROXIES: [&str; 8] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"];
 /// How much of the end of standard error is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
 /// How much of it is shown in logs and lists, in characters.
@@ -42,11 +59,11 @@ const GRACE_INPUT: Duration = Duration::from_secs(2);
 const GRACE_TERM: Duration = Duration::from_secs(5);
 /// How long output may still arrive after the child has exited.
 const GRACE_OUTPUT: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// TERM has this number on every Unix.
 const SIGTERM: i32 = 15;
-/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so sending it tests whether
-/// a group still has members.
+/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so sending it tests whether a
+/// group still has members.
 const SIGWINCH: i32 = 28;
 
 pub struct Program<'a> {
@@ -55,41 +72,48 @@ pub struct Program<'a> {
     pub args: &'a [String],
     pub env: &'a BTreeMap<String, SecretString>,
     pub cwd: Option<&'a Path>,
-    /// The mark by which its descendants are found.
-    pub word: String,
-    /// Removes the container if the program is the command of an engine.
-    pub removal: Option<Removal>,
+    /// The marker by which its descendants are found.
+    pub marker: String,
+    /// Removes the container if the program is a container engine.
+    pub removal: Option<ContainerCleanup>,
     /// Holds a token until the process and its descendants have ended.
-    pub remains: &'a TaskTracker,
+    pub open_resources: &'a TaskTracker,
+}
+
+/// Returns the URL of a proxy without user and password.
+pub fn without_login(proxy: &str) -> String {
+    let (scheme, rest) = proxy.split_at(proxy.find("://").map_or(0, |at| at + 3));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}{host}")
 }
 
 /// A running child process. Dropping it ends the process in the background.
 pub struct Process {
-    /// Ends the process when it is cancelled.
+    /// Cancelled to end the process.
     ending: CancellationToken,
     _end_on_drop: DropGuard,
-    watched: Arc<Watched>,
+    watched: Arc<ProcessState>,
 }
 
 /// The state that the tasks of a process share.
-struct Watched {
-    /// Cancelled once the child itself has exited and its last output had time to arrive.
+struct ProcessState {
+    /// Cancelled after the child itself has exited and its last output had time to arrive.
     exited: CancellationToken,
-    /// Cancelled once no member of the group is left.
+    /// Cancelled when the group has no members.
     gone: CancellationToken,
     status: Mutex<Option<String>>,
     stderr: Mutex<Tail>,
-    masks: Masks,
-    word: String,
-    removal: Option<Removal>,
+    redactor: SecretRedactor,
+    marker: String,
+    removal: Option<ContainerCleanup>,
 }
 
 /// The exit status and last output of a process.
 #[derive(Default)]
-pub struct LastWords {
+pub struct ExitReport {
     /// The exit status as the end of a sentence; empty before the exit.
     pub exit: String,
-    /// The redacted end of standard error. For operators only, because a server may write anything there.
+    /// The redacted end of standard error. For operators only, because a server may write any content there.
     pub stderr: Option<String>,
 }
 
@@ -97,15 +121,16 @@ impl Process {
     /// Starts the program, and returns its output and input.
     pub fn start(
         program: &Program<'_>,
-        masks: &Masks,
+        redactor: &SecretRedactor,
         environment: &Environment,
         tasks: &TaskTracker,
     ) -> Result<(Self, ChildStdout, ChildStdin), String> {
         let mut command = Command::new(program.command);
         command.args(program.args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs(INHERITED.iter().filter_map(|name| environment(name).map(|value| (*name, value))));
+        command.envs(PROXIES.iter().filter_map(|name| environment(name).map(|value| (*name, without_login(&value)))));
         command.envs(program.env.iter().map(|(name, value)| (name, value.expose_secret())));
-        command.env(orphans::MARK, &program.word);
+        command.env(orphans::MARKER_VARIABLE, &program.marker);
         if let Some(cwd) = program.cwd {
             command.current_dir(cwd);
         }
@@ -118,21 +143,21 @@ impl Process {
             return Err("the streams of the program are missing".to_owned());
         };
         let ending = CancellationToken::new();
-        let watched = Arc::new(Watched {
+        let watched = Arc::new(ProcessState {
             exited: CancellationToken::new(),
             gone: CancellationToken::new(),
             status: Mutex::new(None),
             stderr: Mutex::default(),
-            masks: masks.clone(),
-            word: program.word.clone(),
+            redactor: redactor.clone(),
+            marker: program.marker.clone(),
             removal: program.removal.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
-        // A container has limits of its own.
-        let (id, word) = (child.id().filter(|_| program.removal.is_none()), program.word.clone());
-        let cgroup = tasks.spawn_blocking(move || Cgroup::around(id?, &word));
+        // A container has its own limits.
+        let (id, marker) = (child.id().filter(|_| program.removal.is_none()), program.marker.clone());
+        let cgroup = tasks.spawn_blocking(move || Cgroup::create_for(id?, &marker));
         let group = Group { child, gone: false };
-        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), cgroup, drained)));
+        tasks.spawn(program.open_resources.track_future(watched.clone().watch(group, ending.clone(), cgroup, drained)));
         let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
         Ok((process, stdout, stdin))
     }
@@ -142,26 +167,26 @@ impl Process {
         self.watched.exited.clone()
     }
 
-    /// Ends the process with its descendants, and waits for that. The caller has closed its standard input.
+    /// Ends the process with its descendants, and waits for their end. The caller has closed its standard input.
     pub async fn end(&self) {
         self.ending.cancel();
         self.watched.gone.cancelled().await;
     }
 
-    pub fn said(&self) -> Option<String> {
+    pub fn stderr_tail(&self) -> Option<String> {
         let mut stderr = self.watched.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(stderr.shown(&self.watched.masks)).filter(|said| !said.is_empty())
+        Some(stderr.redacted_text(&self.watched.redactor)).filter(|text| !text.is_empty())
     }
 
-    pub fn last_words(&self) -> LastWords {
+    pub fn exit_report(&self) -> ExitReport {
         let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
-        LastWords { exit, stderr: self.said() }
+        ExitReport { exit, stderr: self.stderr_tail() }
     }
 }
 
-impl Watched {
-    /// Reads standard error to its end: a child would block on a full pipe.
+impl ProcessState {
+    /// Reads standard error to its end, because a child would block on a full pipe.
     async fn drain(self: Arc<Self>, mut stderr: ChildStderr) {
         let mut chunk = vec![0_u8; 8 * 1024];
         loop {
@@ -185,14 +210,14 @@ impl Watched {
     ) {
         // Awaited before the child is reaped, because its pid may then be reused.
         let cgroup = cgroup.await.ok().flatten();
-        // The wrapped child waits for the whole group; here the leader alone counts.
+        // The wrapped child waits for the whole group; here only the leader counts.
         let exit = tokio::select! {
             exit = group.child.inner_mut().wait() => Some(exit),
             () = ending.cancelled() => None,
         };
-        // Searched before anything ends: a process with a cleared environment is found by its parent only.
+        // Searched before any process ends: a process with a cleared environment is found by its parent only.
         let unmarked = match &self.removal {
-            None => orphans::unmarked(group.child.id(), &self.word),
+            None => orphans::unmarked(group.child.id(), &self.marker),
             // The engine ends the processes of a container.
             Some(_) => Vec::new(),
         };
@@ -214,15 +239,15 @@ impl Watched {
         self.exited.cancel();
         let _ = group.end().await;
         if let Some(removal) = &self.removal {
-            removal.carry_out().await;
+            removal.remove_container().await;
         }
-        let mut escaped = orphans::end(&self.word, &unmarked).await;
+        let mut orphans_ended = orphans::end(&self.marker, &unmarked).await;
         if let Some(cgroup) = cgroup {
-            escaped += cgroup.end().await;
+            orphans_ended += cgroup.end().await;
         }
-        if escaped > 0 {
-            metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));
-            tracing::warn!(count = escaped, "processes had left the group of their MCP server and were ended");
+        if orphans_ended > 0 {
+            metrics::counter!("capstan_mcp_orphans_ended_total").increment(u64::try_from(orphans_ended).unwrap_or(u64::MAX));
+            tracing::warn!(count = orphans_ended, "ended orphaned processes that had left the process group of their MCP server");
         }
         self.gone.cancel();
     }
@@ -241,17 +266,17 @@ struct Tail {
 impl Tail {
     fn add(&mut self, chunk: &[u8]) {
         self.bytes.extend(chunk);
-        let excess = self.bytes.len().saturating_sub(LONGEST_PIECE + STDERR_KEPT);
+        let excess = self.bytes.len().saturating_sub(CUT_MARGIN + STDERR_KEPT);
         self.is_cut |= excess > 0;
         self.bytes.drain(..excess);
     }
 
-    /// Returns the redacted text, without parts that may contain a part of a secret: bytes beside the cut, and an incomplete last line.
-    fn shown(&mut self, masks: &Masks) -> String {
-        let masked = masks.hide(&String::from_utf8_lossy(self.bytes.make_contiguous()));
-        let mut shown = masked.as_str();
+    /// Returns the redacted text without bytes that may contain a part of a secret: those beside the cut, and an incomplete last line.
+    fn redacted_text(&mut self, redactor: &SecretRedactor) -> String {
+        let redacted_output = redactor.redact(&String::from_utf8_lossy(self.bytes.make_contiguous()));
+        let mut shown = redacted_output.as_str();
         if self.is_cut {
-            let (_, sure) = shown.split_at(text::prefix(shown, LONGEST_PIECE).len());
+            let (_, sure) = shown.split_at(text::prefix(shown, CUT_MARGIN).len());
             // A single line may be longer than the buffer.
             shown = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
         }
@@ -266,8 +291,8 @@ impl Tail {
 /// The placeholder of the server's working directory in arguments and variables of an entry.
 pub const HOME: &str = "${server.home}";
 
-/// Replaces [`HOME`] in arguments and variables by `home`. Makes the folder if it is used there or as the working directory.
-pub async fn at_home(
+/// Replaces [`HOME`] in arguments and variables by `home`. Creates the folder if they use it, or if it is the working directory.
+pub async fn expand_home(
     (args, env): (&[String], &BTreeMap<String, SecretString>),
     home: Option<&Path>,
     is_cwd: bool,
@@ -276,23 +301,23 @@ pub async fn at_home(
         args.iter().map(String::as_str).chain(env.values().map(|value| value.expose_secret())).any(|text| text.contains(HOME));
     let Some(home) = home.filter(|_| names_home || is_cwd) else {
         return match names_home {
-            true => Err(format!("{HOME} stands for nothing here")),
+            true => Err(format!("{HOME} has no value here, because this server has no working directory of its own")),
             false => Ok((args.to_vec(), env.clone())),
         };
     };
-    // Without access for other users of the machine. An existing folder stays as it is.
+    // Without access for other users of the machine. The permissions of an existing folder stay.
     let made = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
     let home = home.display().to_string();
-    made.map_err(|error| format!("its working directory {home} cannot be made: {error}"))?;
+    made.map_err(|error| format!("its working directory {home} could not be created: {error}"))?;
     let args = args.iter().map(|arg| arg.replace(HOME, &home)).collect();
     let env = env.iter().map(|(name, value)| (name.clone(), SecretString::from(value.expose_secret().replace(HOME, &home))));
     Ok((args, env.collect()))
 }
 
 /// Returns the end of an output, for logs and lists.
-pub fn last_words(said: &str) -> &str {
-    let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
-    &said[text::prefix_chars(said, excess).len()..]
+pub fn shown_stderr(stderr: &str) -> &str {
+    let excess = stderr.chars().count().saturating_sub(STDERR_SHOWN);
+    &stderr[text::prefix_chars(stderr, excess).len()..]
 }
 
 /// The child with its process group, which is killed on drop if it has not ended.
@@ -308,8 +333,8 @@ impl Group {
             let empty = async {
                 while self.child.signal(SIGWINCH).is_ok() {
                     // The leader stays in the group until it is reaped.
-                    let _ = tokio::time::timeout(LOOK, self.child.inner_mut().wait()).await;
-                    tokio::time::sleep(LOOK).await;
+                    let _ = tokio::time::timeout(POLL_INTERVAL, self.child.inner_mut().wait()).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
             if tokio::time::timeout(GRACE_TERM, empty).await.is_err() {
@@ -346,26 +371,38 @@ mod tests {
 
     const SECRET: &str = "token-canary";
 
-    fn masks() -> Masks {
-        let mut masks = Masks::default();
-        masks.add("API_TOKEN", SECRET);
-        masks
+    fn redactor() -> SecretRedactor {
+        let mut redactor = SecretRedactor::default();
+        redactor.add("API_TOKEN", SECRET);
+        redactor
     }
 
-    /// Returns the displayed tail of a process that has written `said` and has ended.
-    fn shown(said: &str) -> String {
+    /// Returns the displayed tail of a process that has written `stderr` and has ended.
+    fn redacted_text(stderr: &str) -> String {
         let mut tail = Tail { is_over: true, ..Tail::default() };
-        said.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));
-        tail.shown(&masks())
+        stderr.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));
+        tail.redacted_text(&redactor())
     }
 
-    /// Wherever the end of a flood of it begins.
+    #[test]
+    fn proxy_of_child_has_no_login() {
+        for (proxy, shown) in [
+            ("http://ann:pw@proxy:3128", "http://proxy:3128"),
+            ("ann:p@w@proxy:3128", "proxy:3128"),
+            ("http://proxy:3128/", "http://proxy:3128/"),
+            ("localhost,.example", "localhost,.example"),
+        ] {
+            assert_eq!(without_login(proxy), shown);
+        }
+    }
+
+    /// For every position at which the end of long output begins.
     #[test]
     fn no_end_of_a_secret_is_left_where_what_stood_before_is_gone() {
         for more in 0..=SECRET.len() {
             for line_end in ["\n", " "] {
                 let flood = format!("{SECRET}{line_end}").repeat(10_000) + &"x".repeat(more);
-                let shown = shown(&flood);
+                let shown = redacted_text(&flood);
                 assert!(shown.contains("[redacted]"), "{more}: {shown}");
                 let piece = (0..=SECRET.len() - 8).map(|from| &SECRET[from..]).find(|end| shown.contains(end));
                 assert_eq!(piece, None, "{more} {line_end:?}");
@@ -376,7 +413,7 @@ mod tests {
     #[test]
     fn as_much_as_ever_is_shown() {
         let flood = "some words\n".repeat(20_000) + "the last ones";
-        let shown = shown(&flood);
+        let shown = redacted_text(&flood);
         assert!((STDERR_KEPT - 32..=STDERR_KEPT).contains(&shown.len()), "{} bytes", shown.len());
         assert!(shown.starts_with("some words\n") && shown.ends_with("\nthe last ones"));
     }
@@ -385,10 +422,10 @@ mod tests {
     fn a_line_is_shown_when_it_or_its_process_has_ended() {
         let mut tail = Tail::default();
         tail.add(b"ready\nasks with token-can");
-        assert_eq!(tail.shown(&masks()), "ready");
+        assert_eq!(tail.redacted_text(&redactor()), "ready");
         tail.add(b"ary");
-        assert_eq!(tail.shown(&masks()), "ready");
+        assert_eq!(tail.redacted_text(&redactor()), "ready");
         tail.is_over = true;
-        assert_eq!(tail.shown(&masks()), "ready\nasks with [redacted]");
+        assert_eq!(tail.redacted_text(&redactor()), "ready\nasks with [redacted]");
     }
 }

@@ -1,9 +1,9 @@
 //! Orphaned processes of servers, and the guard that ends them.
 //!
 //! A process may leave the process group of its server (`setsid`), and no group ends when this program is killed. So each child gets a
-//! mark in its environment, which its descendants inherit, and by which they are found in `/proc`. A process that has cleared its
-//! environment is found by its parent while that one lives, so this search comes before anything is ended. A process without mark and
-//! parent is found by its control group only (`cgroup.rs`). All this exists on Linux only.
+//! marker in its environment. Its descendants inherit the marker, and `/proc` shows it. A process that has cleared its environment is found
+//! by its parent while the parent lives, so this search precedes every kill. A process without marker and parent is found by its control
+//! group only (`cgroup.rs`). All this exists on Linux only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,36 +20,36 @@ use crate::support::ids::IdSource;
 use crate::tools::mcp::process::cgroup::{self, Cgroup};
 use crate::tools::mcp::process::container;
 
-pub use self::proc::{Unmarked, unmarked};
-use self::proc::{left, signal};
+pub use self::proc::{UnmarkedDescendant, unmarked};
+use self::proc::{find_remaining, signal};
 
-/// The environment variable of the mark.
-pub const MARK: &str = "MCP_STARTED_BY";
-/// The hidden command that waits for the end of its standard input, and then ends processes with the mark.
+/// The environment variable of the marker.
+pub const MARKER_VARIABLE: &str = "MCP_STARTED_BY";
+/// The hidden command that waits for the end of its standard input, and then ends processes with the marker.
 pub const GUARD_COMMAND: &str = "end-orphans";
-const BEGINNING: &str = "capstan-";
-/// How long processes may take to end by themselves after this program has gone.
+const MARKER_PREFIX: &str = "capstan-";
+/// How long processes may take to exit by themselves after this program has ended.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long they may take to end after TERM.
 const GRACE_TERM: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The most rounds of killing: a process may have just started another one.
-const ROUNDS: usize = 20;
+const MAX_ROUNDS: usize = 20;
 
-/// Makes the marks of one process: unique, and with a common beginning that no other process has.
-pub struct Words {
-    pub beginning: String,
-    given: AtomicU64,
+/// Generates the markers of one process: unique, and with a common prefix that no other process has.
+pub struct ProcessMarkerSource {
+    pub prefix: String,
+    count: AtomicU64,
 }
 
-impl Words {
+impl ProcessMarkerSource {
     pub fn new(ids: &dyn IdSource) -> Self {
-        Self { beginning: format!("{BEGINNING}{}-", ids.next()), given: AtomicU64::new(0) }
+        Self { prefix: format!("{MARKER_PREFIX}{}-", ids.next()), count: AtomicU64::new(0) }
     }
 
-    /// Returns the next mark. No mark is the beginning of another one.
+    /// Returns the next marker. No marker is a prefix of another one.
     pub fn next(&self) -> String {
-        format!("{}{}.", self.beginning, self.given.fetch_add(1, Ordering::Relaxed))
+        format!("{}{}.", self.prefix, self.count.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -60,18 +60,18 @@ mod proc {
 
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
-    use super::MARK;
+    use super::MARKER_VARIABLE;
 
-    /// A descendant of a marked process without the mark. Held by a descriptor, so that a reused pid is never signalled.
-    pub struct Unmarked {
+    /// A descendant of a marked process that does not have the marker itself. Identified by a descriptor, so that a reused pid is never signalled.
+    pub struct UnmarkedDescendant {
         process: OwnedFd,
         number: i32,
-        began: u64,
+        started: u64,
     }
 
-    impl Unmarked {
-        fn runs(&self) -> bool {
-            stat(self.number).is_some_and(|now| now.began == self.began && !now.is_over)
+    impl UnmarkedDescendant {
+        fn is_running(&self) -> bool {
+            stat(self.number).is_some_and(|now| now.started == self.started && !now.is_over)
         }
     }
 
@@ -79,19 +79,19 @@ mod proc {
         /// Whether it is a zombie.
         is_over: bool,
         parent: i32,
-        /// The start, in ticks since boot.
-        began: u64,
+        /// The start time, in ticks since boot.
+        started: u64,
     }
 
     fn stat(number: i32) -> Option<Stat> {
         let read = std::fs::read(format!("/proc/{number}/stat")).ok()?;
         let read = String::from_utf8_lossy(&read);
-        // The process chooses the text before the last bracket, which may contain anything.
+        // The process chooses the text before the last bracket, which may contain any character.
         let mut fields = read.rsplit_once(')')?.1.split_whitespace();
         let is_over = matches!(fields.next()?, "Z" | "X" | "x");
         let parent = fields.next()?.parse().ok()?;
-        let began = fields.nth(17)?.parse().ok()?;
-        Some(Stat { is_over, parent, began })
+        let started = fields.nth(17)?.parse().ok()?;
+        Some(Stat { is_over, parent, started })
     }
 
     fn numbers() -> impl Iterator<Item = i32> {
@@ -99,23 +99,24 @@ mod proc {
         processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
     }
 
-    fn bears(number: i32, word: &str) -> bool {
-        let wanted = format!("{MARK}={word}");
+    fn has_marker(number: i32, marker: &str) -> bool {
+        let wanted = format!("{MARKER_VARIABLE}={marker}");
         std::fs::read(format!("/proc/{number}/environ"))
             .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(wanted.as_bytes())))
     }
 
-    /// Returns the current descendants of the process `server`, or of processes whose mark begins with `word`, that have no such mark and
-    /// may be signalled by us.
-    pub fn unmarked(server: Option<u32>, word: &str) -> Vec<Unmarked> {
+    /// Returns descendants without the marker: of the process `server`, or of processes whose marker begins with `marker`. Omits processes that
+    /// this process may not signal.
+    pub fn unmarked(server: Option<u32>, marker: &str) -> Vec<UnmarkedDescendant> {
         let server = server.and_then(|number| i32::try_from(number).ok());
         let all: BTreeMap<i32, Stat> = numbers().filter_map(|number| Some((number, stat(number)?))).collect();
-        let roots: BTreeSet<i32> = all.keys().copied().filter(|number| server == Some(*number) || bears(*number, word)).collect();
+        let roots: BTreeSet<i32> =
+            all.keys().copied().filter(|number| server == Some(*number) || has_marker(*number, marker)).collect();
         let mut family = roots.clone();
         loop {
             let more = all.iter().filter(|(number, one)| {
                 // A parent that is younger than its child is another process with a reused pid.
-                let is_child = all.get(&one.parent).is_some_and(|parent| parent.began <= one.began);
+                let is_child = all.get(&one.parent).is_some_and(|parent| parent.started <= one.started);
                 is_child && family.contains(&one.parent) && !family.contains(*number)
             });
             let more: Vec<i32> = more.map(|(number, _)| *number).collect();
@@ -125,23 +126,23 @@ mod proc {
             family.extend(more);
         }
         let hold = |number: i32| {
-            let (pid, began) = (Pid::from_raw(number)?, all.get(&number)?.began);
+            let (pid, started) = (Pid::from_raw(number)?, all.get(&number)?.started);
             let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
             // Checked again after the descriptor is open, because the pid may have been reused before.
-            let found = Unmarked { process, number, began };
-            (found.runs() && test_kill_process(pid).is_ok()).then_some(found)
+            let found = UnmarkedDescendant { process, number, started };
+            (found.is_running() && test_kill_process(pid).is_ok()).then_some(found)
         };
         family.difference(&roots).copied().filter_map(hold).collect()
     }
 
-    /// Returns the processes whose mark begins with `word`, and those of `unmarked` that still run.
-    pub fn left(word: &str, unmarked: &[Unmarked]) -> Vec<OwnedFd> {
+    /// Returns the processes whose marker begins with `marker`, and those of `unmarked` that still run.
+    pub fn find_remaining(marker: &str, unmarked: &[UnmarkedDescendant]) -> Vec<OwnedFd> {
         let marked = numbers().filter_map(|number| {
             let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
             // Read after the descriptor is open, because the pid may have been reused before.
-            bears(number, word).then_some(process)
+            has_marker(number, marker).then_some(process)
         });
-        let others = unmarked.iter().filter(|one| one.runs()).filter_map(|one| one.process.try_clone().ok());
+        let others = unmarked.iter().filter(|one| one.is_running()).filter_map(|one| one.process.try_clone().ok());
         marked.chain(others).collect()
     }
 
@@ -154,84 +155,84 @@ mod proc {
 
 #[cfg(not(target_os = "linux"))]
 mod proc {
-    pub struct Unmarked;
+    pub struct UnmarkedDescendant;
 
-    pub fn unmarked(_server: Option<u32>, _word: &str) -> Vec<Unmarked> {
+    pub fn unmarked(_server: Option<u32>, _word: &str) -> Vec<UnmarkedDescendant> {
         Vec::new()
     }
 
-    pub fn left(_word: &str, _unmarked: &[Unmarked]) -> Vec<()> {
+    pub fn find_remaining(_word: &str, _unmarked: &[UnmarkedDescendant]) -> Vec<()> {
         Vec::new()
     }
 
     pub fn signal(_processes: &[()], _signal: rustix::process::Signal) {}
 }
 
-/// Ends all processes whose mark begins with `word`, and those of `unmarked`, and returns how many there were.
-pub async fn end(word: &str, unmarked: &[Unmarked]) -> usize {
-    let first = left(word, unmarked);
+/// Ends all processes whose marker begins with `marker`, and those of `unmarked`, and returns their number.
+pub async fn end(marker: &str, unmarked: &[UnmarkedDescendant]) -> usize {
+    let first = find_remaining(marker, unmarked);
     if first.is_empty() {
         return 0;
     }
     signal(&first, Signal::TERM);
     let empty = async {
-        while !left(word, unmarked).is_empty() {
-            tokio::time::sleep(LOOK).await;
+        while !find_remaining(marker, unmarked).is_empty() {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     if tokio::time::timeout(GRACE_TERM, empty).await.is_err() {
-        for _ in 0..ROUNDS {
-            let still = left(word, unmarked);
+        for _ in 0..MAX_ROUNDS {
+            let still = find_remaining(marker, unmarked);
             if still.is_empty() {
                 break;
             }
             signal(&still, Signal::KILL);
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     first.len()
 }
 
-/// Runs the guard: waits for the end of its standard input, and then ends what the server process has left. It may block the thread,
-/// because its process does nothing else.
-pub async fn guard(word: &str, engine: Option<&Path>, handed: Option<&Path>) {
+/// Runs the guard: waits for the end of its standard input, and then ends the orphans of the server process. It may block the thread,
+/// because its process has no other work.
+pub async fn guard(marker: &str, engine: Option<&Path>, input_files_dir: Option<&Path>) {
     // Empty groups of processes that were killed together with their guards. Groups with processes may be in use.
-    for empty in cgroup::below(|name| name.starts_with(BEGINNING) && name.ends_with('.')) {
+    for empty in cgroup::find_children(|name| name.starts_with(MARKER_PREFIX) && name.ends_with('.')) {
         empty.remove();
     }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     // Searched before any process ends and leaves children without a parent.
-    let unmarked = unmarked(None, word);
-    let groups = cgroup::below(|name| name.starts_with(word));
-    // Most servers exit when their input ends, and an orderly shutdown has left none.
-    let is_over = left(word, &unmarked).is_empty() && groups.iter().all(Cgroup::is_empty);
+    let unmarked = unmarked(None, marker);
+    let groups = cgroup::find_children(|name| name.starts_with(marker));
+    // Most servers exit when their input ends, and an orderly shutdown leaves none.
+    let is_over = find_remaining(marker, &unmarked).is_empty() && groups.iter().all(Cgroup::is_empty);
     tokio::time::sleep(if is_over { Duration::ZERO } else { GRACE }).await;
-    end(word, &unmarked).await;
+    end(marker, &unmarked).await;
     for group in groups {
         group.end().await;
     }
-    // The next start tries again what fails here.
+    // The next start repeats a failed removal.
     if let Some(engine) = engine {
-        let _ = container::remove_all(engine, None, &[word]).await;
+        let _ = container::remove_all(engine, None, &[marker]).await;
     }
-    if let Some(handed) = handed {
-        let _ = container::sweep(handed);
+    if let Some(input_files_dir) = input_files_dir {
+        let _ = container::remove_stale_files(input_files_dir);
     }
 }
 
 /// Starts guards: processes that survive this one, and end its orphaned processes and containers.
-pub struct Guard {
+pub struct GuardProcess {
     /// This program; `None` without a guard.
     program: Option<PathBuf>,
-    word: String,
+    marker: String,
     /// The guard for processes, and the one for processes and containers.
     running: Mutex<[Option<Child>; 2]>,
 }
 
-impl Guard {
-    /// Starts nothing yet. `word` is the beginning of all marks.
-    pub fn new(program: Option<PathBuf>, word: String) -> Self {
-        Self { program, word, running: Mutex::default() }
+impl GuardProcess {
+    /// Starts no guard yet. `marker` is the prefix of all markers.
+    pub fn new(program: Option<PathBuf>, marker: String) -> Self {
+        Self { program, marker, running: Mutex::default() }
     }
 
     /// Starts the guard for processes, unless it runs.
@@ -240,9 +241,9 @@ impl Guard {
     }
 
     /// Starts the guard for processes and containers of `engine`, unless it runs.
-    pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>, handed: Option<&Path>) {
+    pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>, input_files_dir: Option<&Path>) {
         self.start(1, |command| {
-            command.arg(engine).args(handed).envs(container::plain(variables));
+            command.arg(engine).args(input_files_dir).envs(container::plain(variables));
         });
     }
 
@@ -254,17 +255,19 @@ impl Guard {
             return;
         }
         let mut command = Command::new(program);
-        command.args([GUARD_COMMAND, &self.word]).env_clear().process_group(0);
+        command.args([GUARD_COMMAND, &self.marker]).env_clear().process_group(0);
         also(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
             Ok(child) => *running = Some(child),
-            Err(error) => tracing::warn!(%error, "there is no guard: MCP servers may outlive this program if it is killed"),
+            Err(error) => {
+                tracing::warn!(%error, "the guard process could not be started: MCP servers may outlive this program if it is killed");
+            }
         }
     }
 
     /// Ends the guards, after all servers have ended.
-    pub async fn dismiss(&self) {
+    pub async fn stop_guards(&self) {
         let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
         for mut child in running.into_iter().flatten() {
             drop(child.stdin.take());

@@ -1,4 +1,4 @@
-//! The calls of one server: each waits for a slot and for a live connection that still offers the frozen tool, and is then sent.
+//! The calls of one server: each waits for a slot and for a connection that still offers the frozen tool, and is then sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,36 +10,36 @@ use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::Server;
-use crate::domain::run::handle::Handle;
-use crate::tools::mcp::calls::answers::{self, cancelled};
+use crate::domain::run::call_handle::Handle;
+use crate::tools::mcp::calls::call_result::{self, cancelled};
 use crate::tools::mcp::calls::content;
 use crate::tools::mcp::calls::reply::{Limits, Reply, Task};
 use crate::tools::mcp::calls::tasks;
-use crate::tools::mcp::servers::live::{Known, Live, REFRESH_PATIENCE};
-use crate::tools::mcp::servers::{McpAnswer, McpCall};
+use crate::tools::mcp::registry::{McpAnswer, McpCall};
+use crate::tools::mcp::server::connected_server::{ConnectedServer, REFRESH_PATIENCE, ToolListFreshness};
 use crate::tools::{Progress, ProgressSender, Report};
 
-/// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
+/// Progress extends the time limit of a call, up to this factor unless the entry of the server sets another limit.
 const HARD_LIMIT_FACTOR: u32 = 10;
 
 impl Server {
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
-        let _work = Arc::clone(&self.work);
+        let _use = Arc::clone(&self.uses);
         let timeout = self.config.timeout.unwrap_or(call.timeout);
         if let Some(id) = call.handle.and_then(Handle::task) {
             let task = Task { id: id.to_owned(), pause: Duration::ZERO };
-            let reply = self.take_up(task, timeout, &call).await;
+            let reply = self.resume_task(task, timeout, &call).await;
             return self.answer(reply, &call);
         }
         let Value::Object(arguments) = &call.arguments else {
             return McpAnswer::failed("the arguments are not an object".to_owned());
         };
         let mut until = Instant::now() + timeout;
-        let slot = match self.turn(timeout, &call).await {
+        let slot = match self.wait_for_slot(timeout, &call).await {
             Ok(slot) => slot,
             Err(unsent) => return unsent,
         };
-        if self.config.asks() {
+        if self.config.may_ask() {
             tokio::select! {
                 biased;
                 () = call.permit.token.cancelled() => return cancelled(),
@@ -48,7 +48,7 @@ impl Server {
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
-            // The connection had died unnoticed. A request that never arrived is safe to send again for every tool, once.
+            // The connection was lost unnoticed. A request that never arrived may be sent once more, for every tool.
             Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
@@ -59,7 +59,7 @@ impl Server {
         }
     }
 
-    /// Sends a call if the server is ready before `until`. An error is the answer to a call that was not sent.
+    /// Sends a call if the server is ready before `until`. An error is the result of a call that was not sent.
     async fn send(
         self: &Arc<Self>,
         arguments: &JsonObject,
@@ -77,62 +77,62 @@ impl Server {
             Ok(Err(reason)) => return Err(McpAnswer::failed(reason)),
             Err(_) => return Err(self.not_ready(timeout)),
         };
-        let _sent = Arc::clone(&self.sent);
+        let _request = Arc::clone(&self.requests);
         let params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
         let round = call.handle.and_then(Handle::round);
-        self.pauses.end(call.id);
+        self.paused_calls.end(call.id);
         let limits = self.limits(timeout);
         let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.permit).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
                 let live = Arc::clone(&live);
-                self.common.tasks.spawn(async move { live.connection.check_pulse().await });
+                self.common.tasks.spawn(async move { live.connection.ping_after_timeout().await });
             }
             Reply::Task(task) => {
                 tasks::store(&task, &call.progress).await;
                 reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
             }
-            Reply::Paused => self.pauses.begin(call.id, Instant::now()),
+            Reply::Paused => self.paused_calls.begin(call.id, Instant::now()),
             Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
-            live.outputs.look_at(call.tool, result);
+            live.outputs.check(call.tool, result);
         }
         Ok(reply)
     }
 
-    /// Continues to follow a task that another process, or this one earlier, had to leave.
-    async fn take_up(self: &Arc<Self>, task: Task, timeout: Duration, call: &McpCall<'_>) -> Reply {
+    /// Continues to follow a task that another process, or an earlier attempt of this one, had started.
+    async fn resume_task(self: &Arc<Self>, task: Task, timeout: Duration, call: &McpCall<'_>) -> Reply {
         if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
-            return Reply::Gone("it is elsewhere since this run began".to_owned());
+            return Reply::Gone("its server has another destination since this run began".to_owned());
         }
-        let _sent = Arc::clone(&self.sent);
+        let _request = Arc::clone(&self.requests);
         let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, &call.permit.token).await;
         if let Reply::Result(result) = &mut reply
-            && let Ok(live) = self.live().await
+            && let Ok(live) = self.connected().await
         {
-            live.outputs.look_at(call.tool, result);
+            live.outputs.check(call.tool, result);
         }
         reply
     }
 
-    /// Redacts the secrets of the entry: the answer is stored, shown and sent to a model.
+    /// Redacts the secrets of the entry, because the result is stored, shown and sent to a model.
     fn answer(&self, mut reply: Reply, call: &McpCall<'_>) -> McpAnswer {
         if let Reply::Result(result) = &mut reply {
             content::decode_texts(result);
-            self.config.masks.hide_in(result);
+            self.config.redactor.redact_value(result);
         }
-        answers::of(&self.identity.name, reply, call.may_repeat)
+        call_result::of(&self.identity.name, reply, call.may_repeat)
     }
 
     fn limits(&self, timeout: Duration) -> Limits {
-        Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
+        Limits { silence: timeout, total: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
-    /// Waits for a slot. An error is the answer to a call that was not sent.
-    async fn turn(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
-        // A user may be thinking about the call before, which ends within its own limits.
-        let limit = if self.config.asks() { Duration::MAX } else { timeout };
+    /// Waits for a slot. An error is the result of a call that was not sent.
+    async fn wait_for_slot(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
+        // A user may be answering a question of the previous call, which has its own limits.
+        let limit = if self.config.may_ask() { Duration::MAX } else { timeout };
         tokio::select! {
             biased;
             () = call.permit.token.cancelled() => Err(cancelled()),
@@ -147,20 +147,20 @@ impl Server {
         McpAnswer::failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.identity.name))
     }
 
-    /// Returns a live connection that still offers the tool, with the frozen definition if there is one.
-    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<Live>, String> {
+    /// Returns an open connection that still offers the tool, with the frozen definition if there is one.
+    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<ConnectedServer>, String> {
         let tool = call.tool;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.identity.name);
-        let live = self.live().await.map_err(unreachable)?;
+        let live = self.connected().await.map_err(unreachable)?;
         match self.refresh(&live).await {
-            // The tool may mean something else by now.
-            Known::Outdated if !call.may_repeat => {
+            // The tool may have another meaning by now.
+            ToolListFreshness::Outdated if !call.may_repeat => {
                 return Err(format!(
-                    "the tools of the server {} are changing, and its new list did not come within {REFRESH_PATIENCE:?}; nothing was sent",
+                    "the tools of the server {} are changing, and its new list did not arrive within {REFRESH_PATIENCE:?}; nothing was sent",
                     self.identity.name
                 ));
             }
-            Known::Outdated | Known::Current => {}
+            ToolListFreshness::Outdated | ToolListFreshness::Current => {}
         }
         let Some(current) = live.tool(tool).await else {
             return Err(format!("the server {} does not offer the tool {tool} any more", self.identity.name));
@@ -169,7 +169,10 @@ impl Server {
             return Err(format!("the tool {tool} has changed since this run began and is not called"));
         }
         if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
-            return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.identity.name));
+            return Err(format!(
+                "the server {} has another destination since this run began; nothing was sent",
+                self.identity.name
+            ));
         }
         Ok(live)
     }
@@ -180,7 +183,7 @@ impl Server {
         let slot = match self.slots.try_acquire() {
             Ok(slot) => slot,
             Err(_) => {
-                let message = Some(format!("waits: {} works on {} other calls", self.identity.name, self.config.concurrency));
+                let message = Some(format!("waits: {} is executing {} other calls", self.identity.name, self.config.concurrency));
                 let _ = progress.try_send(Report::Progress(Progress { progress: 0.0, total: None, message }));
                 self.slots.acquire().await?
             }
@@ -189,21 +192,23 @@ impl Server {
         Ok(slot)
     }
 
-    /// Replaces a connection on which a call was abandoned, before the next call of a server that may ask questions.
+    /// Replaces a connection with an abandoned call, before the next call of a server that may ask questions.
     ///
-    /// A question does not name its call, so after an abandoned call it cannot be attributed and would be declined. A connection with
-    /// other requests under way is kept. Two connections of one server may disturb each other, so the old one closes first.
+    /// A question does not name its call, so after an abandoned call it cannot be attributed and would be declined. A connection with other
+    /// requests under way is kept. Two connections of one server may disturb each other, so the old one closes first.
     async fn renew(&self) {
         // In the stateless revision a question is the answer to its call.
         if self.stateless.load(Ordering::SeqCst) {
             return;
         }
-        let leaves = Arc::clone(&self.leaves).lock_owned().await;
-        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard.has_strays());
+        let leaves = Arc::clone(&self.closing_lock).lock_owned().await;
+        let left = self.detach_connection(|live| {
+            Arc::strong_count(&self.requests) > 1 || !live.connection.subscriptions.has_abandoned_calls()
+        });
         let Some((live, token)) = left else { return };
         tracing::debug!(
             mcp.server = self.identity.name,
-            "MCP server {} is connected to anew: a call was given up",
+            "MCP server {} is reconnected after an abandoned call",
             self.identity.name
         );
         let closed = self.common.tasks.spawn(async move {

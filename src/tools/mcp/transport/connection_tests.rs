@@ -1,5 +1,5 @@
-//! Tests of a connection with an in-memory server that adds two numbers. The client is real, but its streams belong to no process,
-//! and time is virtual. `tests/it/mcp` covers other behaviour of processes.
+//! Tests of a connection with an in-memory server that adds two numbers. The client is real, but its streams belong to no process, and time
+//! is virtual. `tests/it/mcp` covers other behaviour of processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::tools::mcp::calls::reply::{Limits, Reply};
-use crate::tools::mcp::config::masks::Masks;
+use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::transport::connection::Connection;
-use crate::tools::mcp::transport::handler::{Allowed, Handler};
+use crate::tools::mcp::transport::handler::{AllowedRequests, Handler};
 use crate::tools::mcp::transport::stdio::StdioTransport;
 
-const LIMITS: Limits = Limits { silence: Duration::from_secs(5), whole: Duration::from_secs(10) };
-/// In virtual time, which stands still while any task has work.
+const LIMITS: Limits = Limits { silence: Duration::from_secs(5), total: Duration::from_secs(10) };
+/// In virtual time, which does not advance while any task has work.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECRET: &str = "token-canary";
 
@@ -92,21 +92,21 @@ fn answer(message: &Value) -> Option<Value> {
     Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-/// A connection to it. `exit` says that it is gone though its streams may be open.
+/// Returns a connection to the server. `exit` reports that its process has exited, though its streams may be open.
 async fn connected(exit: &CancellationToken) -> (Connection, Adder) {
-    // Less than any message takes: all of them come in pieces.
+    // Smaller than any message, so that each arrives in pieces.
     let (ours, theirs) = tokio::io::duplex(64);
     let ((hears, heard), mut serving) = (mpsc::unbounded_channel(), JoinSet::new());
     serving.spawn(serve(theirs, hears));
-    let mut masks = Masks::default();
-    masks.add("API_TOKEN", SECRET);
-    let allowed = Allowed { elicits: false, samples: None, roots: Arc::default() };
-    let handler = Handler { server: "adder".to_owned(), allowed, masks, heard: Arc::default() };
+    let mut redactor = SecretRedactor::default();
+    redactor.add("API_TOKEN", SECRET);
+    let allowed = AllowedRequests { elicits: false, samples: None, roots: Arc::default() };
+    let handler = Handler { server: "adder".to_owned(), allowed, redactor, subscriptions: Arc::default() };
     let (output, input) = tokio::io::split(ours);
-    let transport = StdioTransport::new(output, input, &handler.server, &handler.masks);
+    let transport = StdioTransport::new(output, input, &handler.server, &handler.redactor);
     let (ending, tasks) = (transport.ending.clone(), TaskTracker::new());
-    let service = transport.greet(handler, ClientLifecycleMode::Initialize, exit.clone(), &tasks).await.unwrap();
-    let Ok(connection) = Connection::greeted(service, None, ending, &tasks).await else { panic!("its version is known") };
+    let service = transport.initialize(handler, ClientLifecycleMode::Initialize, exit.clone(), &tasks).await.unwrap();
+    let Ok(connection) = Connection::check_initialized(service, None, ending, &tasks).await else { panic!("its version is known") };
     (connection, Adder { heard, serving })
 }
 
@@ -153,11 +153,11 @@ async fn an_error_is_a_result_or_a_refusal_and_ends_its_call_alone() {
     assert_eq!(sum(&connection, json!(2), json!(3)).await, "5");
 }
 
-/// M-03, M-05. The server is told which call that is, and what it answers to that is not taken for an answer to the next one.
+/// M-03, M-05. The server learns which call was cancelled, and its late answer is not used for the next call.
 #[rstest]
 #[case::cancelled(Some("cancelled"), "the run was cancelled")]
-#[case::silent(Some("silent for 5s"), "the time limit is over")]
-#[case::left_alone(None, "nobody waits for the answer any more")]
+#[case::silent(Some("silent for 5s"), "the time limit was reached")]
+#[case::left_alone(None, "the caller no longer waits for the answer")]
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_is_taken_back(#[case] outcome: Option<&str>, #[case] reason: &str) {
     let (connection, mut adder) = connected(&CancellationToken::new()).await;

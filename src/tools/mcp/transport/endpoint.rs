@@ -1,6 +1,6 @@
-//! A server as a connection to it needs it, and why a connection could not be opened.
+//! The properties of a server that its connection needs, and the errors of opening one.
 //!
-//! Owns plain values only. Must not know how a connection is made.
+//! Owns plain values only. Must not know how a connection is opened.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use rmcp::service::ClientInitializeError;
 use tokio_util::task::TaskTracker;
 
 use crate::tools::mcp::ServerConfig;
-use crate::tools::mcp::config::masks::Masks;
+use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::errors::chain;
 use crate::tools::mcp::oauth::Login;
-use crate::tools::mcp::process::LastWords;
-use crate::tools::mcp::servers::common::Common;
+use crate::tools::mcp::process::ExitReport;
+use crate::tools::mcp::server::context::ServerContext;
 
 /// Why a server cannot be used.
 #[derive(Debug, Clone)]
-pub struct Fault {
+pub struct ServerError {
     pub reason: String,
     /// The last output of its process, for operators only.
     pub stderr: Option<String>,
 }
 
-impl From<String> for Fault {
+impl From<String> for ServerError {
     fn from(reason: String) -> Self {
         Self { reason, stderr: None }
     }
 }
 
-impl Fault {
+impl ServerError {
     /// Adds the last output of the server's process to a reason.
-    pub fn after(reason: String, words: LastWords) -> Self {
-        Self { reason: reason + &words.exit, stderr: words.stderr }
+    pub fn after(reason: String, exit_report: ExitReport) -> Self {
+        Self { reason: reason + &exit_report.exit, stderr: exit_report.stderr }
     }
 }
 
@@ -41,22 +41,22 @@ impl Fault {
 pub struct Endpoint<'a> {
     pub name: &'a str,
     pub config: &'a ServerConfig,
-    pub common: &'a Common,
-    /// Whether the last greeting was the one of the stateless revision.
+    pub common: &'a ServerContext,
+    /// Whether the last successful handshake was that of the stateless revision.
     pub stateless: &'a AtomicBool,
-    /// Whether the last HTTP transport was SSE, the one of the first revision.
+    /// Whether the last HTTP transport was SSE, that of the first revision.
     pub is_old: &'a AtomicBool,
-    /// The working directory of a program whose entry names none.
+    /// The working directory of a program whose entry has none.
     pub home: Option<&'a Path>,
     pub login: Option<&'a Arc<Login>>,
     /// Holds a token for each process until the process and its descendants have ended.
-    pub remains: &'a TaskTracker,
+    pub open_resources: &'a TaskTracker,
 }
 
 pub enum OpenError {
-    /// The server answered the greeting with an error.
-    NotUnderstood(Fault),
-    Other(Fault),
+    /// The server answered the handshake with an error.
+    NotUnderstood(ServerError),
+    Other(ServerError),
 }
 
 impl From<String> for OpenError {
@@ -66,16 +66,16 @@ impl From<String> for OpenError {
 }
 
 impl OpenError {
-    pub fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
+    pub fn new(error: ClientInitializeError, redactor: &SecretRedactor, exit_report: ExitReport) -> Self {
         match error {
             ClientInitializeError::JsonRpcError(error) => {
-                let reason = format!("the server refused the greeting: {}", masks.error_text(&error.message));
-                Self::NotUnderstood(Fault::after(reason, words))
+                let reason = format!("the server refused the handshake: {}", redactor.error_text(&error.message));
+                Self::NotUnderstood(ServerError::after(reason, exit_report))
             }
             ClientInitializeError::TransportError { error, .. } => {
-                Self::Other(Fault::after(masks.error_text(&chain(error.error.as_ref())), words))
+                Self::Other(ServerError::after(redactor.error_text(&chain(error.error.as_ref())), exit_report))
             }
-            error => Self::Other(Fault::after(masks.error_text(&chain(&error)), words)),
+            error => Self::Other(ServerError::after(redactor.error_text(&chain(&error)), exit_report)),
         }
     }
 }

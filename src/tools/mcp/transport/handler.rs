@@ -1,5 +1,4 @@
-//! Handles messages of a server that are no answers: progress, changed tools and, if its entry allows them, elicitation, sampling and
-//! roots.
+//! Handles messages of a server other than answers: progress, changed tools and, if its entry allows them, elicitation, sampling and roots.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,54 +14,54 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::run::input::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
+use crate::domain::run::question::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
 use crate::domain::tool::form;
+use crate::tools::invisible_chars::{hidden_in, visible};
 use crate::tools::mcp::ServerConfig;
 use crate::tools::mcp::calls::sampling::{self, SamplingRules};
-use crate::tools::mcp::config::masks::Masks;
-use crate::tools::mcp::servers::catalogue;
-use crate::tools::visible::{hidden_in, visible};
-use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
+use crate::tools::mcp::config::redaction::SecretRedactor;
+use crate::tools::mcp::server::tool_definitions;
+use crate::tools::{ElicitationRequest, Progress, Report, SamplingAnswer, SamplingCall, SamplingRequest};
 
-/// How many reports of one call may wait; more are dropped.
+/// The most waiting reports of one call; more are dropped.
 const REPORTS: usize = 16;
-/// The most questions of one call: users who are asked more often confirm everything.
+/// The most questions of one call: users who are asked more often confirm every question.
 pub const MAX_QUESTIONS: usize = 5;
 /// The longest question, in characters.
 const MAX_TEXT: usize = 4_000;
 /// The longest URL, in bytes.
 const MAX_URL: usize = 2_000;
 
-/// The calls of one connection that may get messages of the server.
+/// The calls of one connection that may receive messages of the server.
 #[derive(Default)]
-pub struct Heard {
+pub struct CallSubscriptions {
     calls: Mutex<HashMap<ProgressToken, Listener>>,
     tools_changed: AtomicBool,
     /// Whether a call was abandoned without an answer. The server may still work on it, and ask questions.
-    has_strays: AtomicBool,
+    has_abandoned_calls: AtomicBool,
 }
 
 #[derive(Clone)]
 struct Listener {
     reports: mpsc::Sender<Progress>,
-    questions: mpsc::Sender<Wanted>,
+    questions: mpsc::Sender<ServerRequest>,
 }
 
-/// A question in the middle of a call, to the user or to a model.
+/// A question during a call, to the user or to a model.
 #[derive(Debug)]
-pub enum Wanted {
-    Asks(Box<Asks>),
-    Samples(Box<Samples>),
+pub enum ServerRequest {
+    Asks(Box<ElicitationRequest>),
+    Samples(Box<SamplingCall>),
 }
 
-impl Heard {
+impl CallSubscriptions {
     /// Subscribes to messages for the call with this token, until the receiver is dropped.
     pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
         let (reports, receiver) = mpsc::channel(REPORTS);
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let listener = Listener { reports, questions };
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
-        Reports { heard: self.clone(), token, receiver, asked, is_answered: false }
+        Reports { subscriptions: self.clone(), token, receiver, asked, is_answered: false }
     }
 
     pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
@@ -73,9 +72,9 @@ impl Heard {
         }
     }
 
-    /// Whether a question may belong to an abandoned call.
-    pub fn has_strays(&self) -> bool {
-        self.has_strays.load(Ordering::SeqCst)
+    /// Returns whether a question may belong to an abandoned call.
+    pub fn has_abandoned_calls(&self) -> bool {
+        self.has_abandoned_calls.load(Ordering::SeqCst)
     }
 
     /// Returns the only call under way. A question does not name its call: with two calls, or after an abandoned one, it could reach the
@@ -83,25 +82,25 @@ impl Heard {
     fn only_call(&self) -> Option<Listener> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut calls = calls.values();
-        calls.next().filter(|_| calls.next().is_none() && !self.has_strays()).cloned()
+        calls.next().filter(|_| calls.next().is_none() && !self.has_abandoned_calls()).cloned()
     }
 
-    fn is_asked(&self, wanted: Wanted) -> bool {
+    fn is_asked(&self, wanted: ServerRequest) -> bool {
         self.only_call().is_some_and(|listener| listener.questions.try_send(wanted).is_ok())
     }
 
-    async fn sample(&self, request: SamplingRequest) -> Result<Sampled, String> {
+    async fn sample(&self, request: SamplingRequest) -> Result<SamplingAnswer, String> {
         let (answer, answered) = oneshot::channel();
-        if !self.is_asked(Wanted::Samples(Box::new(Samples { request, answer }))) {
-            return Err("it is not clear which call this is for: one at a time may ask for a model's words".to_owned());
+        if !self.is_asked(ServerRequest::Samples(Box::new(SamplingCall { request, answer }))) {
+            return Err("the sampling request matches several calls: only one call at a time may use sampling".to_owned());
         }
-        answered.await.unwrap_or_else(|_| Err("the call is over".to_owned()))
+        answered.await.unwrap_or_else(|_| Err("the call has ended".to_owned()))
     }
 
     async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
         let (answer, answered) = oneshot::channel();
-        if !self.is_asked(Wanted::Asks(Box::new(Asks { text, elicitation, answer }))) {
-            tracing::warn!("a question of an MCP server was declined: it is not clear which call it is about");
+        if !self.is_asked(ServerRequest::Asks(Box::new(ElicitationRequest { text, elicitation, answer }))) {
+            tracing::warn!("MCP elicitation declined: several calls are under way, and the question does not name its call");
             return InputAnswer::new(DECLINE, None);
         }
         answered.await.unwrap_or_else(|_| InputAnswer::new(CANCEL, None))
@@ -113,27 +112,27 @@ impl Heard {
     }
 
     /// Causes a new list of tools at the next use.
-    pub fn tools_are_stale(&self) {
+    pub fn mark_tools_stale(&self) {
         self.tools_changed.store(true, Ordering::SeqCst);
     }
 }
 
 pub struct Reports {
-    heard: Arc<Heard>,
+    subscriptions: Arc<CallSubscriptions>,
     token: ProgressToken,
     receiver: mpsc::Receiver<Progress>,
-    asked: mpsc::Receiver<Wanted>,
+    asked: mpsc::Receiver<ServerRequest>,
     is_answered: bool,
 }
 
 impl Reports {
-    /// Returns the next message. Never resolves while there is none.
+    /// Returns the next message. Never completes without one.
     pub async fn next(&mut self) -> Report {
         tokio::select! {
             biased;
             Some(wanted) = self.asked.recv() => match wanted {
-                Wanted::Asks(asks) => Report::Asks(asks),
-                Wanted::Samples(samples) => Report::Samples(samples),
+                ServerRequest::Asks(asks) => Report::Asks(asks),
+                ServerRequest::Samples(samples) => Report::Samples(samples),
             },
             Some(report) = self.receiver.recv() => Report::Progress(report),
             else => std::future::pending().await,
@@ -147,36 +146,40 @@ impl Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        self.heard.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+        self.subscriptions.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
         if !self.is_answered {
-            self.heard.has_strays.store(true, Ordering::SeqCst);
+            self.subscriptions.has_abandoned_calls.store(true, Ordering::SeqCst);
         }
     }
 }
 
 /// Returns a question for the user, with the server's own secrets redacted; `None` if it must be declined.
-pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
+pub fn checked_question(server: &str, redactor: &SecretRedactor, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
     let (text, requested_schema, url) = match request {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let schema = serde_json::to_value(requested_schema).ok().filter(|schema| form::check(schema).is_ok())?;
-            (message, Some(catalogue::shown_form(schema, masks)?), None)
+            (message, Some(tool_definitions::shown_form(schema, redactor)?), None)
         }
-        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(&url, masks)?)),
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(checked_url(&url, redactor)?)),
         _ => return None,
     };
     let text = visible(&text);
     let fits = !text.trim().is_empty() && text.chars().count() <= MAX_TEXT;
-    fits.then(|| (masks.hide_in_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
+    fits.then(|| (redactor.redact_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
 }
 
-/// Checks a URL for the user's browser: by https or on this machine, and without the server's own secrets. Returns the parsed form,
-/// because a browser may read the original text differently.
-fn visitable(url: &str, masks: &Masks) -> Option<String> {
+/// Checks a URL for the user's browser: by https or on this machine, and without the server's own secrets. Returns the normalised URL,
+/// because a browser may parse the original text differently.
+fn checked_url(url: &str, redactor: &SecretRedactor) -> Option<String> {
     let parsed = reqwest::Url::parse(url).ok().filter(|parsed| parsed.as_str().len() <= MAX_URL && hidden_in(url).is_none())?;
     let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     let is_fine = parsed.scheme() == "https" || (parsed.scheme() == "http" && is_here);
-    (is_fine && parsed.username().is_empty() && parsed.password().is_none() && !masks.are_in(url) && !masks.are_in(parsed.as_str()))
-        .then(|| parsed.to_string())
+    (is_fine
+        && parsed.username().is_empty()
+        && parsed.password().is_none()
+        && !redactor.finds_secret(url)
+        && !redactor.finds_secret(parsed.as_str()))
+    .then(|| parsed.to_string())
 }
 
 pub fn result_of(answer: InputAnswer) -> ElicitResult {
@@ -189,20 +192,20 @@ pub fn result_of(answer: InputAnswer) -> ElicitResult {
 }
 
 #[derive(Clone)]
-pub struct Allowed {
+pub struct AllowedRequests {
     pub elicits: bool,
     pub samples: Option<SamplingRules>,
     /// The roots as URIs. Without any, the capability is not declared.
     pub roots: Arc<[String]>,
 }
 
-impl Allowed {
+impl AllowedRequests {
     pub fn of(config: &ServerConfig) -> Self {
         Self { elicits: config.elicitation, samples: config.sampling, roots: Arc::clone(&config.roots) }
     }
 
     /// Returns the folders; `None` if there are none.
-    #[expect(deprecated, reason = "servers go on asking for them")]
+    #[expect(deprecated, reason = "servers still use them")]
     pub fn list_roots(&self) -> Option<rmcp::model::ListRootsResult> {
         let roots = self.roots.iter().map(rmcp::model::Root::new).collect();
         (!self.roots.is_empty()).then(|| rmcp::model::ListRootsResult::new(roots))
@@ -212,13 +215,13 @@ impl Allowed {
 #[derive(Clone)]
 pub struct Handler {
     pub server: String,
-    pub allowed: Allowed,
-    pub masks: Masks,
-    pub heard: Arc<Heard>,
+    pub allowed: AllowedRequests,
+    pub redactor: SecretRedactor,
+    pub subscriptions: Arc<CallSubscriptions>,
 }
 
 impl ClientHandler for Handler {
-    // `Attentive` handles progress and changed tools: the library calls this handler in separate tasks, perhaps after a later answer.
+    // `ControlledTransport` handles progress and changed tools: the library calls this handler in separate tasks, perhaps after a later answer.
 
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
@@ -239,23 +242,23 @@ impl ClientHandler for Handler {
         request: ElicitRequestParams,
         _context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let readable = readable(&self.server, &self.masks, request).filter(|_| self.allowed.elicits);
-        let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
-        Ok(result_of(self.heard.ask(text, elicitation).await))
+        let checked_question = checked_question(&self.server, &self.redactor, request).filter(|_| self.allowed.elicits);
+        let Some((text, elicitation)) = checked_question else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
+        Ok(result_of(self.subscriptions.ask(text, elicitation).await))
     }
 
-    #[expect(deprecated, reason = "servers go on asking for it")]
+    #[expect(deprecated, reason = "servers still use it")]
     async fn create_message(
         &self,
         params: rmcp::model::CreateMessageRequestParams,
         _context: RequestContext<RoleClient>,
     ) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
         let rules = self.allowed.samples.ok_or_else(ErrorData::method_not_found::<CreateMessageRequestMethod>)?;
-        let wanted = sampling::wanted(&self.masks, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
-        sampling::answered(self.heard.sample(wanted).await)
+        let wanted = sampling::wanted(&self.redactor, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
+        sampling::answered(self.subscriptions.sample(wanted).await)
     }
 
-    #[expect(deprecated, reason = "servers of before may ask, and get an answer")]
+    #[expect(deprecated, reason = "older servers may ask, and get an answer")]
     async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
         self.allowed.list_roots().ok_or_else(ErrorData::method_not_found::<ListRootsRequestMethod>)
     }
@@ -267,9 +270,9 @@ mod tests {
     use serde_json::{Value, json};
 
     fn asked(params: Value) -> Option<(String, Elicitation)> {
-        let mut masks = Masks::default();
-        masks.add("API_TOKEN", "token-canary");
-        readable("s", &masks, serde_json::from_value(params).unwrap())
+        let mut redactor = SecretRedactor::default();
+        redactor.add("API_TOKEN", "token-canary");
+        checked_question("s", &redactor, serde_json::from_value(params).unwrap())
     }
 
     fn form(field: Value) -> Option<(String, Elicitation)> {
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_to_a_url_with_a_secret_in_it() {
+    fn elicitation_url_with_a_secret_is_refused() {
         let url = |url: &str| {
             let (_, page) = asked(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
             page.url
@@ -315,7 +318,7 @@ mod tests {
         ] {
             assert_eq!(url(secret), None, "{secret}");
         }
-        // As it was read, and not as a browser would read it in its own way.
+        // The normalised URL, and not a browser's interpretation.
         assert_eq!(url("https:\\\\H\\a b").as_deref(), Some("https://h/a%20b"));
     }
 }

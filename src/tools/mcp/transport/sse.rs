@@ -1,7 +1,7 @@
 //! The SSE transport of the protocol's first revision: an event stream from the server, and a POST for each message to it.
 //!
-//! The library has dropped it, but many servers have no other. The first event names the endpoint for messages. It must have the
-//! origin of the stream, or else a server could redirect our credentials.
+//! The library has dropped it, but many servers have no other. The first event contains the endpoint for messages. It must have the origin
+//! of the stream, or else a server could redirect our credentials.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -18,10 +18,11 @@ use rmcp::transport::common::client_side_sse::BoxedSseResponse;
 use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpClient as _, StreamableHttpError};
 
 use crate::tools::mcp::errors::chain;
-use crate::tools::mcp::oauth::Authorized;
-use crate::tools::mcp::transport::stdio::{Ending, Noise};
+use crate::tools::mcp::oauth::AuthorizedClient;
+use crate::tools::mcp::transport::ending::Ending;
+use crate::tools::mcp::transport::flood_limits::UnparsedOutput;
 
-/// How long a server may take to name its endpoint.
+/// How long a server may take to send its endpoint.
 const ENDPOINT_LIMIT: Duration = Duration::from_secs(15);
 /// How long it may take to accept a message, which it processes later.
 const POST_LIMIT: Duration = Duration::from_secs(30);
@@ -31,21 +32,21 @@ const MAX_EVENT: usize = 16 * 1024 * 1024;
 type Failure = StreamableHttpError<reqwest::Error>;
 
 pub struct SseTransport {
-    client: Authorized,
+    client: AuthorizedClient,
     headers: HashMap<HeaderName, HeaderValue>,
     messages: Url,
     events: Option<BoxedSseResponse>,
-    noise: Noise,
+    noise: UnparsedOutput,
     pub ending: Ending,
 }
 
 impl SseTransport {
     /// Opens the stream at `url`, and waits for the endpoint.
     pub async fn open(
-        client: Authorized,
+        client: AuthorizedClient,
         url: &Url,
         headers: HashMap<HeaderName, HeaderValue>,
-        noise: Noise,
+        noise: UnparsedOutput,
     ) -> Result<Self, Failure> {
         let uri: Arc<str> = url.as_str().into();
         let opened = async {
@@ -58,18 +59,18 @@ impl SseTransport {
                     return Ok((messages, events));
                 }
             }
-            Err(unexpected("the event stream ended before it named an endpoint".to_owned()))
+            Err(unexpected("the event stream ended before the event with the endpoint".to_owned()))
         };
-        let late = |_| Err(unexpected(format!("the event stream named no endpoint within {ENDPOINT_LIMIT:?}")));
+        let late = |_| Err(unexpected(format!("the event stream sent no endpoint within {ENDPOINT_LIMIT:?}")));
         let (messages, events) = tokio::time::timeout(ENDPOINT_LIMIT, opened).await.unwrap_or_else(late)?;
         Ok(Self { client, headers, messages, events: Some(events), noise, ending: Ending::default() })
     }
 }
 
 fn endpoint(stream: &Url, named: &str) -> Result<Url, String> {
-    let messages = stream.join(named.trim()).map_err(|_| "the endpoint that the event stream names is no URL".to_owned())?;
+    let messages = stream.join(named.trim()).map_err(|_| "the endpoint in the event stream is not a URL".to_owned())?;
     if messages.origin() != stream.origin() || !messages.username().is_empty() || messages.password().is_some() {
-        return Err("the event stream names an endpoint of another origin than its own, to which nothing is sent".to_owned());
+        return Err("the endpoint in the event stream has another origin than the stream, so no message is sent to it".to_owned());
     }
     Ok(messages)
 }
@@ -117,7 +118,7 @@ impl Transport<RoleClient> for SseTransport {
             let event = match self.events.as_mut()?.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => {
-                    self.ending.end(format!("its event stream broke off: {}", chain(&error)));
+                    self.ending.end(format!("its event stream was cut off: {}", chain(&error)));
                     return None;
                 }
                 None => {

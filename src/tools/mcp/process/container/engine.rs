@@ -1,4 +1,4 @@
-//! The container engine: finds its program before the first container, and asks it about images.
+//! The container engine: finds its program before the first container, and queries its images.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,15 +15,15 @@ use tokio::sync::Mutex;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
-/// The engines of `auto`, in this order.
+/// The engines that `auto` tries, in this order.
 const KNOWN: [&str; 2] = ["docker", "podman"];
 /// How long an engine may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take to pull an image. The start limit of the server usually ends the pull before.
 const FETCH_LIMIT: Duration = Duration::from_secs(3_600);
 /// Options of `podman run`, unknown to Docker: no volumes of the image, and no further writable mounts (`/run`, `/var/tmp`).
-pub const NOTHING_ELSE: [&str; 2] = ["--image-volume=ignore", "--read-only-tmpfs=false"];
-/// The environment of an engine. Variables of an entry never reach it, because these choose the machine and the code that it uses.
+pub const NO_EXTRA_VOLUMES: [&str; 2] = ["--image-volume=ignore", "--read-only-tmpfs=false"];
+/// The environment of an engine. Variables of an entry never reach it, because they could select another machine or program.
 const VARIABLES: [&str; 14] = [
     "PATH",
     "HOME",
@@ -52,15 +52,15 @@ pub struct Engine {
 /// How an engine treats the volumes that an image declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageVolumes {
-    /// It ignores them with [`NOTHING_ELSE`].
-    Left,
-    /// It makes each as a writable volume, unless another mount covers it.
-    Made,
+    /// The engine ignores them with [`NO_EXTRA_VOLUMES`].
+    Ignored,
+    /// The engine creates each as a writable volume, unless another mount covers it.
+    Created,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Runs the inspected image, even if its name means another one by then.
+    /// Runs the inspected image, even if its name refers to another one by then.
     pub id: String,
     pub volumes: Vec<String>,
 }
@@ -70,22 +70,22 @@ impl Engine {
         Self { wanted: wanted.to_owned(), environment, found: Mutex::new(None), volumes: Mutex::new(None) }
     }
 
-    /// Returns the program, or says why there is none and what to do.
+    /// Returns the program, or why there is none and how to fix it.
     pub async fn find(&self) -> Result<PathBuf, String> {
         let mut found = self.found.lock().await;
         if let Some(engine) = &*found {
             return Ok(engine.clone());
         }
         let candidates = match self.wanted.as_str() {
-            "none" => return Err("servers in containers are turned off (mcp.containers.engine)".to_owned()),
+            "none" => return Err("containers are disabled (mcp.containers.engine)".to_owned()),
             "auto" => KNOWN.to_vec(),
             one => vec![one],
         };
         let mut reasons = Vec::new();
         for candidate in candidates {
-            match self.tried(candidate).await {
+            match self.probe(candidate).await {
                 Ok(engine) => {
-                    tracing::info!(engine = %engine.display(), "containers are run by this program");
+                    tracing::info!(engine = %engine.display(), "found the container engine");
                     *found = Some(engine.clone());
                     return Ok(engine);
                 }
@@ -104,49 +104,50 @@ impl Engine {
         seen.collect()
     }
 
-    async fn tried(&self, candidate: &str) -> Result<PathBuf, String> {
+    async fn probe(&self, candidate: &str) -> Result<PathBuf, String> {
         let program = self.in_path(candidate).ok_or("not found in PATH")?;
         // The program may exist although its daemon does not run.
-        asked(&program, Some(&self.variables()), &["ps", "--quiet"], PATIENCE).await?;
+        run_command(&program, Some(&self.variables()), &["ps", "--quiet"], ANSWER_LIMIT).await?;
         Ok(program)
     }
 
-    /// Asks `program` once how it treats volumes of images. Its name does not tell: podman may be called `docker`, and either may be
-    /// wrapped by a script. Without an answer, nothing may be run.
+    /// Asks `program` once how it treats volumes of images. Its name is no evidence: podman may be called `docker`, and a script may wrap
+    /// either. Without an answer, no container may run.
     pub async fn volumes(&self, program: &Path) -> Result<ImageVolumes, String> {
         let mut known = self.volumes.lock().await;
         if let Some(known) = *known {
             return Ok(known);
         }
-        let help = asked(program, Some(&self.variables()), &["run", "--help"], PATIENCE).await;
-        let help = help.map_err(|reason| format!("the container engine does not say what `run` can be told: {reason}"))?;
-        let mut names = NOTHING_ELSE.iter().filter_map(|option| option.split('=').next());
-        let volumes = if names.all(|name| help.contains(name)) { ImageVolumes::Left } else { ImageVolumes::Made };
+        let help = run_command(program, Some(&self.variables()), &["run", "--help"], ANSWER_LIMIT).await;
+        let help = help.map_err(|reason| format!("the container engine does not list the options of `run`: {reason}"))?;
+        let mut names = NO_EXTRA_VOLUMES.iter().filter_map(|option| option.split('=').next());
+        let volumes = if names.all(|name| help.contains(name)) { ImageVolumes::Ignored } else { ImageVolumes::Created };
         *known = Some(volumes);
         Ok(volumes)
     }
 
-    /// Returns the image with this name, and pulls it if it is missing. The log has the engine's own errors, which are for operators only.
+    /// Returns the image with this name, and pulls it if it is missing. The log contains the engine's errors, which are for operators only.
     pub async fn image(&self, program: &Path, name: &str) -> Result<Image, String> {
         let variables = self.variables();
         let failed = |reason: String| {
-            tracing::warn!(image = name, error = reason, "an image cannot be had from the container engine");
-            format!("the image {name} cannot be had; the log of the server says why")
+            tracing::warn!(image = name, error = reason, "the container engine could not provide an image");
+            format!("the image {name} is not available; the log of the server has the reason")
         };
         let inspect = ["image", "inspect", name];
-        let said = match asked(program, Some(&variables), &inspect, PATIENCE).await {
-            Ok(said) => said,
-            // A local image is never pulled again: its name may mean another image in the registry by now.
+        let output = match run_command(program, Some(&variables), &inspect, ANSWER_LIMIT).await {
+            Ok(output) => output,
+            // A local image is never pulled again: in the registry its name may refer to another image by now.
             Err(reason) => {
-                let there = asked(program, Some(&variables), &["images", "--quiet", name], PATIENCE).await.map_err(failed)?;
+                let there =
+                    run_command(program, Some(&variables), &["images", "--quiet", name], ANSWER_LIMIT).await.map_err(failed)?;
                 if !there.is_empty() {
                     return Err(failed(reason));
                 }
-                asked(program, Some(&variables), &["pull", "--quiet", name], FETCH_LIMIT).await.map_err(failed)?;
-                asked(program, Some(&variables), &inspect, PATIENCE).await.map_err(failed)?
+                run_command(program, Some(&variables), &["pull", "--quiet", name], FETCH_LIMIT).await.map_err(failed)?;
+                run_command(program, Some(&variables), &inspect, ANSWER_LIMIT).await.map_err(failed)?
             }
         };
-        inspected(&said).ok_or_else(|| failed("what it says of the image cannot be read".to_owned()))
+        inspected(&output).ok_or_else(|| failed("the output of `image inspect` cannot be parsed".to_owned()))
     }
 
     fn in_path(&self, name: &str) -> Option<PathBuf> {
@@ -160,8 +161,8 @@ impl Engine {
     }
 }
 
-/// Runs a command of an engine with the environment `variables`, or else with that of this process.
-pub async fn asked(
+/// Runs a command of an engine with the environment `variables`, or with that of this process.
+pub async fn run_command(
     engine: &Path,
     variables: Option<&BTreeMap<String, SecretString>>,
     args: &[&str],
@@ -172,17 +173,17 @@ pub async fn asked(
         command.env_clear().envs(plain(variables));
     }
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
-    let said = tokio::time::timeout(limit, command.output()).await.map_err(|_| format!("no answer within {limit:?}"))?;
-    let said = said.map_err(|error| error.to_string())?;
-    if said.status.success() {
-        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+    let output = tokio::time::timeout(limit, command.output()).await.map_err(|_| format!("no answer within {limit:?}"))?;
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let words = redact::error_text(String::from_utf8_lossy(&said.stderr).trim());
+    let words = redact::error_text(String::from_utf8_lossy(&output.stderr).trim());
     Err(text::prefix_chars(&words, 300).to_owned())
 }
 
-/// Reads the output of `image inspect`. `None` if its form is unknown, because the volumes would be unknown, too.
-fn inspected(said: &str) -> Option<Image> {
+/// Parses the output of `image inspect`. `None` if its structure is unknown, because the volumes would be unknown, too.
+fn inspected(output: &str) -> Option<Image> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Inspected {
@@ -194,9 +195,9 @@ fn inspected(said: &str) -> Option<Image> {
     struct Config {
         volumes: Option<BTreeMap<String, IgnoredAny>>,
     }
-    let mut found: Vec<Inspected> = serde_json::from_str(said).ok()?;
+    let mut found: Vec<Inspected> = serde_json::from_str(output).ok()?;
     let Inspected { id, config } = found.pop().filter(|_| found.is_empty())?;
-    // The command line must not take it for an option.
+    // The command line must not mistake it for an option.
     if !id.starts_with(|first: char| first.is_ascii_alphanumeric()) {
         return None;
     }
@@ -204,7 +205,7 @@ fn inspected(said: &str) -> Option<Image> {
     Some(Image { id, volumes: volumes.into_keys().collect() })
 }
 
-/// Returns the variables in the form for `Command::envs`.
+/// Returns the variables as `Command::envs` expects them.
 pub fn plain(variables: &BTreeMap<String, SecretString>) -> impl Iterator<Item = (&String, &str)> {
     variables.iter().map(|(name, value)| (name, value.expose_secret()))
 }
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(engine("auto", folder.path()).find().await, Ok(podman));
         let error = engine("docker", folder.path()).find().await.unwrap_err();
         assert!(error.contains("docker: Cannot connect to the daemon") && error.contains("mcp.containers.engine"), "{error}");
-        assert!(engine("none", folder.path()).find().await.unwrap_err().contains("turned off"));
+        assert!(engine("none", folder.path()).find().await.unwrap_err().contains("disabled"));
         let error = engine("/nonexistent/engine", folder.path()).find().await.unwrap_err();
         assert!(error.contains("/nonexistent/engine: not found"), "{error}");
     }
@@ -245,7 +246,7 @@ mod tests {
         let image = |volumes: &[&str]| {
             Some(Image { id: "sha256:0f".to_owned(), volumes: volumes.iter().copied().map(str::to_owned).collect() })
         };
-        for (said, expected) in [
+        for (output, expected) in [
             (r#"[{"Id":"sha256:0f","Config":{"Volumes":{"/data":{},"/b":{}},"Cmd":[]}}]"#, image(&["/b", "/data"])),
             (r#"[{"Id":"sha256:0f","Config":{"Volumes":null}}]"#, image(&[])),
             (r#"[{"Id":"sha256:0f","Config":{}}]"#, image(&[])),
@@ -256,16 +257,16 @@ mod tests {
             ("[]", None),
             ("", None),
         ] {
-            assert_eq!(inspected(said), expected, "{said}");
+            assert_eq!(inspected(output), expected, "{output}");
         }
     }
 
     #[tokio::test]
-    async fn what_an_engine_makes_of_volumes_is_asked_and_not_guessed() {
+    async fn container_engine_is_asked_about_volumes() {
         let folder = tempfile::tempdir().unwrap();
         for (script, expected) in [
-            ("echo '  --image-volume string'; echo '  --read-only-tmpfs'", Ok(ImageVolumes::Left)),
-            ("echo '  --volume list'", Ok(ImageVolumes::Made)),
+            ("echo '  --image-volume string'; echo '  --read-only-tmpfs'", Ok(ImageVolumes::Ignored)),
+            ("echo '  --volume list'", Ok(ImageVolumes::Created)),
             ("echo 'no such daemon' >&2; exit 1", Err(())),
         ] {
             let docker = program(folder.path(), "docker", script);

@@ -1,4 +1,4 @@
-//! The command line that runs one container, and the one that removes it.
+//! Builds the command line that runs one container, and removes containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
 
-use super::engine::{ImageVolumes, NOTHING_ELSE, asked};
-use super::{Container, ContainerOptions, Containers, Mount, handed};
+use super::engine::{ImageVolumes, NO_EXTRA_VOLUMES, run_command};
+use super::{Container, ContainerOptions, Containers, Mount, variable_files};
 
-/// How long one command may take that removes or lists containers.
+/// How long one command that removes or lists containers may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// How long the removal may take with all retries.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
-/// The pauses before retries. The engine may be restarting, or removing the container itself.
+/// The waits before retries. The engine may be restarting, or removing the container itself.
 const REMOVAL_PAUSES: [Duration; 5] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10)];
 /// The writable folder of a container.
@@ -27,86 +27,86 @@ pub struct Launch {
     pub engine: String,
     pub args: Vec<String>,
     pub env: BTreeMap<String, SecretString>,
-    pub removal: Removal,
-    /// The variables of the container, in a file because a command line is public. The engine has read it before the first output of
-    /// the container.
+    pub removal: ContainerCleanup,
+    /// The variables of the container, in a file because a command line is public. The engine has read it before the first output of the
+    /// container.
     _variables: Option<NamedTempFile>,
 }
 
 #[derive(Clone)]
-pub struct Removal {
+pub struct ContainerCleanup {
     engine: PathBuf,
     env: BTreeMap<String, SecretString>,
     name: String,
 }
 
 impl Launch {
-    /// Prepares the start of `container` under the name `name`, with `command` and `args` instead of those of the image, or after them.
+    /// Prepares the start of `container` with the name `name`. `command` and `args` replace those of the image, or follow them.
     pub async fn prepare(
         container: &Container,
         (command, args): (Option<&str>, &[String]),
         variables: &BTreeMap<String, SecretString>,
         name: &str,
-        Containers { engine, options, handed, .. }: &Containers,
+        Containers { engine, options, input_files_dir, .. }: &Containers,
     ) -> Result<Self, String> {
         let image = image(container, command, options)?;
-        let file = (!variables.is_empty()).then(|| written(variables, handed.as_deref())).transpose()?;
-        let mut line = bounds(container, options)?;
+        let file = (!variables.is_empty()).then(|| written(variables, input_files_dir.as_deref())).transpose()?;
+        let mut line = limits(container, options)?;
         line.extend(["--name".to_owned(), name.to_owned()]);
         if let Some(file) = &file {
             line.extend(["--env-file".to_owned(), file.path().display().to_string()]);
         }
         let (program, env) = (engine.find().await?, engine.variables());
         match engine.volumes(&program).await? {
-            ImageVolumes::Left => {
-                line.extend(NOTHING_ELSE.map(str::to_owned));
+            ImageVolumes::Ignored => {
+                line.extend(NO_EXTRA_VOLUMES.map(str::to_owned));
                 line.push(image.to_owned());
             }
-            ImageVolumes::Made => {
+            ImageVolumes::Created => {
                 let image = engine.image(&program, image).await?;
-                line.extend(covered(&image.volumes, container)?);
+                line.extend(cover_volumes(&image.volumes, container)?);
                 line.push(image.id);
             }
         }
         line.extend(command.map(str::to_owned));
         line.extend_from_slice(args);
-        let removal = Removal { engine: program.clone(), env: env.clone(), name: name.to_owned() };
+        let removal = ContainerCleanup { engine: program.clone(), env: env.clone(), name: name.to_owned() };
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
     }
 }
 
-impl Removal {
-    pub async fn carry_out(&self) {
+impl ContainerCleanup {
+    pub async fn remove_container(&self) {
         remove(&self.engine, Some(&self.env), vec![self.name.clone()]).await;
     }
 }
 
-/// Removes all containers whose names begin with one of `words`, and returns how many there were; `None` if the engine does not confirm
-/// that they are gone. `variables` is as for [`asked`].
+/// Removes all containers whose names begin with one of `words`, and returns their number; `None` if the engine does not confirm the
+/// removal. `variables` is as for [`run_command`].
 pub async fn remove_all(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, words: &[&str]) -> Option<usize> {
     let names = listed(engine, variables).await.ok()?;
-    let left: Vec<String> = names.into_iter().filter(|name| words.iter().any(|word| name.starts_with(word))).collect();
+    let left: Vec<String> = names.into_iter().filter(|name| words.iter().any(|marker| name.starts_with(marker))).collect();
     let found = left.len();
     remove(engine, variables, left).await.then_some(found)
 }
 
-/// Removes containers with their volumes, and returns whether the engine confirms that they are gone. Retries for a while, and then logs
-/// those that are left.
+/// Removes containers with their volumes, and returns whether the engine confirms the removal. Retries for a time, and then logs the
+/// containers that remain.
 async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, names: Vec<String>) -> bool {
     let (mut left, mut reason) = (names, "it has not answered".to_owned());
     let tries = async {
         let mut pauses = REMOVAL_PAUSES.into_iter();
         while !left.is_empty() {
-            let said = {
+            let output = {
                 let names = left.iter().map(String::as_str);
                 let line: Vec<&str> = ["rm", "--force", "--volumes"].into_iter().chain(names).collect();
-                asked(engine, variables, &line, ANSWER_LIMIT).await
+                run_command(engine, variables, &line, ANSWER_LIMIT).await
             };
-            match said {
+            match output {
                 Ok(_) => return left.clear(),
                 Err(words) => reason = words,
             }
-            // Some engines also fail for a container that is gone. Only their list tells.
+            // Some engines also fail for a container that no longer exists. Only their list is reliable.
             if let Ok(listed) = listed(engine, variables).await {
                 left.retain(|name| listed.contains(name));
             }
@@ -124,7 +124,7 @@ async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>
 }
 
 async fn listed(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>) -> Result<Vec<String>, String> {
-    let names = asked(engine, variables, &["ps", "--all", "--format", "{{.Names}}"], ANSWER_LIMIT).await?;
+    let names = run_command(engine, variables, &["ps", "--all", "--format", "{{.Names}}"], ANSWER_LIMIT).await?;
     Ok(names.lines().map(str::to_owned).collect())
 }
 
@@ -133,24 +133,23 @@ fn image<'a>(container: &'a Container, command: Option<&str>, options: &'a Conta
         (Some(image), _) => return Ok(image),
         (None, Some("npx")) => &options.npx_image,
         (None, Some("uvx")) => &options.uvx_image,
-        (None, _) => return Err("the entry needs an image: only npx and uvx have one of their own".to_owned()),
+        (None, _) => return Err("the entry needs an image: only npx and uvx have a default image".to_owned()),
     };
     if !container.network {
-        return Err(
-            "npx and uvx fetch what they run: set capstan.container.network, or use an image that has the server in it".to_owned()
-        );
+        return Err("npx and uvx download their packages: set capstan.container.network, or use an image that contains the server"
+            .to_owned());
     }
     Ok(image)
 }
 
 /// Returns the options of `run` with the rights and limits of a container.
-fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<String>, String> {
+fn limits(container: &Container, options: &ContainerOptions) -> Result<Vec<String>, String> {
     if container.network && !options.network {
-        return Err("containers may have no network here; an operator can allow it with mcp.containers.network".to_owned());
+        return Err("containers must not use the network; an operator can allow it with mcp.containers.network".to_owned());
     }
-    let memory = within("memory_mib", container.memory_mib, options.memory_mib)?;
-    let processes = within("processes", container.processes, options.processes)?;
-    let cpus = within("cpus", container.cpus, options.cpus)?;
+    let memory = check_limit("memory_mib", container.memory_mib, options.memory_mib)?;
+    let processes = check_limit("processes", container.processes, options.processes)?;
+    let cpus = check_limit("cpus", container.cpus, options.cpus)?;
     let mut line: Vec<String> = ["run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"].map(str::to_owned).into();
     // The output is read from the engine, whose own log of it would be unbounded.
     line.extend(["--log-driver".to_owned(), "none".to_owned()]);
@@ -169,11 +168,9 @@ fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     Ok(line)
 }
 
-fn within<T: PartialOrd + Copy + std::fmt::Display>(key: &str, asked: Option<T>, most: T) -> Result<T, String> {
+fn check_limit<T: PartialOrd + Copy + std::fmt::Display>(key: &str, asked: Option<T>, most: T) -> Result<T, String> {
     match asked {
-        Some(asked) if asked > most => {
-            Err(format!("capstan.container.{key} asks for {asked}, and mcp.containers.{key} allows {most}"))
-        }
+        Some(asked) if asked > most => Err(format!("capstan.container.{key} is {asked}, but mcp.containers.{key} allows {most}")),
         Some(asked) => Ok(asked),
         None => Ok(most),
     }
@@ -182,18 +179,18 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(key: &str, asked: Option<T>,
 /// Returns a mount option. The resolved path decides, because a link in an allowed folder may lead anywhere.
 fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> {
     let Mount { source, target, writable } = mount;
-    let place = std::fs::canonicalize(source).map_err(|error| format!("{source} cannot be mounted: {error}"))?;
+    let real_path = std::fs::canonicalize(source).map_err(|error| format!("{source} cannot be mounted: {error}"))?;
     let lies_in = |folders: &[PathBuf]| {
-        folders.iter().any(|folder| std::fs::canonicalize(folder).is_ok_and(|folder| place.starts_with(folder)))
+        folders.iter().any(|folder| std::fs::canonicalize(folder).is_ok_and(|folder| real_path.starts_with(folder)))
     };
     let may_write = lies_in(&options.writable_mounts);
     if !may_write && (*writable || !lies_in(&options.mounts)) {
         let setting = if *writable { "mcp.containers.writable_mounts" } else { "mcp.containers.mounts" };
-        return Err(format!("{source} may not be mounted here; an operator can allow it with {setting}"));
+        return Err(format!("{source} must not be mounted; an operator can allow it with {setting}"));
     }
-    // The engine resolves the path again, and another container may have put a link into a writable folder by then.
+    // The engine resolves the path again, and another container may have put a link into a writable folder meanwhile.
     let lies_inside =
-        |folder: &&PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| place != folder && place.starts_with(&folder));
+        |folder: &&PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| real_path != folder && real_path.starts_with(&folder));
     if let Some(folder) = options.writable_mounts.iter().find(lies_inside) {
         return Err(format!(
             "{source} lies inside {}, which containers may write (mcp.containers.writable_mounts): another one could put a link in \
@@ -201,27 +198,27 @@ fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> 
             folder.display()
         ));
     }
-    let place = place
+    let real_path = real_path
         .to_str()
-        .filter(|place| !place.contains([',', '"']))
-        .ok_or_else(|| format!("{source} leads to a path that cannot be mounted"))?;
-    let mut option = format!("type=bind,source={place},target={target}");
+        .filter(|real_path| !real_path.contains([',', '"']))
+        .ok_or_else(|| format!("{source} resolves to a path that cannot be mounted"))?;
+    let mut option = format!("type=bind,source={real_path},target={target}");
     if !writable {
         option.push_str(",readonly");
     }
     Ok(option)
 }
 
-/// Covers the declared volumes of an image by empty read-only file systems, if the engine would make them.
+/// Covers the declared volumes of an image by empty read-only file systems, if the engine would create them.
 ///
-/// A writable volume would be unbounded on the disk of the engine. Docker has no read-only volume without a name, and a volume with a name
-/// would outlive its container.
-fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, String> {
+/// A writable volume would be unbounded on the disk of the engine. Docker has no read-only volume without a name, and a named volume would
+/// outlive its container.
+fn cover_volumes(volumes: &[String], container: &Container) -> Result<Vec<String>, String> {
     let mounted: BTreeSet<String> = container.mounts.iter().filter_map(|mount| cleaned(&mount.target)).collect();
     let mut line = BTreeSet::new();
     for volume in volumes {
         let volume =
-            cleaned(volume).ok_or_else(|| format!("its image declares a volume at {volume:?}, which cannot be kept from it"))?;
+            cleaned(volume).ok_or_else(|| format!("its image declares a volume at {volume:?}, which cannot be made read-only"))?;
         // A mount with the same target replaces the volume.
         if volume != SCRATCH && !mounted.contains(&volume) {
             line.insert(format!("--mount=type=tmpfs,target={volume},ro"));
@@ -244,11 +241,12 @@ fn written(variables: &BTreeMap<String, SecretString>, folder: Option<&Path>) ->
         let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let value = value.expose_secret();
         if !is_name || value.contains(['\n', '\r', '\0']) {
-            return Err(format!("env.{name}: a container takes names of letters, digits and _, and values of one line"));
+            return Err(format!("env.{name}: a container accepts names of letters, digits and _, and values without line breaks"));
         }
         let _ = writeln!(text, "{name}={value}");
     }
-    handed::written(folder, &text).map_err(|error| format!("the variables of the container cannot be handed over: {error}"))
+    variable_files::written(folder, &text)
+        .map_err(|error| format!("the file with the variables of the container could not be written: {error}"))
 }
 
 #[cfg(test)]
@@ -257,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// An engine that writes down what it is asked, before it does what `script` says.
+    /// An engine that records its commands, and then runs `script`.
     fn engine(folder: &Path, script: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt as _;
         let path = folder.join("engine");
@@ -278,7 +276,7 @@ mod tests {
         BTreeMap::from([("PATH".to_owned(), SecretString::from(PATH.to_owned()))])
     }
 
-    /// How `container` is run there.
+    /// The command line of `container`.
     async fn launched(engine: &Path, container: &Container, options: ContainerOptions) -> Result<String, String> {
         let options = ContainerOptions { engine: engine.display().to_string(), ..options };
         let environment = Arc::new(|name: &str| (name == "PATH").then(|| PATH.to_owned()));
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn volumes_that_an_image_declares_are_left_out_where_the_engine_can_do_that() {
+    async fn image_volumes_are_ignored_if_the_engine_can() {
         let folder = tempfile::tempdir().unwrap();
         let script = "[ \"$1\" = run ] && echo '  --image-volume string'; [ \"$1\" = run ] && echo '  --read-only-tmpfs'; exit 0";
         let engine = engine(folder.path(), script);
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn volumes_that_an_image_declares_are_covered_where_there_is_no_other_way() {
+    async fn image_volumes_are_covered_by_tmpfs_otherwise() {
         let (folder, docs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let script = "case \"$1\" in\n\
             pull) touch pulled ;;\n\
@@ -322,7 +320,7 @@ mod tests {
     #[test]
     fn a_volume_that_cannot_be_covered_is_refused() {
         for volume in ["data", "/", "/a/../b", "/a,readonly=false", "/a:/b", ""] {
-            let error = covered(&[volume.to_owned()], &Container::default()).unwrap_err();
+            let error = cover_volumes(&[volume.to_owned()], &Container::default()).unwrap_err();
             assert!(error.contains("declares a volume"), "{volume:?}: {error}");
         }
     }
@@ -337,12 +335,12 @@ mod tests {
             rm) [ -e failed ] && exit 0; touch failed; echo 'removal is already in progress' >&2; exit 1 ;;\n\
             esac";
         let engine = engine(folder.path(), script);
-        let removal = Removal { engine: engine.clone(), env: path(), name: "capstan-1-0.".to_owned() };
-        removal.carry_out().await;
+        let removal = ContainerCleanup { engine: engine.clone(), env: path(), name: "capstan-1-0.".to_owned() };
+        removal.remove_container().await;
         let (rm, ps) = ("rm --force --volumes capstan-1-0.", "ps --all --format {{.Names}}");
         assert_eq!(was_asked(folder.path()), [rm, ps, rm]);
 
-        // The same for all that an earlier process has left, of which only what stays is named again.
+        // The same for all containers that an earlier process has left; a retry only names those that remain.
         for file in ["asked", "failed"] {
             std::fs::remove_file(folder.path().join(file)).unwrap();
         }
@@ -351,16 +349,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_gone_is_not_removed_again() {
+    async fn removed_container_is_not_removed_again() {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(folder.path(), "[ \"$1\" = ps ] && echo capstan-2-0. && exit 0; exit 1");
-        let removal = Removal { engine, env: path(), name: "capstan-1-0.".to_owned() };
-        removal.carry_out().await;
+        let removal = ContainerCleanup { engine, env: path(), name: "capstan-1-0.".to_owned() };
+        removal.remove_container().await;
         assert_eq!(was_asked(folder.path()), ["rm --force --volumes capstan-1-0.", "ps --all --format {{.Names}}"]);
     }
 
     fn line(container: &Container, options: &ContainerOptions) -> Result<String, String> {
-        bounds(container, options).map(|line| line.join(" "))
+        limits(container, options).map(|line| line.join(" "))
     }
 
     #[test]
@@ -383,12 +381,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_settings_do_not_allow_is_refused() {
+    fn container_option_outside_the_settings_is_refused() {
         let options = ContainerOptions::default();
         let network = Container { network: true, ..Container::default() };
         assert!(line(&network, &options).unwrap_err().contains("mcp.containers.network"));
         let greedy = Container { memory_mib: Some(1_024), ..Container::default() };
-        assert!(line(&greedy, &options).unwrap_err().contains("asks for 1024, and mcp.containers.memory_mib allows 512"));
+        assert!(line(&greedy, &options).unwrap_err().contains("is 1024, but mcp.containers.memory_mib allows 512"));
         let modest = Container { memory_mib: Some(64), cpus: Some(0.5), processes: Some(9), ..Container::default() };
         let line = line(&modest, &options).unwrap();
         assert!(line.contains("--memory 64m") && line.contains("--cpus 0.5") && line.contains("--pids-limit 9"), "{line}");
@@ -413,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_container_may_write_is_mounted_as_a_whole_or_not_at_all() {
+    fn shared_writable_folder_is_mounted_whole_or_refused() {
         let (shared, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (inner, link) = (shared.path().join("inner"), other.path().join("link"));
         std::fs::create_dir(&inner).unwrap();

@@ -1,13 +1,13 @@
 //! Servers in containers, run by the command line of Docker or podman.
 //!
-//! Owns the rights of a container: an entry requests them, and the operator's settings allow them. Every container is without
-//! capabilities, writes only to `/tmp` (and `/dev`, if the engine allows it), gets no writable volumes of its image, and has limits on
-//! memory, processors and processes. Must not know the protocol that is spoken through it.
+//! Owns the rights of a container: an entry requests them, and the operator's settings allow them. A container has no capabilities, and
+//! limits on memory, processors and processes. It writes only to `/tmp` (and `/dev`, if the engine allows it), and gets no writable volumes
+//! of its image. Must not know the protocol of the server in it.
 
 mod engine;
-mod handed;
 mod launch;
 mod spec;
+mod variable_files;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,9 +18,9 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 pub use engine::plain;
-pub use handed::sweep;
-pub use launch::{Launch, Removal, remove_all};
+pub use launch::{ContainerCleanup, Launch, remove_all};
 pub use spec::{Container, Mount};
+pub use variable_files::remove_stale_files;
 
 use engine::Engine;
 
@@ -30,12 +30,12 @@ use crate::tools::Environment;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerOptions {
-    /// `auto`, `docker`, `podman`, `none`, or the path of a program that takes the same arguments.
+    /// `auto`, `docker`, `podman`, `none`, or the path of a program that accepts the same arguments.
     pub engine: String,
     pub network: bool,
-    /// Folders of this machine that may be mounted read-only, with everything below them.
+    /// Folders of this machine that may be mounted read-only, with all their content.
     pub mounts: Vec<PathBuf>,
-    /// Folders that may be mounted writable, each as a whole: nothing below them may be mounted alone.
+    /// Folders that may be mounted writable, only as a whole: no folder inside them may be mounted alone.
     pub writable_mounts: Vec<PathBuf>,
     /// The limit and default of memory, in MiB.
     pub memory_mib: u32,
@@ -68,63 +68,63 @@ impl Default for ContainerOptions {
 pub struct Containers {
     engine: Engine,
     options: ContainerOptions,
-    /// The folder of the files with variables; among temporary files if absent.
-    pub handed: Option<PathBuf>,
-    /// The beginning of the names of all containers of this process, which no other process has.
-    word: String,
-    /// The note of this process, open and locked from its first container on.
-    noted: Mutex<Option<File>>,
+    /// The folder of the files with variables of containers; `None` for the temporary folder.
+    pub input_files_dir: Option<PathBuf>,
+    /// The name prefix of all containers of this process, which no other process has.
+    marker: String,
+    /// The record of this process, open and locked from its first container on.
+    record: Mutex<Option<File>>,
 }
 
 impl Containers {
-    pub fn new(options: ContainerOptions, handed: Option<PathBuf>, word: String, environment: Environment) -> Self {
-        Self { engine: Engine::new(&options.engine, environment), options, handed, word, noted: Mutex::default() }
+    pub fn new(options: ContainerOptions, input_files_dir: Option<PathBuf>, marker: String, environment: Environment) -> Self {
+        Self { engine: Engine::new(&options.engine, environment), options, input_files_dir, marker, record: Mutex::default() }
     }
 
     pub async fn engine(&self) -> Option<(PathBuf, BTreeMap<String, SecretString>)> {
         Some((self.engine.find().await.ok()?, self.engine.variables()))
     }
 
-    /// Finds the engine early, and logs if there is none. The first container searches again, because it may be started meanwhile.
+    /// Finds the engine early, and logs if there is none. The first container searches again, because the engine may be started meanwhile.
     pub async fn look_for_engine(&self) {
         if let Err(reason) = self.engine.find().await {
-            tracing::warn!(reason, "MCP servers that run in containers cannot be started");
+            tracing::warn!(reason, "MCP servers in containers cannot be started");
         }
     }
 
-    /// Notes the names of this process's containers before the first one. If it is killed together with its guard, the next process
-    /// finds the containers by this note.
-    pub fn note(&self) {
-        let Some(folder) = &self.handed else { return };
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.is_some() {
+    /// Records the name prefix of this process's containers before the first one. If this process is killed together with its guard, the
+    /// next process finds the containers by this record.
+    pub fn record_containers(&self) {
+        let Some(folder) = &self.input_files_dir else { return };
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.is_some() {
             return;
         }
-        match handed::note(folder, &self.word) {
-            Ok(note) => *noted = Some(note),
+        match variable_files::write_record(folder, &self.marker) {
+            Ok(file) => *record = Some(file),
             Err(error) => {
-                tracing::warn!(%error, "containers cannot be noted: they may stay if this program and its guard are killed together");
+                tracing::warn!(%error, "containers cannot be recorded: they may remain if this program and its guard are killed together");
             }
         }
     }
 
-    /// Removes the containers of processes that have left a note. Without notes it does not search for an engine.
-    pub async fn remove_left(&self) {
-        let Some(folder) = &self.handed else { return };
-        let left = match handed::orphaned_notes(folder) {
+    /// Removes the containers of processes that have left a record. Without records it does not search for an engine.
+    pub async fn remove_orphaned(&self) {
+        let Some(folder) = &self.input_files_dir else { return };
+        let left = match variable_files::orphaned_records(folder) {
             Ok(left) => left,
-            Err(error) => return tracing::warn!(%error, "whether earlier processes have left containers cannot be read"),
+            Err(error) => return tracing::warn!(%error, "the records of earlier processes' containers cannot be read"),
         };
         if left.is_empty() {
             return;
         }
-        // Without an answer of the engine the notes stay for the next process.
+        // Without an answer of the engine the records stay for the next process.
         let Some((engine, variables)) = self.engine().await else { return };
-        let words: Vec<&str> = left.iter().map(|note| note.word.as_str()).collect();
+        let words: Vec<&str> = left.iter().map(|record| record.marker.as_str()).collect();
         let Some(removed) = remove_all(&engine, Some(&variables), &words).await else { return };
         if removed > 0 {
-            tracing::warn!(removed, "removed containers that an earlier process had when it was killed together with its guard");
+            tracing::warn!(removed, "removed orphaned containers of an earlier process that was killed together with its guard");
         }
-        left.into_iter().for_each(handed::OrphanedNote::remove);
+        left.into_iter().for_each(variable_files::OrphanedRecord::remove);
     }
 }

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A container as an entry requests it. Limits are lower than those of the settings.
+/// A container as an entry requests it. Its limits are at most those of the settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Container {
-    /// The image; without one, that of the command.
+    /// The image; `None` for the default image of the command.
     pub image: Option<String>,
     pub memory_mib: Option<u32>,
     pub cpus: Option<f64>,
@@ -15,7 +15,7 @@ pub struct Container {
     pub mounts: Vec<Mount>,
 }
 
-/// A folder or file of this machine in a container.
+/// A folder or file of this machine that is mounted in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
@@ -28,7 +28,7 @@ pub struct Mount {
 }
 
 impl Container {
-    /// Reads `capstan.container`: `true`, or an object.
+    /// Parses `capstan.container`: `true`, or an object.
     pub fn read(value: Option<&Value>, image: Option<String>) -> Result<Self, String> {
         let mut container = Self { image: image.map(checked_image).transpose()?, ..Self::default() };
         let asked = match value {
@@ -51,7 +51,7 @@ impl Container {
                 }
                 unknown => {
                     return Err(format!(
-                        "capstan.container.{unknown} is not known; there are memory_mib, cpus, processes, network and mounts"
+                        "capstan.container.{unknown} is unknown; the known keys are memory_mib, cpus, processes, network and mounts"
                     ));
                 }
             }
@@ -60,7 +60,7 @@ impl Container {
     }
 }
 
-/// Refuses an image that the command line could take for an option.
+/// Refuses an image that the command line could mistake for an option.
 fn checked_image(image: String) -> Result<String, String> {
     let is_name = image.len() <= 255
         && image.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -70,7 +70,7 @@ fn checked_image(image: String) -> Result<String, String> {
 
 fn count(key: &str, value: &Value) -> Result<u32, String> {
     let count = value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
-    count.ok_or_else(|| format!("capstan.container.{key} must be a whole number from 1"))
+    count.ok_or_else(|| format!("capstan.container.{key} must be an integer from 1"))
 }
 
 fn mount(value: &Value) -> Result<Mount, String> {
@@ -105,8 +105,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"privileged": true}), "capstan.container.privileged is not known")]
-    #[case(json!({"args": ["--privileged"]}), "capstan.container.args is not known")]
+    #[case(json!({"privileged": true}), "capstan.container.privileged is unknown")]
+    #[case(json!({"args": ["--privileged"]}), "capstan.container.args is unknown")]
     #[case(json!({"memory_mib": 0}), "memory_mib")]
     #[case(json!({"cpus": "1"}), "cpus")]
     #[case(json!({"mounts": [{"source": "/a,readonly=false", "target": "/b"}]}), "without commas")]

@@ -1,0 +1,19 @@
+//! Model profiles: what a model does not take, by the configuration and by refusals of its provider.
+//!
+//! Owns the limitations of models, how they change requests, and how long learned ones are kept. `errors/refusals.rs` recognises
+//! refusals. Must not know any dialect.
+
+mod fields;
+mod learn_limitation;
+mod learned_limitations;
+mod limitation;
+mod model_profile;
+mod parts;
+mod tools;
+
+pub(in crate::provider) use self::learn_limitation::{Attempt, Change, limitation_from_refusal};
+pub(in crate::provider) use self::learned_limitations::LearnedLimitations;
+pub use self::learned_limitations::{LimitationMemory, LimitationStore};
+pub(in crate::provider) use self::limitation::Limitation;
+pub(in crate::provider) use self::model_profile::{BodyForm, ModelProfile};
+pub(in crate::provider) use self::parts::may_be_refused;

@@ -1,0 +1,214 @@
+//! Starts a server at its first use, and restarts it after a crash or a lost connection.
+//!
+//! Owns the attempts to start. `restart_policy.rs` decides when an attempt is due. Must not know calls.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Phase, Server};
+use crate::tools::mcp::ServerTransport;
+use crate::tools::mcp::process::shown_stderr;
+use crate::tools::mcp::process::slots::ProcessPermit;
+use crate::tools::mcp::server::connected_server::ConnectedServer;
+use crate::tools::mcp::server::context::lock;
+use crate::tools::mcp::server::restart_policy::RestartPolicy;
+use crate::tools::mcp::transport::connection::Connection;
+use crate::tools::mcp::transport::endpoint::{Endpoint, ServerError};
+
+/// The part of the start limit for which a starting server holds a start permit: 10 s of the 60 s by default. A slower start usually waits
+/// for something outside of this machine.
+const PERMIT_SHARE: u32 = 6;
+
+impl Server {
+    /// Resets the failure count, so that the next use connects at once.
+    pub fn reset_restart_policy(&self) {
+        *lock(&self.restarts) = RestartPolicy::default();
+        self.change_phase(|phase| {
+            let is_away = matches!(phase, Phase::Failed { .. } | Phase::Idle(_));
+            if is_away {
+                *phase = Phase::Unknown;
+            }
+            is_away
+        });
+    }
+
+    /// Reconnects after a loss or a failed start, when its backoff has ended.
+    pub fn reconnect_if_due(self: &Arc<Self>) {
+        let now = Instant::now();
+        let is_due = match &*self.phase.borrow() {
+            Phase::Up(live) => !live.connection.is_alive() && lock(&self.restarts).is_due(now),
+            Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.restarts).reconnects_automatically(),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Idle(_) | Phase::Closed => false,
+        };
+        if is_due {
+            self.start_connecting();
+        }
+    }
+
+    /// Begins to connect, unless it is connected or its backoff has not ended.
+    pub(super) fn start_connecting(self: &Arc<Self>) {
+        let (mut lost, mut start) = (None, None);
+        let now = Instant::now();
+        // A remote server may end sessions at any time, so only the ends of processes count as losses.
+        let counts = !matches!(self.config.transport, ServerTransport::Http { .. });
+        self.change_phase(|phase| {
+            let (next, starts) = match phase {
+                Phase::Unknown | Phase::Idle(_) => (Phase::Starting { since: now }, true),
+                Phase::Up(live) if !live.connection.is_alive() => {
+                    let next = match lock(&self.restarts).record_loss(now, counts) {
+                        Some(until) => {
+                            let reason = RestartPolicy::TOO_MANY.to_owned();
+                            let fault = ServerError { reason, stderr: live.connection.stderr_tail() };
+                            let name = &self.identity.name;
+                            tracing::warn!(mcp.server = name, "MCP server {name} is crash-looping");
+                            (Phase::Failed { fault, retry_at: until }, false)
+                        }
+                        None => (Phase::Starting { since: now }, true),
+                    };
+                    lost = Some((live.clone(), self.open_resources.token()));
+                    next
+                }
+                Phase::Failed { retry_at, .. } if now >= *retry_at => (Phase::Starting { since: now }, true),
+                Phase::Failed { .. } | Phase::Up(_) | Phase::Starting { .. } | Phase::Closed => return false,
+            };
+            *phase = next;
+            // The tokens are created while the phase is locked, so that `close` waits for the task below.
+            start = starts.then(|| self.open_resources.token());
+            true
+        });
+        if start.is_some() || lost.is_some() {
+            let server = self.clone();
+            self.common.tasks.spawn(async move {
+                let close_lost = async {
+                    if let Some((live, _token)) = lost {
+                        server.close_when_idle(&live.connection).await;
+                    }
+                };
+                let start = async {
+                    if let Some(_token) = start {
+                        Arc::clone(&server).start().await;
+                    }
+                };
+                tokio::join!(start, close_lost);
+            });
+        }
+    }
+
+    async fn start(self: Arc<Self>) {
+        let mut attempt = Attempt(Some(Arc::clone(&self)));
+        let opened = async {
+            drop(self.closing_lock.lock().await);
+            self.open_in_turn().await
+        };
+        let result = tokio::select! {
+            // Checked first: a start that waited for a slot until the server was closed must not begin.
+            biased;
+            () = self.closing.cancelled() => return,
+            () = self.common.closing.cancelled() => return,
+            opened = opened => opened,
+        };
+        let name = &self.identity.name;
+        let next = match result {
+            Ok(live) => {
+                lock(&self.restarts).started();
+                tracing::info!(mcp.server = name, "MCP server {name} is connected");
+                Phase::Up(Arc::new(live))
+            }
+            Err(fault) => {
+                let ServerError { reason, stderr } = &fault;
+                let stderr = stderr.as_deref().map(shown_stderr);
+                tracing::warn!(mcp.server = name, error = reason, stderr, "MCP server {name} cannot be used");
+                self.failed_to_start(fault)
+            }
+        };
+        // Disarmed before the phase changes: a server can crash at once, and the next attempt may already be starting.
+        attempt.0 = None;
+        let mut late = None;
+        self.change_phase(|phase| {
+            let is_open = !matches!(phase, Phase::Closed);
+            if is_open {
+                *phase = next;
+            } else {
+                late = Some(next);
+            }
+            is_open
+        });
+        if let Some(Phase::Up(live)) = late {
+            live.connection.close().await;
+        }
+    }
+
+    /// Returns the phase after a failed attempt. The backoff grows each time.
+    fn failed_to_start(&self, fault: ServerError) -> Phase {
+        Phase::Failed { fault, retry_at: Instant::now() + lock(&self.restarts).failed() }
+    }
+
+    /// Connects when it gets a start permit. The start limit begins then, so that waiting for other servers does not count.
+    async fn open_in_turn(self: &Arc<Self>) -> Result<ConnectedServer, ServerError> {
+        // Starting a remote server costs this machine no resources, so it needs no permit.
+        let (permit, turn) = match &self.config.transport {
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                let permit = self.common.processes.acquire(Arc::<Self>::clone(self)).await?;
+                self.common.guard.watch();
+                if matches!(self.config.transport, ServerTransport::Container { .. })
+                    && let Some((engine, variables)) = self.common.containers.engine().await
+                {
+                    self.common.guard.watch_containers(&engine, &variables, self.common.containers.input_files_dir.as_deref());
+                    self.common.containers.record_containers();
+                }
+                let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
+                (Some(permit), Some(turn))
+            }
+            ServerTransport::Http { .. } => (None, None),
+        };
+        let limit = self.common.start_limit;
+        let mut opening = pin!(tokio::time::timeout(limit, self.open(permit)));
+        let opened = tokio::select! {
+            biased;
+            opened = &mut opening => opened,
+            () = tokio::time::sleep(limit / PERMIT_SHARE) => {
+                drop(turn);
+                opening.await
+            }
+        };
+        let late = || format!("the server did not start within {limit:?}: mcp.start_timeout_ms sets the limit");
+        opened.unwrap_or_else(|_| Err(late().into()))
+    }
+
+    async fn open(self: &Arc<Self>, permit: Option<ProcessPermit>) -> Result<ConnectedServer, ServerError> {
+        if let Some(login) = &self.login {
+            login.drop_cached_token().await;
+        }
+        let connection = Connection::open(Endpoint {
+            name: &self.identity.name,
+            config: &self.config,
+            common: &self.common,
+            stateless: &self.stateless,
+            is_old: &self.is_old,
+            home: self.home.as_deref(),
+            login: self.login.as_ref(),
+            open_resources: &self.open_resources,
+        });
+        let connection = connection.await?;
+        ConnectedServer::open(connection, self.labels(), &self.config, permit).await
+    }
+}
+
+/// An attempt to start a server. If it ends without a result, by a panic, it counts as failed, so that no caller waits for ever.
+struct Attempt(Option<Arc<Server>>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let Some(server) = &self.0 else { return };
+        server.change_phase(|phase| {
+            let is_open = matches!(phase, Phase::Starting { .. });
+            if is_open {
+                let fault = ServerError::from("starting it failed because of an error in this program".to_owned());
+                *phase = server.failed_to_start(fault);
+            }
+            is_open
+        });
+    }
+}
