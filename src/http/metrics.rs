@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 
-/// Counts an answered request. For a stream the time is that until it began.
+/// Counts an answered request. For a stream, measures the time until it began.
 pub(crate) fn request(method: &Method, route: &str, status: u16, took: Duration) {
     let labels = [("method", known(method).to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
     ::metrics::counter!("capstan_http_requests_total", &labels).increment(1);
@@ -31,16 +31,16 @@ fn known(method: &Method) -> &str {
 pub(crate) struct OpenStream(&'static str);
 
 impl OpenStream {
-    /// `wire` is `sse`, `ndjson` or `websocket`.
-    pub(crate) fn new(wire: &'static str) -> Self {
-        ::metrics::gauge!("capstan_open_streams", "wire" => wire).increment(1.0);
-        Self(wire)
+    /// `transport` is `sse`, `ndjson` or `websocket`.
+    pub(crate) fn new(transport: &'static str) -> Self {
+        ::metrics::gauge!("capstan_open_streams", "transport" => transport).increment(1.0);
+        Self(transport)
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        ::metrics::gauge!("capstan_open_streams", "wire" => self.0).decrement(1.0);
+        ::metrics::gauge!("capstan_open_streams", "transport" => self.0).decrement(1.0);
     }
 }
 

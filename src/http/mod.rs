@@ -1,11 +1,17 @@
 //! The native HTTP API: routes, extractors, problem details, event streams, WebSocket, and the document that describes them.
 //!
-//! Owns what is particular to HTTP and nothing else: each handler takes a request apart, calls one use case of
-//! [`crate::service`] and puts the answer together. Must not know the store or the loop.
+//! Owns everything that is specific to HTTP and nothing else: each handler parses the request, calls one use case of
+//! [`crate::service`] and builds the response. Must not know the store or the engine.
 
+mod ag_ui;
+mod ai_sdk;
+mod clients;
+mod mcp_server;
 mod metrics;
+mod openai;
 mod openapi;
 mod options;
+mod protocols;
 mod router;
 mod routes;
 mod streams;
@@ -18,6 +24,6 @@ pub use openapi::{openapi, openapi_json};
 
 pub use options::{Auth, HttpLimits, HttpOptions};
 
-pub use wire::request::OneTooMany;
+pub use wire::request::ExcessConnection;
 
 pub use router::{router, system_router};

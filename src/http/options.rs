@@ -1,18 +1,21 @@
 //! Settings of the HTTP layer, and the state of its handlers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::access::principal::Principal;
+use crate::domain::problem::ProblemBody;
 use crate::service::{Service, UserCounts};
 
 /// How callers are authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// Not at all: each caller is this principal. Only for a server that listens on loopback and has no key.
+    /// No authentication: each caller is this principal. Only for a server that listens on loopback and has no key.
     Open(Principal),
     Keys,
 }
@@ -24,12 +27,14 @@ pub struct HttpLimits {
     /// The interval of pings of an event stream.
     pub sse_ping: Duration,
     pub ws_ping: Duration,
-    /// How long a WebSocket may be silent, pongs included.
+    /// Time limit without any message from a WebSocket's client, pongs included.
     pub ws_silence: Duration,
-    /// How long the first frame with a key may take.
+    /// Time limit for the first frame with a key.
     pub ws_auth_timeout: Duration,
     pub ws_max_subscriptions: usize,
     pub ws_max_per_principal: usize,
+    /// The time after which a chat completion is cancelled whose client has disconnected.
+    pub completion_grace: Duration,
 }
 
 impl Default for HttpLimits {
@@ -43,6 +48,7 @@ impl Default for HttpLimits {
             ws_auth_timeout: Duration::from_secs(10),
             ws_max_subscriptions: 64,
             ws_max_per_principal: 1_000,
+            completion_grace: Duration::from_secs(10),
         }
     }
 }
@@ -52,36 +58,53 @@ pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct HttpOptions {
     pub auth: Auth,
-    /// Cancelled when the server drains. Streams then tell their clients when to reconnect, and `/readyz` fails.
+    /// Cancelled when the server ends. Streams then tell their clients to reconnect later.
     pub shutdown: CancellationToken,
+    /// Cancelled when no new requests are wanted, although they are still answered. `/readyz` then fails.
+    pub unready: CancellationToken,
     /// Owns the tasks of WebSockets, so that the application can wait for them.
     pub connections: TaskTracker,
     pub metrics: RenderMetrics,
-    /// The hosts that requests may be for, without ports; `None` for any. Set it when listening on loopback, where a web page
-    /// can make a browser send requests under a name of its own (DNS rebinding).
+    /// The hosts that requests may name, without ports; `None` for any. Needed when listening on loopback: a web page can make a
+    /// browser send requests with the page's own host name (DNS rebinding).
     pub allowed_hosts: Option<Vec<String>>,
-    /// Origins of web pages that may call from another origin, as browsers send them in `Origin`.
+    /// Web origins whose pages may call the API from another origin, as browsers send them in `Origin`.
     pub cors_origins: Vec<String>,
-    /// Where browsers find the server, if that is not what they name as its host.
+    /// The URL of the server for browsers, if it differs from the host that they send.
     pub public_url: Option<String>,
     pub page: bool,
+    /// The folder with the built chat page, instead of the embedded page.
+    pub page_dir: Option<PathBuf>,
     pub limits: HttpLimits,
 }
 
 impl HttpOptions {
-    /// Returns options without metrics, restrictions of hosts, other origins, and the page.
+    /// Returns options without metrics, without the chat page, and without restrictions of hosts and origins.
     pub fn new(auth: Auth) -> Self {
+        let shutdown = CancellationToken::new();
         Self {
             auth,
-            shutdown: CancellationToken::new(),
+            unready: shutdown.child_token(),
+            shutdown,
             connections: TaskTracker::new(),
             metrics: Arc::new(String::new),
             allowed_hosts: None,
             cors_origins: Vec::new(),
             public_url: None,
             page: false,
+            page_dir: None,
             limits: HttpLimits::default(),
         }
+    }
+
+    /// Returns the path under which browsers find the server, without a slash at its end; empty if that is the root of its host.
+    pub(crate) fn path_prefix(&self) -> &str {
+        let after_host = self
+            .public_url
+            .as_deref()
+            .and_then(|url| url.split_once("://"))
+            .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
+        after_host.unwrap_or_default().trim_end_matches('/')
     }
 
     pub fn loopback_hosts() -> Vec<String> {
@@ -89,11 +112,31 @@ impl HttpOptions {
     }
 }
 
+/// Renders an error in the form of a protocol: further headers, and the body with its content type among them.
+pub(crate) type ErrorForm = fn(&ProblemBody) -> (HeaderMap, String);
+
+/// A protocol other than the native one.
+pub(crate) struct Protocol {
+    /// The first segment of its paths, such as `/v1`.
+    pub prefix: &'static str,
+    pub error: ErrorForm,
+}
+
 /// The state of every handler.
 #[derive(Clone)]
 pub(crate) struct App {
     pub service: Arc<Service>,
     pub options: Arc<HttpOptions>,
+    pub protocols: &'static [Protocol],
     /// The open WebSockets of each principal.
     pub sockets: Arc<UserCounts>,
+}
+
+impl App {
+    /// Returns the form of errors under a path, if it belongs to a protocol other than the native one.
+    pub fn error_form(&self, path: &str) -> Option<ErrorForm> {
+        let owns =
+            |protocol: &&Protocol| path.strip_prefix(protocol.prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.protocols.iter().find(owns).map(|protocol| protocol.error)
+    }
 }

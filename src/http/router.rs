@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
 use axum::http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK,
     LOCATION, RETRY_AFTER,
@@ -19,22 +20,25 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, HttpOptions};
 use crate::http::wire::auth;
+use crate::http::wire::links;
 use crate::http::wire::problem::Problem;
 use crate::http::wire::request;
-use crate::http::{openapi, routes, system, ui};
+use crate::http::{openapi, protocols, routes, system, ui};
 use crate::service::Service;
 
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };
-    let app = App { service, options: Arc::new(options), sockets: Arc::default() };
+    let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
     let api: Router<App> = routes::api().into();
     let streams: Router<App> = routes::streams().into();
     let open: Router<App> = routes::open().merge(routes::socket()).into();
-    let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("/openapi.json")).into();
+    let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("../openapi.json")).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
+        .merge(protocols::routes().route_layer(from_fn_with_state(app.clone(), auth::require)))
         .merge(streams.route_layer(from_fn_with_state(app.clone(), auth::require_or_ticket)))
+        .merge(protocols::sockets())
         .merge(open)
         .route("/openapi.json", get(document))
         .route("/docs/errors/{code}", get(system::error_page))
@@ -45,12 +49,14 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .layer(from_fn(request::admit))
         .layer(cors)
         .layer(from_fn_with_state(app.clone(), request::finish))
+        // Last, because `finish` writes the problems.
+        .layer(from_fn_with_state(app.clone(), links::add_prefix))
         .with_state(app)
 }
 
-/// Returns the router of a process that only works on runs: health and metrics alone.
+/// Returns the router of a process with the role `worker`: health and metrics only.
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
-    let app = App { service, options: Arc::new(options), sockets: Arc::default() };
+    let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
     let open: Router<App> = routes::open().into();
     open.layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(request::admit))
@@ -58,17 +64,17 @@ pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
         .with_state(app)
 }
 
-/// Answers with the document that describes the API, which never changes while the process lives.
-async fn document() -> Response {
-    ([(CONTENT_TYPE, "application/json")], openapi::openapi_json()).into_response()
+/// Returns the API document, which never changes while the process runs.
+async fn document(State(app): State<App>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], openapi::served_json(app.options.path_prefix())).into_response()
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
-    // The panic hook has logged the place and the cause.
-    Problem::new(ProblemCode::Internal, "the server could not do this; its log has the cause under this request_id").into_response()
+    // The panic hook has logged the location and the cause.
+    Problem::new(ProblemCode::Internal, "internal error; the server's log contains the cause under this request_id").into_response()
 }
 
-/// Allows calls from pages of the named origins; no page of any other origin can read an answer.
+/// Allows calls from pages of the configured origins. Pages of other origins cannot read a response.
 fn cors(origins: &[String]) -> CorsLayer {
     let origins = origins.to_vec();
     let is_allowed = move |origin: &HeaderValue, _: &Parts| origins.iter().any(|allowed| *origin == allowed.as_str());
@@ -84,6 +90,10 @@ fn cors(origins: &[String]) -> CorsLayer {
             IF_NONE_MATCH,
             HeaderName::from_static("idempotency-key"),
             HeaderName::from_static("last-event-id"),
+            HeaderName::from_static("mcp-method"),
+            HeaderName::from_static("mcp-name"),
+            HeaderName::from_static("mcp-protocol-version"),
+            HeaderName::from_static("mcp-session-id"),
             HeaderName::from_static("prefer"),
             HeaderName::from_static("traceparent"),
             HeaderName::from_static("x-request-id"),
@@ -94,6 +104,7 @@ fn cors(origins: &[String]) -> CorsLayer {
             ETAG,
             LINK,
             RETRY_AFTER,
+            HeaderName::from_static("mcp-session-id"),
             HeaderName::from_static("x-request-id"),
             HeaderName::from_static("idempotent-replayed"),
         ])

@@ -1,4 +1,4 @@
-//! The table of described routes, by who may call them.
+//! The table of documented routes, by their authentication.
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -7,6 +7,10 @@ use crate::http::options::App;
 use crate::http::streams::tickets;
 use crate::http::streams::ws;
 use crate::http::system;
+use crate::http::v1::access::logins;
+use crate::http::v1::access::mcp_logins;
+use crate::http::v1::access::me;
+use crate::http::v1::access::sessions;
 use crate::http::v1::agents;
 use crate::http::v1::approvals;
 use crate::http::v1::audit;
@@ -16,18 +20,16 @@ use crate::http::v1::feedback;
 use crate::http::v1::files;
 use crate::http::v1::fork;
 use crate::http::v1::import;
-use crate::http::v1::logins;
-use crate::http::v1::mcp_logins;
 use crate::http::v1::mcp_servers;
-use crate::http::v1::pins;
 use crate::http::v1::providers;
 use crate::http::v1::questions;
 use crate::http::v1::rewind;
 use crate::http::v1::runs;
 use crate::http::v1::search;
+use crate::http::v1::tool_reviews;
 use crate::http::v1::usage;
 
-/// The routes that need a principal.
+/// The routes that require a key.
 pub(in crate::http) fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::start, runs::list))
@@ -37,6 +39,7 @@ pub(in crate::http) fn api() -> OpenApiRouter<App> {
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))
+        .routes(routes!(runs::store_results))
         .routes(routes!(runs::get_call))
         .routes(routes!(runs::retry_call))
         .routes(routes!(runs::undo_call))
@@ -66,12 +69,14 @@ pub(in crate::http) fn api() -> OpenApiRouter<App> {
         .routes(routes!(approvals::grants))
         .routes(routes!(approvals::revoke))
         .routes(routes!(audit::list))
+        .routes(routes!(me::get, me::update))
         .routes(routes!(usage::list))
         .routes(routes!(questions::list))
         .routes(routes!(questions::get, questions::answer))
         .routes(routes!(providers::create, providers::list))
         .routes(routes!(providers::get, providers::update, providers::delete))
         .routes(routes!(providers::models))
+        .routes(routes!(providers::all_models))
         .routes(routes!(providers::test))
         .routes(routes!(mcp_servers::create, mcp_servers::list))
         .routes(routes!(mcp_servers::get, mcp_servers::update, mcp_servers::delete))
@@ -86,12 +91,12 @@ pub(in crate::http) fn api() -> OpenApiRouter<App> {
         .routes(routes!(mcp_servers::export))
         .routes(routes!(logins::begin))
         .routes(routes!(tickets::create))
-        .routes(routes!(pins::list))
-        .routes(routes!(pins::accept))
+        .routes(routes!(tool_reviews::list))
+        .routes(routes!(tool_reviews::accept))
         .routes(routes!(system::tools))
 }
 
-/// The routes of event streams, which a ticket in the URL opens too.
+/// The routes of event streams, which accept a key or a ticket in the URL.
 pub(in crate::http) fn streams() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
@@ -101,9 +106,13 @@ pub(in crate::http) fn open() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
-/// The WebSocket and the callbacks of logins, which authenticate by themselves.
+/// The WebSocket, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
 pub(in crate::http) fn socket() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish)).routes(routes!(mcp_logins::finish))
+    OpenApiRouter::new()
+        .routes(routes!(ws::connect))
+        .routes(routes!(sessions::begin, sessions::end))
+        .routes(routes!(logins::finish))
+        .routes(routes!(mcp_logins::finish))
 }
 
 pub(in crate::http) fn all() -> OpenApiRouter<App> {

@@ -8,14 +8,14 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::domain::problem::ProblemCode;
-use crate::domain::tool::pin::PinStatus;
+use crate::domain::tool::tool_review::ToolReviewStatus;
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::ToolsBody;
 use crate::service::Error;
 
-/// How long the database may take to answer.
+/// Time limit for an answer of the database.
 const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Lists the tools that are offered
@@ -25,7 +25,7 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 )]
 pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
     let (data, servers) = caller.app.service.tools(&caller.principal).await;
-    let changed = caller.app.service.tool_pins(&caller.principal, Some(PinStatus::Changed)).await?;
+    let changed = caller.app.service.tool_reviews(&caller.principal, Some(ToolReviewStatus::Changed)).await?;
     Ok(Json(ToolsBody { data, servers, changed }))
 }
 
@@ -46,13 +46,13 @@ pub(crate) async fn healthz() -> Json<serde_json::Value> {
     responses((status = 200, description = "The server accepts requests", body = Object)),
 )]
 pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Value>> {
-    if app.options.shutdown.is_cancelled() {
+    if app.options.unready.is_cancelled() {
         return Err(Problem::new(ProblemCode::Unavailable, "the server is shutting down"));
     }
     let ping = tokio::time::timeout(PING_LIMIT, app.service.ping());
     match ping.await {
         Ok(Ok(())) => Ok(Json(json!({ "status": "ready" }))),
-        Ok(Err(_)) => Err(Problem::new(ProblemCode::Unavailable, "the database cannot be reached or does not take writes")),
+        Ok(Err(_)) => Err(Problem::new(ProblemCode::Unavailable, "the database is unreachable or accepts no writes")),
         Err(_elapsed) => Err(Problem::new(ProblemCode::Unavailable, "the database does not answer")),
     }
 }

@@ -1,5 +1,7 @@
-//! Delivers the answer to a request that starts a run, in the form that the client wants: accepted, finished, or as a stream.
+//! Responds to a request that starts a run, as the client prefers: when it is accepted, when it has finished, or with a stream.
 
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,6 +10,10 @@ use axum::http::header::{CONTENT_LOCATION, HeaderName, LOCATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
+use utoipa::{IntoParams, IntoResponses, PartialSchema as _, ToSchema};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::RunId;
@@ -15,22 +21,68 @@ use crate::domain::run::Run;
 use crate::domain::trace::TraceId;
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::wire::extract::{PreferWait, Wants};
-use crate::http::wire::idempotency::replayed;
+use crate::http::streams::render::StreamEvent;
+use crate::http::wire::extract::{PreferWait, ResponseFormat, header};
+use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::http::wire::types::AcceptedBody;
-use crate::service::{Access, ContinueRun, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, Waited};
+use crate::service::{Access, ContinueRun, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, WaitOutcome};
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// The caller of a request that starts a run, and the form of the answer.
+/// The caller of a request that starts a run, and the preferred response.
 pub(crate) struct Delivery {
     app: App,
     access: Access,
     pub trace: TraceId,
-    wants: Wants,
+    wants: ResponseFormat,
     wait: Option<u64>,
+}
+
+impl IntoParams for Delivery {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let trace = "The trace id for log lines of the request and the run";
+        vec![header("Prefer", "`wait=N` waits up to N seconds (at most 60)"), header("traceparent", trace)]
+    }
+}
+
+/// Describes the responses to a request that starts a run: `T` at once, or the run or its events later.
+pub(crate) struct Delivered<T>(PhantomData<T>);
+
+impl<T: ToSchema> IntoResponses for Delivered<T> {
+    fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(T::name())));
+        let location = HeaderBuilder::new().schema(Some(String::schema())).build();
+        let accepted = ResponseBuilder::new()
+            .description("The run is accepted and stored")
+            .header("Location", location)
+            .content("application/json", body.build());
+        let settled: RefOr<_> = RefOr::Ref(Ref::from_response_name(settled_name(&T::name())));
+        ResponsesBuilder::new().response("200", settled).response("202", accepted).build().responses
+    }
+}
+
+/// Begins the names of the responses of [`settled_response`] in the document.
+pub(in crate::http) const SETTLED: &str = "Settled";
+
+/// Returns the name of the response with the body called `body`.
+fn settled_name(body: &str) -> String {
+    format!("{SETTLED}{body}")
+}
+
+/// Describes the response to a request that waits for a run or follows it.
+///
+/// Its JSON is the body called `body`.
+pub(in crate::http) fn settled_response(body: &str) -> (String, utoipa::openapi::Response) {
+    let content = |name: &str| ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
+    let response = ResponseBuilder::new()
+        .description("The run, if it has ended or waits for a human; or its event stream")
+        .content("application/json", content(body))
+        .content("text/event-stream", content(&StreamEvent::name()))
+        .content("application/x-ndjson", content(&StreamEvent::name()))
+        .build();
+    (settled_name(body), response)
 }
 
 impl FromRequestParts<App> for Delivery {
@@ -39,7 +91,7 @@ impl FromRequestParts<App> for Delivery {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
         let access = Access::from_request_parts(parts, app).await?;
         let Ok(Trace(trace)) = Trace::from_request_parts(parts, app).await;
-        let wants = Wants::from_request_parts(parts, app).await?;
+        let wants = ResponseFormat::from_request_parts(parts, app).await?;
         let Ok(PreferWait(wait)) = PreferWait::from_request_parts(parts, app).await;
         Ok(Self { app: app.clone(), access, trace, wants, wait })
     }
@@ -54,7 +106,7 @@ impl Delivery {
         self.access.principal()
     }
 
-    /// Returns the request to continue `run`.
+    /// Returns the request that continues `run`.
     pub(crate) fn continuing<'a>(&'a self, run: &'a RunId, key: Option<RequestKey>) -> ContinueRun<'a> {
         ContinueRun { principal: self.principal(), run, key, trace: self.trace.clone() }
     }
@@ -63,8 +115,8 @@ impl Delivery {
         let mut headers = replayed(replay);
         let location = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)).ok();
         match (self.wants, self.wait) {
-            (Wants::Stream(_), _) => headers.extend(location.map(|location| (CONTENT_LOCATION, location))),
-            (Wants::Json, wait) => {
+            (ResponseFormat::Stream(_), _) => headers.extend(location.map(|location| (CONTENT_LOCATION, location))),
+            (ResponseFormat::Json, wait) => {
                 headers.extend(location.map(|location| (LOCATION, location)));
                 if let Some(seconds) = wait {
                     applied(&mut headers, seconds);
@@ -74,39 +126,36 @@ impl Delivery {
         headers
     }
 
-    /// Waits for a run, if the client wants that. The status is 200 if the run is settled.
-    async fn waited(&self, run: Run) -> Answer<(StatusCode, Run)> {
+    /// Waits for a run, if the client prefers that. The status is 200 if the run has ended or waits for a human.
+    async fn wait_for_run(&self, run: Run) -> Answer<(StatusCode, Run)> {
         let Some(seconds) = self.wait else { return Ok((StatusCode::ACCEPTED, run)) };
         Ok(match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {
-            Waited::Settled(run) => (StatusCode::OK, run),
-            Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
+            WaitOutcome::Settled(run) => (StatusCode::OK, run),
+            WaitOutcome::StillGoing(run) => (StatusCode::ACCEPTED, run),
         })
     }
 
     pub(crate) async fn accept(self, request: StartRun, key: Option<RequestKey>) -> Answer<Response> {
         let started = self.service().start_run(self.principal(), request, key).await?;
         let headers = self.headers(started.replay, &started.run);
-        if let Wants::Stream(framing) = self.wants {
+        if let ResponseFormat::Stream(framing) = self.wants {
             let reader = self.service().stream_started(self.principal(), started);
             return Ok((headers, streams::stream(&self.app, self.access, reader, framing)).into_response());
         }
-        let message = started.message;
-        Ok(match self.waited(started.run).await? {
-            (StatusCode::OK, run) => (headers, Json(run)).into_response(),
-            (status, run) => (status, headers, Json(AcceptedBody { message, run })).into_response(),
-        })
+        let (status, run) = self.wait_for_run(started.run).await?;
+        Ok((status, headers, Json(AcceptedBody { message: started.message, run })).into_response())
     }
 
-    /// Answers with a run that has replaced another.
+    /// Responds with a run that continues, or that replaces another one.
     ///
-    /// A stream begins with the run's first event, also for a repeated request: its client has not seen any of it.
+    /// A stream begins with the run's first event, even for a repeated request, because its client has received none of it.
     pub(crate) async fn respond_with(self, run: Run, replay: Replay) -> Answer<Response> {
         let headers = self.headers(replay, &run);
-        if let Wants::Stream(framing) = self.wants {
+        if let ResponseFormat::Stream(framing) = self.wants {
             let start = self.service().stream_run(self.principal(), &run.id, None).await?;
             return Ok((headers, streams::respond(&self.app, self.access, start, framing)).into_response());
         }
-        let (status, run) = self.waited(run).await?;
+        let (status, run) = self.wait_for_run(run).await?;
         Ok((status, headers, Json(run)).into_response())
     }
 }

@@ -1,7 +1,7 @@
-//! Framing of event streams over HTTP: `text/event-stream` for browsers, or one JSON document a line (`application/x-ndjson`) for programs
-//! that read lines. The events are the same, and so is their order.
+//! The two framings of event streams over HTTP: `text/event-stream` for browsers, and one JSON document per line
+//! (`application/x-ndjson`) for programs. The events and their order are the same.
 //!
-//! The framing is written by hand: every event is one line of JSON that is stored as it is sent.
+//! The framing needs no library: every event is one line of JSON, sent as stored.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use axum::http::HeaderValue;
 pub(crate) enum Framing {
     /// `text/event-stream`, of the HTML standard.
     EventStream,
-    /// `application/x-ndjson`: only events, each with its `seq`, where the other form has comments and hints as well.
+    /// `application/x-ndjson`: events only, each with its `seq`. It has no comments and no hints.
     JsonLines,
 }
 
@@ -38,7 +38,7 @@ impl Framing {
         }
     }
 
-    /// Returns the first bytes of a stream, so that proxies and clients see that it is open. JSON lines have none.
+    /// Returns the first bytes of a stream, which show proxies and clients that it is open. JSON lines have none.
     pub(in crate::http) fn opening(self) -> Option<&'static str> {
         match self {
             Self::EventStream => Some(": connected\nretry: 1000\n\n"),
@@ -62,16 +62,16 @@ impl Framing {
         }
     }
 
-    /// Ends a stream whose key was revoked. A reader of lines sees that `stream.end` is missing, reconnects and is refused.
+    /// Ends a stream whose key was revoked. A client of JSON lines sees that `stream.end` is missing, reconnects and is refused.
     pub(in crate::http) fn key_is_over(self) -> Option<String> {
         match self {
-            Self::EventStream => Some(": the key is not valid any more\n\n".to_owned()),
+            Self::EventStream => Some(": the key is no longer valid\n\n".to_owned()),
             Self::JsonLines => None,
         }
     }
 
-    /// Ends a stream because the server restarts. Clients reconnect after 0.5 to 2.5 seconds, at random times.
-    pub(in crate::http) fn farewell(self) -> Option<String> {
+    /// Ends a stream because the server restarts. Clients reconnect after a random delay of 0.5 to 2.5 seconds.
+    pub(in crate::http) fn restart_frame(self) -> Option<String> {
         match self {
             Self::EventStream => {
                 let mut random = [0_u8; 2];

@@ -1,8 +1,10 @@
-//! Event streams over HTTP: all events that are ready go out in one write, in the framing that the client has asked for.
+//! Event streams over HTTP. Each write contains all available events, in the framing that the client prefers.
+//!
+//! Owns the body of a stream. Must not know how events are read.
 
 pub(super) mod delivery;
-pub(super) mod frames;
 pub(super) mod framing;
+pub(super) mod render;
 pub(super) mod tickets;
 pub(super) mod ws;
 
@@ -23,10 +25,10 @@ use crate::http::options::App;
 use crate::http::streams::framing::Framing;
 use crate::service::{Access, Reader, StreamItem, StreamStart};
 
-/// The most bytes of one write, unless a single event is larger.
+/// Limit of one write in bytes, unless a single event is larger.
 const FRAME_BYTES: usize = 64 * 1024;
 
-/// Answers with a stream, or with 204 if there are no more events. A browser's EventSource does not reconnect after a 204.
+/// Responds with a stream, or with 204 if there are no more events. A browser's EventSource does not reconnect after a 204.
 pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Framing) -> Response {
     match start {
         StreamStart::Stream(reader) => stream(app, access, reader, framing),
@@ -34,14 +36,14 @@ pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Fr
     }
 }
 
-/// Answers with a stream, which ends with the access.
+/// Responds with a stream, which ends when the access ends.
 pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (app, open) = (app.clone(), OpenStream::new(framing.transport()));
     let writer = Writer { app, access, reader, framing, ping, pending: VecDeque::new(), state: State::New, _open: open };
-    // The body outlives the request; its log lines belong to it all the same.
+    // The body outlives the request, and its log lines belong to the same request.
     let span = Span::current();
     let frames = stream::unfold((writer, span), |(mut writer, span)| async move {
         let frame = writer.frame().instrument(span.clone()).await?;
@@ -50,7 +52,7 @@ pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, framing.content_type());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Tells nginx and its like to pass on every byte at once.
+    // Tells nginx and similar proxies not to buffer.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     (headers, Body::from_stream(frames)).into_response()
 }
@@ -86,27 +88,27 @@ impl Writer {
             State::Open => {}
             State::Over => return None,
         }
-        // A slow client may ask for what is pending long after it could be sent.
+        // A slow client may read a pending event long after its key was revoked.
         if self.access.is_over() {
-            return self.last_words(self.framing.key_is_over());
+            return self.shown_stderr(self.framing.key_is_over());
         }
         while self.pending.is_empty() {
             let shutdown = self.app.options.shutdown.clone();
             tokio::select! {
                 biased;
-                () = self.access.over() => return self.last_words(self.framing.key_is_over()),
-                () = shutdown.cancelled() => return self.last_words(self.framing.farewell()),
+                () = self.access.wait_until_revoked() => return self.shown_stderr(self.framing.key_is_over()),
+                () = shutdown.cancelled() => return self.shown_stderr(self.framing.restart_frame()),
                 items = self.reader.next() => match items {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
                     Err(error) => {
-                        // The client reconnects with its cursor and gets a response that names the failure.
+                        // The client reconnects with its cursor and receives a response with the error.
                         tracing::error!(error = &error as &dyn std::error::Error, "an event stream ends because the log cannot be read");
                         return None;
                     }
                 },
                 _ = self.ping.tick() => {
-                    let line = frames::ping(&self.reader.scope, self.app.service.clock().now(), self.reader.cursor);
+                    let line = render::ping(&self.reader.scope, self.app.service.clock().now(), self.reader.cursor);
                     return Some(self.framing.ping(&line).into());
                 }
             }
@@ -114,7 +116,7 @@ impl Writer {
         Some(self.render())
     }
 
-    fn last_words(&mut self, words: Option<String>) -> Option<Bytes> {
+    fn shown_stderr(&mut self, words: Option<String>) -> Option<Bytes> {
         self.state = State::Over;
         words.map(Into::into)
     }
@@ -124,7 +126,7 @@ impl Writer {
         let mut frame = String::new();
         while frame.len() < FRAME_BYTES {
             let Some(item) = self.pending.pop_front() else { break };
-            let line = frames::line(&item, &self.reader.scope, now);
+            let line = render::line(&item, &self.reader.scope, now);
             self.framing.event(&mut frame, line.cursor, &line.json);
         }
         frame.into()

@@ -54,7 +54,7 @@ pub(crate) async fn create(
     State(app): State<App>,
     access: Access,
     headers: HeaderMap,
-    // The server stores no form of a ticket that it could return again. An additional ticket does no harm.
+    // The server does not store tickets in a form that it could return again. An additional ticket is harmless.
     Input { body, key: _ }: Input<StreamTicketBody>,
 ) -> Answer<Response> {
     let ticket = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;
@@ -62,14 +62,14 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, no_store, Json(ticket)).into_response())
 }
 
-/// Returns the origin of the page that asks, if a page does.
+/// Returns the origin of the requesting page, if the client is a page.
 fn origin(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
     match origin.to_str() {
         Ok(origin) if origin != "null" => Ok(Some(origin.to_owned())),
-        // A sandboxed page says "null": there is no origin to bind the ticket to.
+        // A sandboxed page sends "null": there is no origin to bind the ticket to.
         Ok(_) | Err(_) => {
-            let detail = "a ticket is bound to the origin of the page that asks for it, and this page has none";
+            let detail = "a ticket is bound to the origin of the requesting page, and this page has none";
             Err(Problem::new(ProblemCode::Forbidden, detail))
         }
     }

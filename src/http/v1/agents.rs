@@ -1,8 +1,8 @@
 //! `/api/v1/agents`: agents that users store, in versions, and built-in agents.
 
 use axum::extract::{FromRequestParts, Path};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::{Json, RequestPartsExt as _};
 use serde::{Deserialize, Serialize};
@@ -12,16 +12,15 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
 use crate::domain::agent::preset::id_of;
 use crate::domain::ids::{AgentId, UserId};
-use crate::domain::problem::ProblemBody;
 use crate::http::options::App;
-use crate::http::wire::answer::created;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::etag::{versioned, wanted_versions};
+use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::Input;
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
-use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AnyAgent, Error, NewAgent, Page, ShownAgent};
+use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AgentView, AnyAgent, Error, NewAgent, Page};
 
 /// The version to which an agent is rolled back.
 #[derive(Deserialize, ToSchema)]
@@ -82,12 +81,13 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    fn of(shown: ShownAgent) -> Self {
+    fn of(shown: AgentView) -> Self {
         let (effective, error) = match shown.effective {
             Ok(profile) => (Some(*profile), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        let without_record = |id, name: String, description: String, scope, profile| Self {
+        let description = shown.agent.description().to_owned();
+        let without_record = |id, name: String, scope, profile| Self {
             id,
             name,
             description,
@@ -105,8 +105,7 @@ impl Agent {
         let agent = match shown.agent {
             AnyAgent::Stored(record) => {
                 let version = record.current();
-                let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } =
-                    *record;
+                let AgentRecord { id, owner, name, pinned, latest, profile, created_at, updated_at, revision, .. } = *record;
                 let scope = if owner.is_some() { AgentScope::Own } else { AgentScope::Global };
                 Self {
                     version,
@@ -115,21 +114,16 @@ impl Agent {
                     created_at: Some(created_at.to_rfc3339()),
                     updated_at: Some(updated_at.to_rfc3339()),
                     revision: Some(revision),
-                    ..without_record(id, name, description, scope, profile)
+                    ..without_record(id, name, scope, profile)
                 }
             }
-            AnyAgent::Preset(preset) => {
-                without_record(preset.id, preset.name.to_owned(), preset.description, AgentScope::Preset, preset.profile)
-            }
-            AnyAgent::Default(name) => {
-                let description = "The agent of the server's settings: what runs get that ask for no other.".to_owned();
-                without_record(id_of(&name), name, description, AgentScope::Config, ProfileDocument::new())
-            }
+            AnyAgent::Preset(preset) => without_record(preset.id, preset.name.to_owned(), AgentScope::Preset, preset.profile),
+            AnyAgent::Default(name) => without_record(id_of(&name), name, AgentScope::Config, ProfileDocument::new()),
         };
         Self { effective, error, ..agent }
     }
 
-    fn answer(shown: ShownAgent) -> Response {
+    fn answer(shown: AgentView) -> Response {
         let agent = Self::of(shown);
         versioned(agent.revision, agent)
     }
@@ -137,6 +131,7 @@ impl Agent {
 
 /// A version of an agent.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AgentVersion)]
 pub(crate) struct AgentVersionBody {
     /// The number of the version.
     version: u32,
@@ -158,7 +153,7 @@ impl From<AgentVersion> for AgentVersionBody {
     }
 }
 
-/// The version in a path. A text that is no number names no version.
+/// The version in a path. Text that is not a number matches no version.
 #[derive(Deserialize)]
 pub(crate) struct VersionPath {
     version: String,
@@ -189,8 +184,8 @@ impl FromRequestParts<App> for Named {
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
     let (shown, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
     let agent = Agent::of(shown);
-    let place = format!("/api/v1/agents/{}", agent.id);
-    Ok(created(replay, agent.revision, &place, agent))
+    let location = format!("/api/v1/agents/{}", agent.id);
+    Ok(created(replay, agent.revision, &location, agent))
 }
 
 /// Lists agents by name
@@ -198,7 +193,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>)
 /// The list contains the caller's own agents, agents for all users, built-in agents, and the agent of the server's settings.
 #[utoipa::path(
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Agent>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Agent>)),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
@@ -223,23 +218,17 @@ pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response>
 /// already accepted keep their version.
 #[utoipa::path(
     patch, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "update_agent",
-    params(
-        ("agent" = String, Path, description = "The id or name of the agent"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these revisions are changed"),
-    ),
+    params(("agent" = String, Path, description = "The id or name of the agent"), IfMatch),
     request_body = AgentPatch,
-    responses(
-        (status = 200, description = "The agent", body = Agent, headers(("ETag" = String))),
-        (status = 412, description = "The revision does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
 pub(crate) async fn update(
     caller: Caller,
     Named(agent): Named,
-    headers: HeaderMap,
+    IfMatch(versions): IfMatch,
     Input { body, .. }: Input<AgentPatch>,
 ) -> Answer<Response> {
-    Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, wanted_versions(&headers).as_deref()).await?))
+    Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, versions.as_deref()).await?))
 }
 
 /// Deletes an agent
@@ -247,19 +236,14 @@ pub(crate) async fn update(
 /// All versions of the agent are deleted. Runs that already use the agent continue.
 #[utoipa::path(
     delete, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "delete_agent",
-    params(
-        ("agent" = String, Path, description = "The id or name of the agent"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these revisions are deleted"),
-    ),
+    params(("agent" = String, Path, description = "The id or name of the agent"), IfMatch),
     responses(
         (status = 204, description = "The agent was deleted"),
-        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
-         content_type = "application/problem+json"),
-        (status = 412, description = "The revision does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
-pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
-    caller.app.service.delete_agent(&caller.principal, &agent, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Named(agent): Named, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+    caller.app.service.delete_agent(&caller.principal, &agent, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -270,9 +254,8 @@ pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderM
     get, path = "/api/v1/agents/{agent}/versions", tag = "agents", operation_id = "list_agent_versions",
     params(("agent" = String, Path, description = "The id or name of the agent"), PageParams),
     responses(
-        (status = 200, description = "A page of the list", body = ListBody<AgentVersionBody>, headers(("Link" = String))),
-        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 200, description = "A page of the list", body = ListBody<AgentVersionBody>),
+        (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
 pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): Paging<AgentVersionCursor>) -> Answer<Response> {
@@ -294,8 +277,7 @@ pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): 
     ),
     responses(
         (status = 200, description = "The version", body = AgentVersionBody),
-        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
 pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Path<VersionPath>) -> Answer<Json<AgentVersionBody>> {

@@ -6,13 +6,13 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::ids::{GrantId, InputId};
-use crate::domain::run::input::InputState;
+use crate::domain::ids::{ConversationId, GrantId, InputId};
+use crate::domain::run::question::InputState;
 use crate::domain::tool::approval::{Approval, ApprovalAnswer, ToolGrant};
 use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::{Id, Input, Params};
-use crate::http::wire::idempotency::replayed;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::extract::{Id, Input};
+use crate::http::wire::idempotency_header::replayed;
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::InputCursor;
@@ -42,10 +42,13 @@ pub(crate) struct ApprovalParams {
     /// Only approvals in this state. `pending` selects approvals that wait for a decision.
     #[param(inline)]
     status: Option<UnresolvedState>,
+    /// Only approvals of this conversation.
+    conversation_id: Option<ConversationId>,
 }
 
 /// A list of grants.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ToolGrantList)]
 pub(crate) struct GrantsBody {
     /// The grants, newest first; at most 1,000.
     data: Vec<ToolGrant>,
@@ -54,16 +57,15 @@ pub(crate) struct GrantsBody {
 /// Lists approvals, newest first
 #[utoipa::path(
     get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(ApprovalParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Approval>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Approval>)),
 )]
-pub(crate) async fn list(
-    caller: Caller,
-    Params(filter): Params<ApprovalParams>,
-    Paging(page): Paging<InputCursor>,
-) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<ApprovalParams, InputCursor>) -> Answer<Response> {
     let state = filter.status.map(UnresolvedState::state);
-    let found = caller.app.service.approvals(&caller.principal, state, &page).await?;
-    let rest = page::query([("status", state.map(InputState::as_str))]);
+    let found = caller.app.service.approvals(&caller.principal, state, filter.conversation_id.as_ref(), &page).await?;
+    let rest = page::query([
+        ("status", state.map(InputState::as_str)),
+        ("conversation_id", filter.conversation_id.as_ref().map(ConversationId::as_str)),
+    ]);
     Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))
 }
 

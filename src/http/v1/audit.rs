@@ -6,14 +6,12 @@ use utoipa::IntoParams;
 
 use crate::domain::access::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::RunId;
-use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::Params;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::{AuditCursor, Error};
 
-/// The longest name that is looked for, in bytes. Models write long ones.
+/// Limit of a tool name in the query, in bytes. Models write long names.
 const MAX_NAME: usize = 256;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -38,16 +36,12 @@ pub(crate) struct AuditParams {
 /// run and its conversation, for `retention.audit_days`.
 #[utoipa::path(
     get, path = "/api/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<AuditRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<AuditRecord>)),
 )]
-pub(crate) async fn list(
-    caller: Caller,
-    Params(filter): Params<AuditParams>,
-    Paging(page): Paging<AuditCursor>,
-) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<AuditParams, AuditCursor>) -> Answer<Response> {
     let AuditParams { run_id, tool, outcome, owner } = filter;
     if tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
-        return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
+        return Err(Error::invalid(format!("the query parameter tool is longer than {MAX_NAME} bytes")).into());
     }
     let rest = page::query([
         ("run_id", run_id.as_ref().map(RunId::as_str)),

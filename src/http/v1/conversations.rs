@@ -9,21 +9,22 @@ use utoipa::{IntoParams, ToSchema};
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
-use crate::domain::ids::ConversationId;
-use crate::domain::run::Run;
+use crate::domain::event::EventBody;
+use crate::domain::ids::{ConversationId, MessageId};
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::streams::delivery::Delivery;
-use crate::http::v1::runs::{EventParams, EventsRequest, event_page};
-use crate::http::wire::answer::created;
+use crate::http::streams::delivery::{Delivered, Delivery};
+use crate::http::streams::render::StreamEvent;
+use crate::http::v1::runs::{EventsRequest, event_page};
 use crate::http::wire::auth::Caller;
+use crate::http::wire::conversation_status::StatusWords;
 use crate::http::wire::etag;
-use crate::http::wire::extract::{Id, Input, OptionalInput, Params, Wants};
-use crate::http::wire::idempotency::replayed;
+use crate::http::wire::extract::{Id, Input, OptionalInput, Params, ResponseFormat};
+use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::Answer;
-use crate::http::wire::status_words::StatusWords;
-use crate::http::wire::types::{AcceptedBody, CompactedBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody};
+use crate::http::wire::responses::created;
+use crate::http::wire::types::{AcceptedBody, CompactedBody, EmptyBody, ListBody, SendMessageBody};
 use crate::service::{
     BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
     NewConversationRequest, Page, PageRequest,
@@ -62,7 +63,7 @@ impl Archived {
         }
     }
 
-    /// Returns whether it must be archived, or must not be.
+    /// Returns whether the conversation must be archived; `None` for both.
     pub(crate) fn filter(self) -> Option<bool> {
         match self {
             Self::True => Some(true),
@@ -109,10 +110,10 @@ impl WordsParams {
     async fn show(&self, app: &App, principal: &Principal, conversations: Vec<Conversation>) -> Answer<Vec<ConversationInWords>> {
         let runs = match self.words {
             Some(StatusWords::Cms) => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
-            // This vocabulary does not tell how far a run has come.
+            // This vocabulary does not contain the progress of a run.
             Some(StatusWords::Chat) | None => Vec::new(),
         };
-        let reached = app.service.reached(principal, &runs).await?;
+        let reached = app.service.run_progress(principal, &runs).await?;
         let show = |conversation: Conversation| {
             let run = conversation.active_run_id.as_ref();
             let reached = reached.iter().find(|(id, _)| Some(id) == run).map(|(_, kind)| *kind);
@@ -138,7 +139,7 @@ pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: Optional
 #[utoipa::path(
     get, path = "/api/v1/conversations", tag = "conversations", operation_id = "list_conversations",
     params(FilterParams, WordsParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<ConversationInWords>)),
 )]
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
@@ -225,6 +226,17 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// The message in a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "Ids reads the path; this is its description")]
+pub(crate) struct MessagePath {
+    /// The id of the conversation.
+    id: ConversationId,
+    /// The id of the message.
+    message_id: MessageId,
+}
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MessageParams {
@@ -247,17 +259,17 @@ impl MessageParams {
         let limit = page::limit(page.limit)?;
         let before = match (self.before.as_deref(), page.cursor.as_deref()) {
             (None, None) => return Ok(Direction::Forwards(PageRequest { limit, after: None })),
-            (Some(_), Some(_)) => return Err(Error::invalid("give one of before and cursor").into()),
+            (Some(_), Some(_)) => return Err(Error::invalid("send one of before and cursor").into()),
             (Some(""), None) => return Ok(Direction::Backwards { before: None, limit }),
             (Some(before), None) => page::decode(before),
-            // The next_cursor of a page that was read backwards leads on backwards.
+            // The `next_cursor` of a page that was read backwards continues backwards.
             (None, Some(cursor)) => match page::decode(cursor) {
                 Ok(before) => Ok(before),
                 Err(InvalidCursor) => return Ok(Direction::Forwards(page.request()?)),
             },
         };
         let invalid =
-            |InvalidCursor| Error::InvalidCursor("give before of a snapshot, or next_cursor of the page before".to_owned());
+            |InvalidCursor| Error::InvalidCursor("send before of a snapshot, or next_cursor of the previous page".to_owned());
         Ok(Direction::Backwards { before: Some(before.map_err(invalid)?), limit })
     }
 }
@@ -269,7 +281,7 @@ impl MessageParams {
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
     params(("id" = ConversationId, Path, description = "The id of the conversation"), PageParams, MessageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Message>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Message>)),
 )]
 pub(crate) async fn messages(
     caller: Caller,
@@ -298,20 +310,12 @@ pub(crate) async fn messages(
 /// Sends a message
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the
-/// response is the finished run.
+/// run in the response is finished.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
-    params(
-        ("id" = ConversationId, Path, description = "The id of the conversation"),
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
-    ),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), Delivery),
     request_body = SendMessageBody,
-    responses(
-        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    responses(Delivered<AcceptedBody>),
 )]
 pub(crate) async fn send(
     Id(id): Id<ConversationId>,
@@ -328,26 +332,20 @@ pub(crate) async fn send(
 /// the cursor. Without a cursor, it starts with one `stream.snapshot`, followed by new events.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/events", tag = "conversations", operation_id = "conversation_events",
-    params(
-        ("id" = ConversationId, Path, description = "The id of the conversation"), EventParams,
-        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
-        ("ticket" = Option<String>, Query, description = "A ticket for this stream, instead of a key (streams only)"),
-    ),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), EventsRequest),
     responses(
-        (status = 200, description = "Events, oldest first",
-         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-        (status = 410, description = "The log has no events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 200, description = "Events, oldest first. Each `data` field or line of a stream is one event",
+         content((ListBody<EventBody> = "application/json"), (StreamEvent = "text/event-stream"), (StreamEvent = "application/x-ndjson"))),
     ),
 )]
 pub(crate) async fn events(Id(id): Id<ConversationId>, request: EventsRequest) -> Answer<Response> {
     let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
-        Wants::Stream(framing) => {
+        ResponseFormat::Stream(framing) => {
             let start = app.service.stream_conversation(access.principal(), &id, after).await?;
             Ok(streams::respond(&app, access, start, framing))
         }
-        Wants::Json => {
+        ResponseFormat::Json => {
             let events = app.service.conversation_events(access.principal(), &id, after, limit).await?;
             Ok(event_page(&events, limit, &format!("/api/v1/conversations/{id}/events")))
         }

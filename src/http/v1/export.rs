@@ -15,7 +15,7 @@ use crate::http::wire::extract::{Id, Params};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{Error, ExportForm, MessageCursor, PageRequest};
 
-/// Messages that are read at a time.
+/// Number of messages in one read.
 const PAGE: u32 = 100;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -67,7 +67,7 @@ pub(crate) async fn export(
     Ok(([(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, disposition)], document).into_response())
 }
 
-/// Cuts the answer off, because it has begun. The cause is logged like that of every problem.
+/// Aborts the response, because it has already begun. The cause is logged like that of every problem.
 fn cut_off(error: Error) -> std::io::Error {
     std::io::Error::other(Problem::from(error).0.detail)
 }

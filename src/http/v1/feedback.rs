@@ -1,4 +1,4 @@
-//! Ratings of answers.
+//! `/api/v1/feedback`: ratings of answers.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,10 +8,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
+use crate::http::v1::conversations::MessagePath;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::{Id, Ids, Input, Params};
-use crate::http::wire::idempotency::replayed;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::extract::{Id, Ids, Input};
+use crate::http::wire::idempotency_header::replayed;
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::FeedbackCursor;
@@ -32,8 +33,7 @@ pub(crate) struct FeedbackBody {
 /// messages show the rating as `feedback`. Models never read it.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "give_feedback",
-    params(("id" = ConversationId, Path, description = "The id of the conversation"), ("message_id" = MessageId, Path, description = "The id of the message")),
-    request_body = FeedbackBody,
+    params(MessagePath), request_body = FeedbackBody,
     responses((status = 200, description = "The stored feedback", body = Feedback)),
 )]
 pub(crate) async fn give(
@@ -49,7 +49,7 @@ pub(crate) async fn give(
 /// Deletes the rating of an answer
 #[utoipa::path(
     delete, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "delete_feedback",
-    params(("id" = ConversationId, Path, description = "The id of the conversation"), ("message_id" = MessageId, Path, description = "The id of the message")),
+    params(MessagePath),
     responses((status = 204, description = "The rating was deleted")),
 )]
 pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> Answer<StatusCode> {
@@ -101,13 +101,9 @@ pub(crate) async fn review(
 /// answers that were removed from a conversation is included. Feedback of deleted conversations is not.
 #[utoipa::path(
     get, path = "/api/v1/feedback", tag = "feedback", operation_id = "list_feedback", params(FeedbackParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<FeedbackRecord>)),
 )]
-pub(crate) async fn list(
-    caller: Caller,
-    Params(filter): Params<FeedbackParams>,
-    Paging(page): Paging<FeedbackCursor>,
-) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<FeedbackParams, FeedbackCursor>) -> Answer<Response> {
     let FeedbackParams { rating, owner, reviewed } = filter;
     let found = caller.app.service.feedback(&caller.principal, owner.as_deref(), (rating, reviewed), &page).await?;
     let rest = page::query([

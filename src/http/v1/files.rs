@@ -1,4 +1,4 @@
-//! `/api/v1/files`: files to which messages refer.
+//! `/api/v1/files`: uploaded files.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use utoipa::{IntoParams, ToSchema};
 use crate::domain::conversation::file::StoredFile;
 use crate::domain::ids::FileId;
 use crate::domain::problem::ProblemCode;
-use crate::http::wire::answer::created;
 use crate::http::wire::auth::{Caller, is_own_origin};
 use crate::http::wire::extract::{Id, collect, query};
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, FileCursor, Replay};
 
-/// How long a file may take to arrive.
+/// Time limit for the arrival of a file.
 const ARRIVAL: Duration = Duration::from_secs(120);
 
-/// The most bytes of a form beside its file.
+/// Limit of a form without its file, in bytes.
 const FORM_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -66,8 +66,14 @@ pub(crate) struct UploadForm {
         (status = 429, description = "Too many concurrent uploads"),
     ),
 )]
-pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
-    // A browser sends a form from any page without asking first.
+pub(crate) async fn upload(caller: Caller, request: Request) -> Answer<Response> {
+    let file = receive(caller, request).await?;
+    Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
+}
+
+/// Stores the file in the body of a request.
+pub(in crate::http) async fn receive(Caller { app, principal }: Caller, request: Request) -> Answer<StoredFile> {
+    // A browser sends a form from any page without a preflight request.
     if !is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
     }
@@ -80,22 +86,21 @@ pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) 
     let body = match tokio::time::timeout(ARRIVAL, collect(request, room)).await {
         Ok(Ok(Some(body))) => body,
         Ok(Ok(None)) => return Err(Error::FileTooLarge(most).into()),
-        Ok(Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole")),
+        Ok(Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "the body is incomplete")),
         Err(_elapsed) => return Err(Problem::new(ProblemCode::RequestTimeout, "the file took too long to arrive")),
     };
     let (form_name, bytes) = if is_form { file_of_form(&content_type, body).await? } else { (None, body) };
     let name = form_name.or(name).unwrap_or_default();
-    let file = app.service.store_file(&principal, permit, &name, bytes).await?;
-    Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
+    Ok(app.service.store_file(&principal, permit, &name, bytes).await?)
 }
 
-/// Reads the file of a form, with its name.
+/// Reads the file in a form, with its name.
 async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>, Bytes)> {
     let invalid = |why: &str| Problem::from(Error::invalid(format!("the form cannot be read: {why}")));
     let boundary = multer::parse_boundary(content_type).map_err(|_| invalid("its content-type names no boundary"))?;
     let whole = stream::once(async move { Ok::<_, std::convert::Infallible>(body) });
     let mut form = multer::Multipart::new(whole, boundary);
-    let damaged = || invalid("it is not well-formed, or not whole");
+    let damaged = || invalid("it is malformed or incomplete");
     while let Some(field) = form.next_field().await.map_err(|_| damaged())? {
         if field.name() == Some("file") {
             let name = field.file_name().map(str::to_owned);
@@ -118,7 +123,7 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> An
 /// Returns the metadata of a file
 #[utoipa::path(
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
-    responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "The file does not exist")),
+    responses((status = 200, description = "The file", body = StoredFile)),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
     Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
@@ -129,16 +134,13 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Store
 /// The response is always an attachment, so that no browser displays the file under this server's origin.
 #[utoipa::path(
     get, path = "/api/v1/files/{id}/content", tag = "files", operation_id = "get_file_content", params(("id" = FileId, Path)),
-    responses(
-        (status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*"),
-        (status = 404, description = "The file does not exist"),
-    ),
+    responses((status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*")),
 )]
 pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Response> {
     let file = app.service.file(&principal, &id).await?;
     let headers = content_headers(&file);
     let (service, owner) = (app.service, principal.user_id);
-    // Piece by piece, as the client reads. A file that is deleted in the meantime ends before its announced length.
+    // The chunks are read as the client reads. A file that is deleted meanwhile ends before its announced length.
     let pieces = stream::try_unfold(0_u32, move |number| {
         let (service, owner, id) = (service.clone(), owner.clone(), file.id.clone());
         async move {
@@ -173,7 +175,7 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
 /// Messages keep their references to the file. Models read a note that the file was deleted.
 #[utoipa::path(
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
-    responses((status = 204, description = "The file was deleted"), (status = 404, description = "The file does not exist")),
+    responses((status = 204, description = "The file was deleted")),
 )]
 pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
     caller.app.service.delete_file(&caller.principal, &id).await?;

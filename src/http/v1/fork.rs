@@ -6,10 +6,10 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
-use crate::http::wire::answer::created;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, OptionalInput};
 use crate::http::wire::problem::Answer;
+use crate::http::wire::responses::created;
 use crate::service::{CopyUntil, Error};
 
 /// The end of a fork: at most one of the three ids. Without any of them, the fork contains all runs that have ended.
@@ -47,7 +47,7 @@ pub(crate) async fn fork(
         (None, Some(id), None) => CopyUntil::Before(id),
         (None, None, Some(id)) => CopyUntil::Run(id),
         (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-            return Err(Error::invalid("give at most one of to_message_id, before_message_id and to_run_id").into());
+            return Err(Error::invalid("send at most one of to_message_id, before_message_id and to_run_id").into());
         }
     };
     let (conversation, replay) = caller.app.service.fork_conversation(&caller.principal, &id, until, body.title, key).await?;

@@ -4,10 +4,10 @@ use axum::extract::Request;
 use axum::response::Response;
 
 use crate::domain::conversation::Conversation;
-use crate::http::wire::answer::created;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Input;
 use crate::http::wire::problem::Answer;
+use crate::http::wire::responses::created;
 use crate::service::Document;
 
 /// Imports a conversation
@@ -22,7 +22,7 @@ use crate::service::Document;
     ),
 )]
 pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
-    // As with uploads: only a few large bodies are in memory at a time.
+    // Only a few large bodies may be in memory at a time, as for uploads.
     let _permit = app.service.begin_upload(&principal.user_id).await?;
     let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX);
     let Input { body, key } = Input::<Document>::read(request, &app, most, None).await?;

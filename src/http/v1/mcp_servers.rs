@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,19 +11,18 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::McpServerId;
-use crate::domain::problem::ProblemBody;
 use crate::domain::tool::ToolDefinition;
-use crate::http::wire::answer::created;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::etag::{versioned, wanted_versions};
+use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::{Id, Input, OptionalInput, Params};
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::Answer;
-use crate::http::wire::scope::ShownScope;
+use crate::http::wire::responses::created;
+use crate::http::wire::scope::VisibleScope;
 use crate::http::wire::types::{EmptyBody, ListBody};
 use crate::service::{
-    AnyMcpServer, AuthState, ImportedMcpServers, McpPrompt, McpResource, McpServerCursor, McpServerPatch, McpServersDocument,
-    NewMcpServer, OwnerScope, Page, ServerStatus, ShownMcpServer,
+    AnyMcpServer, AuthState, ImportedMcpServers, McpPrompt, McpResource, McpServerCursor, McpServerPatch, McpServerView,
+    McpServersDocument, NewMcpServer, OwnerScope, Page, ServerStatus,
 };
 
 /// The status of an MCP server in the process that answers the request.
@@ -64,7 +63,7 @@ pub(crate) struct McpServer {
     /// Whether runs may use it.
     enabled: bool,
     /// The scope of the server: its owner, all users, or the configuration.
-    scope: ShownScope,
+    scope: VisibleScope,
     /// The status of the server.
     status: McpServerStatus,
     /// When the server was created, RFC 3339. Absent for operator servers.
@@ -80,14 +79,14 @@ pub(crate) struct McpServer {
 }
 
 impl McpServer {
-    pub(in crate::http) fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
+    pub(in crate::http) fn of(shown: McpServerView, viewer: &Principal) -> Self {
         let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = shown.status;
         let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
         let (id, name, entry, enabled, scope, record) = match shown.server {
-            AnyMcpServer::Configured(_) => (id, name, None, true, ShownScope::Config, None),
+            AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {
                 // The entry of an operator server is shown to administrators only.
-                let (scope, sees_entry) = ShownScope::of(record.owner.as_ref(), viewer);
+                let (scope, sees_entry) = VisibleScope::of(record.owner.as_ref(), viewer);
                 let entry = sees_entry.then(|| record.entry.clone());
                 (record.id.clone(), record.name.clone(), entry, record.enabled, scope, Some(record))
             }
@@ -106,7 +105,7 @@ impl McpServer {
         }
     }
 
-    fn answer(shown: ShownMcpServer, viewer: &Principal) -> Response {
+    fn answer(shown: McpServerView, viewer: &Principal) -> Response {
         let server = Self::of(shown, viewer);
         versioned(server.version, server)
     }
@@ -124,8 +123,8 @@ impl McpServer {
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
     let (shown, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
     let server = McpServer::of(shown, &caller.principal);
-    let place = format!("/api/v1/mcp-servers/{}", server.id);
-    Ok(created(replay, server.version, &place, server))
+    let location = format!("/api/v1/mcp-servers/{}", server.id);
+    Ok(created(replay, server.version, &location, server))
 }
 
 /// Lists MCP servers by name
@@ -134,7 +133,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServ
 /// name prefix is ambiguous gets a different prefix for its tools.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<McpServer>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<McpServer>)),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.mcp_servers(&caller.principal, &page).await?;
@@ -158,23 +157,17 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Respo
 /// has no process. Its `status` says whether a connection succeeded within 5 seconds.
 #[utoipa::path(
     patch, path = "/api/v1/mcp-servers/{id}", tag = "mcp-servers", operation_id = "update_mcp_server",
-    params(
-        ("id" = McpServerId, Path, description = "The id of the MCP server"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are changed"),
-    ),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server"), IfMatch),
     request_body = McpServerPatch,
-    responses(
-        (status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String))),
-        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn update(
     caller: Caller,
     Id(id): Id<McpServerId>,
-    headers: HeaderMap,
+    IfMatch(versions): IfMatch,
     Input { body, .. }: Input<McpServerPatch>,
 ) -> Answer<Response> {
-    let shown = caller.app.service.update_mcp_server(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    let shown = caller.app.service.update_mcp_server(&caller.principal, &id, &body, versions.as_deref()).await?;
     Ok(McpServer::answer(shown, &caller.principal))
 }
 
@@ -183,17 +176,11 @@ pub(crate) async fn update(
 /// Its connections and processes end. Runs that were offered its tools then get errors for their calls.
 #[utoipa::path(
     delete, path = "/api/v1/mcp-servers/{id}", tag = "mcp-servers", operation_id = "delete_mcp_server",
-    params(
-        ("id" = McpServerId, Path, description = "The id of the MCP server"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are deleted"),
-    ),
-    responses(
-        (status = 204, description = "The MCP server was deleted"),
-        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
-    ),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server"), IfMatch),
+    responses((status = 204, description = "The MCP server was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
-    caller.app.service.delete_mcp_server(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+    caller.app.service.delete_mcp_server(&caller.principal, &id, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -243,7 +230,7 @@ pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: Optional
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The tools, sorted by name", body = ListBody<ToolDefinition>),
-        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
 pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
@@ -259,7 +246,7 @@ pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Jso
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The resources", body = ListBody<McpResource>),
-        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
 pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
@@ -275,7 +262,7 @@ pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The prompts", body = ListBody<McpPrompt>),
-        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
 pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {

@@ -1,7 +1,7 @@
 //! `/api/v1/providers`: model endpoints that users store, and providers of the configuration.
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,21 +10,21 @@ use utoipa::ToSchema;
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::ProviderId;
 use crate::domain::model::cost::Prices;
-use crate::domain::model::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
-use crate::domain::problem::ProblemBody;
-use crate::http::wire::answer::created;
+use crate::domain::model::provider::{CallLimits, LearnedLimitation, ModelEntry, ProviderKind, ProviderRecord};
 use crate::http::wire::auth::Caller;
-use crate::http::wire::etag::{versioned, wanted_versions};
+use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::{Id, Input, OptionalInput};
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::Answer;
-use crate::http::wire::scope::ShownScope;
+use crate::http::wire::responses::created;
+use crate::http::wire::scope::VisibleScope;
 use crate::http::wire::types::ListBody;
-use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderCursor, ProviderPatch, TestedProvider};
+use crate::service::{self, AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderCursor, ProviderPatch, TestedProvider};
 use crate::support::tokens::Tokenizer;
 
 /// The visible part of a key.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ProviderKey)]
 pub(crate) struct KeyShown {
     /// Whether the provider has a key.
     set: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Provider {
     /// Whether runs may use it.
     enabled: bool,
     /// The scope of the provider: its owner, all users, or the configuration.
-    scope: ShownScope,
+    scope: VisibleScope,
     /// When the provider was created, RFC 3339. Absent for providers of the configuration.
     created_at: Option<String>,
     /// When the provider was changed, RFC 3339. Absent for providers of the configuration.
@@ -70,7 +70,7 @@ pub(crate) struct Provider {
 
 impl Provider {
     pub(crate) fn of(record: ProviderRecord, viewer: &Principal) -> Self {
-        let (scope, sees_hint) = ShownScope::of(record.owner.as_ref(), viewer);
+        let (scope, sees_hint) = VisibleScope::of(record.owner.as_ref(), viewer);
         let hint = record.key.as_ref().and_then(|key| key.hint.clone()).filter(|_| sees_hint);
         Self {
             id: record.id,
@@ -80,7 +80,7 @@ impl Provider {
             key: KeyShown { set: record.key.is_some(), hint },
             models: record.models,
             limits: record.limits,
-            accent: record.accent,
+            accent: record.quirks,
             enabled: record.enabled,
             scope,
             created_at: Some(record.created_at.to_rfc3339()),
@@ -96,7 +96,7 @@ impl Provider {
         };
         let base_url = match viewer.role {
             UserRole::Admin => Some(base_url),
-            // The URL is the operator's own.
+            // The URL is visible to administrators only.
             UserRole::Member => None,
         };
         Self {
@@ -109,7 +109,7 @@ impl Provider {
             limits: CallLimits::default(),
             accent: None,
             enabled: true,
-            scope: ShownScope::Config,
+            scope: VisibleScope::Config,
             created_at: None,
             updated_at: None,
             version: None,
@@ -126,8 +126,8 @@ impl Provider {
 )]
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvider>) -> Answer<Response> {
     let (record, replay) = caller.app.service.create_provider(&caller.principal, body, key).await?;
-    let place = format!("/api/v1/providers/{}", record.id);
-    Ok(created(replay, Some(record.version), &place, Provider::of(record, &caller.principal)))
+    let location = format!("/api/v1/providers/{}", record.id);
+    Ok(created(replay, Some(record.version), &location, Provider::of(record, &caller.principal)))
 }
 
 /// Lists providers by name
@@ -136,7 +136,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvide
 /// same name, runs use the caller's own provider first. Next come the provider for all users and the provider of the configuration.
 #[utoipa::path(
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Provider>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Provider>)),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.providers(&caller.principal, &page).await?;
@@ -160,23 +160,17 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Respon
 /// Active runs use the changed provider from their next model call.
 #[utoipa::path(
     patch, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "update_provider",
-    params(
-        ("id" = ProviderId, Path, description = "The id of the provider"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are changed"),
-    ),
+    params(("id" = ProviderId, Path, description = "The id of the provider"), IfMatch),
     request_body = ProviderPatch,
-    responses(
-        (status = 200, description = "The provider", body = Provider, headers(("ETag" = String))),
-        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
 pub(crate) async fn update(
     caller: Caller,
     Id(id): Id<ProviderId>,
-    headers: HeaderMap,
+    IfMatch(versions): IfMatch,
     Input { body, .. }: Input<ProviderPatch>,
 ) -> Answer<Response> {
-    let record = caller.app.service.update_provider(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    let record = caller.app.service.update_provider(&caller.principal, &id, &body, versions.as_deref()).await?;
     Ok(versioned(Some(record.version), Provider::of(record, &caller.principal)))
 }
 
@@ -185,17 +179,11 @@ pub(crate) async fn update(
 /// Active runs that use the provider fail at their next model call.
 #[utoipa::path(
     delete, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "delete_provider",
-    params(
-        ("id" = ProviderId, Path, description = "The id of the provider"),
-        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are deleted"),
-    ),
-    responses(
-        (status = 204, description = "The provider was deleted"),
-        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
-    ),
+    params(("id" = ProviderId, Path, description = "The id of the provider"), IfMatch),
+    responses((status = 204, description = "The provider was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
-    caller.app.service.delete_provider(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+    caller.app.service.delete_provider(&caller.principal, &id, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -217,14 +205,49 @@ pub(crate) struct ProviderModel {
     prices: Option<Prices>,
     /// Whether the model supports tool calls.
     tools: Option<bool>,
+    /// Maximum number of tools of one request.
+    max_tools: Option<u32>,
     /// Whether the model accepts pictures.
     vision: Option<bool>,
+    /// Changes of requests to the model that the server learned from refusals.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    learned: Vec<LearnedChange>,
+}
+
+/// A change of requests to a model after its provider refused one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LearnedChange {
+    /// The change, as in the event `model.adapted`.
+    what: String,
+    /// When the server tries again without it, RFC 3339.
+    #[schema(format = DateTime)]
+    until: String,
+}
+
+impl LearnedChange {
+    fn of(known: LearnedLimitation) -> Self {
+        Self { what: known.change, until: known.until.to_rfc3339() }
+    }
 }
 
 impl ProviderModel {
-    fn of(provider: &str, entry: ModelEntry) -> Self {
-        let ModelEntry { name, context, max_output, tokenizer, prices, tools, vision, limits: _ } = entry;
-        Self { model: format!("{provider}/{name}"), name, context, max_output, tokenizer, prices, tools, vision }
+    fn of(provider: &str, model: service::ProviderModel) -> Self {
+        let learned = model.learned.into_iter().map(LearnedChange::of).collect();
+        let ModelEntry { name, context, max_output, tokenizer, prices, tools, max_tools, vision, limits: _, chats: _ } =
+            model.entry;
+        Self {
+            model: format!("{provider}/{name}"),
+            name,
+            context,
+            max_output,
+            tokenizer,
+            prices,
+            tools,
+            max_tools,
+            vision,
+            learned,
+        }
     }
 }
 
@@ -236,13 +259,82 @@ impl ProviderModel {
     params(("id" = ProviderId, Path, description = "The id of the provider")),
     responses(
         (status = 200, description = "The models, sorted by name", body = ListBody<ProviderModel>),
-        (status = 502, description = "The provider failed", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 502, description = "The provider failed"),
+        (status = 504, description = "The provider took too long"),
     ),
 )]
 pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
     let (name, models) = caller.app.service.provider_models(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(models.into_iter().map(|model| ProviderModel::of(&name, model)).collect())))
+}
+
+/// The abilities of a model, as far as they are known.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelAbilities {
+    /// Whether the model supports tool calls.
+    tools: Option<bool>,
+    /// Whether the model accepts pictures.
+    images: Option<bool>,
+}
+
+/// The limits of a model, as far as they are known.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelLimits {
+    /// Size of the context window in tokens.
+    context: Option<u64>,
+    /// Maximum number of tokens of one answer.
+    output: Option<u64>,
+    /// Maximum number of tools of one request.
+    tools: Option<u32>,
+}
+
+/// A model that runs can use.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Model {
+    /// The name in runs: `provider/name`.
+    id: String,
+    /// The name of the provider.
+    provider: String,
+    /// The abilities of the model.
+    abilities: ModelAbilities,
+    /// The limits of the model.
+    limits: ModelLimits,
+    /// The prices of the model.
+    price: Option<Prices>,
+    /// Whether the provider lists the model now.
+    available: bool,
+    /// Changes of requests to the model that the server learned from refusals.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    learned: Vec<LearnedChange>,
+}
+
+/// Lists the models of all providers
+///
+/// Asks every provider for its models, and waits at most 15 seconds. Models of a provider that fails are shown as far as they are
+/// known.
+#[utoipa::path(
+    get, path = "/api/v1/models", tag = "providers", operation_id = "list_models",
+    responses((status = 200, description = "The models, sorted by name", body = ListBody<Model>)),
+)]
+pub(crate) async fn all_models(caller: Caller) -> Answer<Json<ListBody<Model>>> {
+    let models = caller.app.service.models(&caller.principal).await?;
+    let shown = |(provider, model): (String, service::ProviderModel)| {
+        let entry = model.entry;
+        Model {
+            id: format!("{provider}/{}", entry.name),
+            provider,
+            abilities: ModelAbilities { tools: entry.tools, images: entry.vision },
+            limits: ModelLimits { context: entry.context, output: entry.max_output, tools: entry.max_tools },
+            price: entry.prices,
+            available: model.available,
+            learned: model.learned.into_iter().map(LearnedChange::of).collect(),
+        }
+    };
+    Ok(Json(ListBody::whole(models.into_iter().map(shown).collect())))
 }
 
 /// The model of a provider test.
@@ -265,7 +357,7 @@ pub(crate) struct TestProviderBody {
 pub(crate) async fn test(
     caller: Caller,
     Id(id): Id<ProviderId>,
-    // A repeated test does no harm, and an earlier answer would not describe the present.
+    // A repeated test is harmless, and an earlier result would be outdated.
     OptionalInput { body, key: _ }: OptionalInput<TestProviderBody>,
 ) -> Answer<Json<TestedProvider>> {
     Ok(Json(caller.app.service.test_provider(&caller.principal, &id, body.model).await?))

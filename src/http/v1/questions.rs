@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::ids::InputId;
-use crate::domain::run::input::{InputAnswer, InputRecord, InputState};
+use crate::domain::ids::{ConversationId, InputId};
+use crate::domain::run::question::{InputAnswer, InputRecord, InputState};
 use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::{Id, Input, Params};
-use crate::http::wire::idempotency::replayed;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::extract::{Id, Input};
+use crate::http::wire::idempotency_header::replayed;
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::InputCursor;
@@ -36,20 +36,21 @@ pub(crate) struct AnswerBody {
 pub(crate) struct FilterParams {
     /// Only questions in this state. `pending` selects questions that wait for an answer.
     status: Option<InputState>,
+    /// Only questions of this conversation.
+    conversation_id: Option<ConversationId>,
 }
 
 /// Lists questions of runs, newest first
 #[utoipa::path(
     get, path = "/api/v1/input-requests", tag = "runs", operation_id = "list_input_requests", params(FilterParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<InputRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<InputRecord>)),
 )]
-pub(crate) async fn list(
-    caller: Caller,
-    Params(filter): Params<FilterParams>,
-    Paging(page): Paging<InputCursor>,
-) -> Answer<Response> {
-    let found = caller.app.service.input_requests(&caller.principal, filter.status, &page).await?;
-    let rest = page::query([("status", filter.status.map(InputState::as_str))]);
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<FilterParams, InputCursor>) -> Answer<Response> {
+    let found = caller.app.service.input_requests(&caller.principal, filter.status, filter.conversation_id.as_ref(), &page).await?;
+    let rest = page::query([
+        ("status", filter.status.map(InputState::as_str)),
+        ("conversation_id", filter.conversation_id.as_ref().map(ConversationId::as_str)),
+    ]);
     Ok(page::answer(found, page.limit, "/api/v1/input-requests", &rest))
 }
 

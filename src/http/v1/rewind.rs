@@ -1,4 +1,4 @@
-//! Rewinding a conversation, and editing one of its messages.
+//! `/api/v1/conversations/{id}/rewind`: rewinds a conversation, and edits one of its messages.
 
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
@@ -7,11 +7,11 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::domain::run::Run;
-use crate::http::streams::delivery::Delivery;
+use crate::http::streams::delivery::{Delivered, Delivery};
+use crate::http::v1::conversations::MessagePath;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input};
-use crate::http::wire::idempotency::replayed;
+use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::{AcceptedBody, EditMessageBody};
 use crate::service::{Error, RewindFrom};
@@ -51,7 +51,7 @@ pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { b
         (Some(id), None) => RewindFrom::After(id),
         (None, Some(id)) => RewindFrom::At(id),
         (None, None) | (Some(_), Some(_)) => {
-            return Err(Error::invalid("give one of to_message_id and before_message_id").into());
+            return Err(Error::invalid("send one of to_message_id and before_message_id").into());
         }
     };
     let (conversation, superseded, replay) = caller.app.service.rewind_conversation(&caller.principal, &id, from, key).await?;
@@ -65,18 +65,7 @@ pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { b
 /// active. The response has the same forms as the response to a sent message.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages/{message_id}/edit", tag = "conversations", operation_id = "edit_message",
-    params(
-        ("id" = ConversationId, Path, description = "The id of the conversation"),
-        ("message_id" = MessageId, Path, description = "The id of the message"),
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
-    ),
-    request_body = EditMessageBody,
-    responses(
-        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    request_body = EditMessageBody, params(MessagePath, Delivery), responses(Delivered<AcceptedBody>),
 )]
 pub(crate) async fn edit(
     Ids(id, message): Ids<ConversationId, MessageId>,

@@ -6,24 +6,26 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::{IntoParams, PartialSchema as _, ToSchema};
 
+use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::streams::delivery::{Delivery, applied};
-use crate::http::wire::answer::accepted;
+use crate::http::streams::delivery::{Delivered, Delivery, applied};
+use crate::http::streams::render::StreamEvent;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::etag;
-use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, Wants, cursor, query};
+use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, cursor, header, query};
 use crate::http::wire::page;
-use crate::http::wire::page::{PageParams, Paging};
+use crate::http::wire::page::{ListRequest, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
-use crate::http::wire::request::Trace;
-use crate::http::wire::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
-use crate::service::{Access, ContinueRun, Cursor, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
+use crate::http::wire::responses::accepted;
+use crate::http::wire::types::{AcceptedBody, EmptyBody, ListBody, StartRunBody, ToolResultBody, ToolResultsBody};
+use crate::service::{Access, Cursor, Error, EventPage, RetryCall, RetryRun, RunCursor, RunExplanation, RunFilter, WaitOutcome};
 use crate::support::clock::UnixMillis;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -45,7 +47,21 @@ pub(crate) struct EventsRequest {
     pub access: Access,
     pub after: Option<Cursor>,
     pub limit: u32,
-    pub wants: Wants,
+    pub wants: ResponseFormat,
+}
+
+impl IntoParams for EventsRequest {
+    fn into_params(parameter_in: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let cursor = "The `seq` of the last event that the client has";
+        let ticket = ParameterBuilder::new()
+            .name("ticket")
+            .parameter_in(ParameterIn::Query)
+            .description(Some("A ticket for this stream, instead of a key (streams only)"))
+            .schema(Some(String::schema()));
+        let mut parameters = EventParams::into_params(parameter_in);
+        parameters.extend([header("Last-Event-ID", cursor), ticket.build()]);
+        parameters
+    }
 }
 
 impl FromRequestParts<App> for EventsRequest {
@@ -54,7 +70,7 @@ impl FromRequestParts<App> for EventsRequest {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
         let access = Access::from_request_parts(parts, app).await?;
         let params: EventParams = query(&parts.uri)?;
-        let wants = Wants::of(&parts.headers)?;
+        let wants = ResponseFormat::of(&parts.headers)?;
         let after = cursor(&parts.headers, params.after.as_deref().or(params.cursor.as_deref()))?;
         Ok(Self { app: app.clone(), access, after, limit: page::limit(params.limit)?, wants })
     }
@@ -63,18 +79,11 @@ impl FromRequestParts<App> for EventsRequest {
 /// Starts a run
 ///
 /// Creates the message and the run, and also the conversation if it does not exist. With `Accept: text/event-stream` or
-/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the response is the finished run.
+/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the run in the response is
+/// finished.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
-    params(
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
-    ),
-    responses(
-        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    params(Delivery), responses(Delivered<AcceptedBody>),
 )]
 pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
     let request = body.into_request(delivery.trace.clone());
@@ -83,8 +92,8 @@ pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRu
 
 /// Returns a run
 ///
-/// With `Prefer: wait=N`, the server responds after at most N seconds, or earlier if the run ends or waits for a human (`approval`,
-/// `input`). It does not respond early if the run waits for a retry or for its budget.
+/// With `Prefer: wait=N`, the server responds after at most N seconds, or earlier if the run ends or waits for an answer (`approval`,
+/// `input`, `client_tool`). It does not respond early if the run waits for a retry or for its budget.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(
@@ -111,8 +120,8 @@ pub(crate) async fn get(
     let mut headers = HeaderMap::new();
     applied(&mut headers, seconds);
     let (status, run) = match app.service.wait_for_run(&principal, &id, seconds).await? {
-        Waited::Settled(run) => (StatusCode::OK, run),
-        Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
+        WaitOutcome::Settled(run) => (StatusCode::OK, run),
+        WaitOutcome::StillGoing(run) => (StatusCode::ACCEPTED, run),
     };
     Ok((headers, etag::tagged(&request, status, &run)).into_response())
 }
@@ -158,15 +167,15 @@ impl RunParams {
 fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     let Some(text) = text else { return Ok(None) };
     let time = UnixMillis::from_rfc3339(text);
-    Ok(Some(time.ok_or_else(|| Error::invalid(format!("the query's {name} is no time such as 2026-01-31T12:00:00Z")))?))
+    Ok(Some(time.ok_or_else(|| Error::invalid(format!("the query parameter {name} must be a time such as 2026-01-31T12:00:00Z")))?))
 }
 
 /// Lists the caller's runs, newest first
 #[utoipa::path(
     get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Run>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Run>)),
 )]
-pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Paging(page): Paging<RunCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<RunParams, RunCursor>) -> Answer<Response> {
     let (filter, rest) = filter.read(None)?;
     let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
@@ -176,7 +185,7 @@ pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Pagi
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/runs", tag = "conversations", operation_id = "list_conversation_runs",
     params(("id" = ConversationId, Path, description = "The id of the conversation"), RunParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<Run>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Run>)),
 )]
 pub(crate) async fn list_of_conversation(
     caller: Caller,
@@ -195,34 +204,28 @@ pub(crate) async fn list_of_conversation(
 /// the cursor or with the run's first event, and ends with the run. A client that reconnects after the end gets status 204.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/events", tag = "runs", operation_id = "run_events",
-    params(
-        ("id" = RunId, Path, description = "The id of the run"), EventParams,
-        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
-        ("ticket" = Option<String>, Query, description = "A ticket for this stream, instead of a key (streams only)"),
-    ),
+    params(("id" = RunId, Path, description = "The id of the run"), EventsRequest),
     responses(
-        (status = 200, description = "Events, oldest first",
-         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+        (status = 200, description = "Events, oldest first. Each `data` field or line of a stream is one event",
+         content((ListBody<EventBody> = "application/json"), (StreamEvent = "text/event-stream"), (StreamEvent = "application/x-ndjson"))),
         (status = 204, description = "The run has ended and the client has all events (streams only)"),
-        (status = 410, description = "The log has no events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
-         content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn events(Id(id): Id<RunId>, request: EventsRequest) -> Answer<Response> {
     let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
-        Wants::Stream(framing) => {
+        ResponseFormat::Stream(framing) => {
             let start = app.service.stream_run(access.principal(), &id, after).await?;
             Ok(streams::respond(&app, access, start, framing))
         }
-        Wants::Json => {
+        ResponseFormat::Json => {
             let events = app.service.run_events(access.principal(), &id, after, limit).await?;
             Ok(event_page(&events, limit, &format!("/api/v1/runs/{id}/events")))
         }
     }
 }
 
-/// Answers with a page of events, each as it was stored.
+/// Responds with a page of events, each as stored.
 pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     let envelopes: Vec<String> = page.events.iter().map(|event| event.envelope()).collect();
     let next = page.next.map_or_else(|| "null".to_owned(), |seq| format!("\"{seq}\""));
@@ -261,21 +264,27 @@ pub(crate) async fn cancel(
 
 /// Resumes a run
 ///
-/// A run that waits for a retry retries at once. After a failed run, a new run continues from the stored state.
+/// A run that waits for a retry retries at once. After a failed run, a new run continues from the stored state. The response has the
+/// same forms as the response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run", request_body = Option<EmptyBody>,
-    params(("id" = RunId, Path, description = "The id of the run")),
-    responses((status = 202, description = "The run that continues", body = Run, headers(("Location" = String)))),
+    params(
+        ("id" = RunId, Path, description = "The id of the run"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+    ),
+    responses(
+        (status = 202, description = "The run that continues", body = Run, headers(("Location" = String))),
+        (status = 200, description = "The run that continues, if it has ended or waits for a human; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
 )]
 pub(crate) async fn resume(
-    caller: Caller,
     Id(id): Id<RunId>,
-    Trace(trace): Trace,
+    delivery: Delivery,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let request = ContinueRun { principal: &caller.principal, run: &id, key, trace };
-    let (run, replay) = caller.app.service.resume_run(request).await?;
-    Ok(accepted(replay, run))
+    let (run, replay) = delivery.service().resume_run(delivery.continuing(&id, key)).await?;
+    delivery.respond_with(run, replay).await
 }
 
 /// Retries a run
@@ -285,24 +294,47 @@ pub(crate) async fn resume(
 /// are not undone. With `Accept: text/event-stream` or `application/x-ndjson`, the response is the new run's event stream. With
 /// `Prefer: wait=N`, it is the finished run.
 #[utoipa::path(
-    post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<EmptyBody>,
-    params(
-        ("id" = RunId, Path, description = "The id of the run"),
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-    ),
-    responses(
-        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<RetryRun>,
+    params(("id" = RunId, Path, description = "The id of the run"), Delivery), responses(Delivered<Run>),
 )]
 pub(crate) async fn retry(
     Id(id): Id<RunId>,
     delivery: Delivery,
-    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
+    OptionalInput { body, key }: OptionalInput<RetryRun>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_run(delivery.continuing(&id, key)).await?;
+    let (run, replay) = delivery.service().retry_run(delivery.continuing(&id, key), body).await?;
     delivery.respond_with(run, replay).await
+}
+
+/// Stores results of client tools
+///
+/// A run whose model calls a client tool is `waiting` for `client_tool`. The event `tool.requested` contains the call. A call accepts
+/// one result, and the run continues when it has the results of all its calls. A call without a result expires after the agent's
+/// `ask_expires_ms`.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/tool-results", tag = "runs", operation_id = "store_tool_results", request_body = ToolResultsBody,
+    params(("id" = RunId, Path, description = "The id of the run")),
+    responses((status = 202, description = "The run, which continues", body = Run, headers(("Location" = String)))),
+)]
+pub(crate) async fn store_results(
+    caller: Caller,
+    Id(id): Id<RunId>,
+    Input { body, key }: Input<ToolResultsBody>,
+) -> Answer<Response> {
+    let results = body.results.into_iter().map(ToolResultBody::into_result).collect();
+    let (run, replay) = caller.app.service.store_tool_results(&caller.principal, &id, results, key).await?;
+    Ok(accepted(replay, run))
+}
+
+/// The tool call in a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "Ids reads the path; this is its description")]
+struct CallPath {
+    /// The id of the run.
+    id: RunId,
+    /// The id of the call.
+    call_id: CallId,
 }
 
 /// Returns a tool call
@@ -311,7 +343,7 @@ pub(crate) async fn retry(
 /// of a tool's answer is limited, so the response has no pages.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/tool-calls/{call_id}", tag = "runs", operation_id = "get_tool_call",
-    params(("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call")),
+    params(CallPath),
     responses((status = 200, description = "The current state of the call", body = ToolCallRecord)),
 )]
 pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
@@ -326,16 +358,7 @@ pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) 
 /// response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
-    request_body = Option<RetryCall>,
-    params(
-        ("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call"),
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-    ),
-    responses(
-        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    request_body = Option<RetryCall>, params(CallPath, Delivery), responses(Delivered<Run>),
 )]
 pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
@@ -364,16 +387,7 @@ pub(crate) struct UndoCallBody {
 /// undo call can itself be undone, if its tool has an undo tool. The response has the same forms as the response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/undo", tag = "runs", operation_id = "undo_tool_call",
-    request_body = Option<UndoCallBody>,
-    params(
-        ("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call"),
-        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-    ),
-    responses(
-        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-    ),
+    request_body = Option<UndoCallBody>, params(CallPath, Delivery), responses(Delivered<Run>),
 )]
 pub(crate) async fn undo_call(
     Ids(id, call): Ids<RunId, CallId>,

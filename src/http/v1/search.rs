@@ -6,9 +6,7 @@ use utoipa::IntoParams;
 
 use crate::domain::conversation::search::FoundMessage;
 use crate::http::v1::conversations::Archived;
-use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::Params;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::SearchCursor;
@@ -30,15 +28,11 @@ pub(crate) struct SearchParams {
 /// matches. `GET /api/v1/conversations?q=` searches titles.
 #[utoipa::path(
     get, path = "/api/v1/search", tag = "conversations", operation_id = "search_messages", params(SearchParams, PageParams),
-    responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>)),
 )]
-pub(crate) async fn messages(
-    caller: Caller,
-    Params(search): Params<SearchParams>,
-    Paging(page): Paging<SearchCursor>,
-) -> Answer<Response> {
-    let archived = search.archived.unwrap_or(Archived::Any);
-    let found = caller.app.service.search(&caller.principal, &search.q, archived.filter(), &page).await?;
-    let rest = page::query([("q", Some(&*search.q)), ("archived", Some(archived.word()))]);
+pub(crate) async fn messages(ListRequest { caller, filter, page }: ListRequest<SearchParams, SearchCursor>) -> Answer<Response> {
+    let archived = filter.archived.unwrap_or(Archived::Any);
+    let found = caller.app.service.search(&caller.principal, &filter.q, archived.filter(), &page).await?;
+    let rest = page::query([("q", Some(&*filter.q)), ("archived", Some(archived.word()))]);
     Ok(page::answer(found, page.limit, "/api/v1/search", &rest))
 }

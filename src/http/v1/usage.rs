@@ -5,9 +5,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::domain::run::usage::DayUsage;
-use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::Params;
-use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, MAX_USAGE_DAYS, UsageCursor};
@@ -30,16 +28,12 @@ pub(crate) struct UsageParams {
 /// Returns tokens, model calls, and the cost of the calls with known prices. Runs of deleted conversations are not included.
 #[utoipa::path(
     get, path = "/api/v1/usage", tag = "usage", operation_id = "list_usage", params(UsageParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<DayUsage>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<DayUsage>)),
 )]
-pub(crate) async fn list(
-    caller: Caller,
-    Params(filter): Params<UsageParams>,
-    Paging(page): Paging<UsageCursor>,
-) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<UsageParams, UsageCursor>) -> Answer<Response> {
     let days = filter.days.unwrap_or(DEFAULT_DAYS);
     if !(1..=MAX_USAGE_DAYS).contains(&days) {
-        return Err(Error::invalid(format!("the query's days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
+        return Err(Error::invalid(format!("the query parameter days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
     }
     let found = caller.app.service.usage(&caller.principal, filter.owner.as_deref(), days, &page).await?;
     let rest = page::query([("days", Some(&*days.to_string())), ("owner", filter.owner.as_deref())]);

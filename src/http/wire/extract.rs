@@ -1,5 +1,6 @@
-//! Extractors: ids, queries, bodies, and what headers ask for.
+//! Extractors: ids, queries, bodies, and preferences in headers.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -9,26 +10,29 @@ use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
+use utoipa::PartialSchema as _;
+use utoipa::openapi::Required;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 
 use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::streams::framing::Framing;
-use crate::http::wire::idempotency::{idempotency_key, request_key};
+use crate::http::wire::idempotency_header::{idempotency_key, request_key};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{Cursor, Error, RequestKey};
-use crate::support::nearest::with_suggestion;
-use crate::support::{number, text};
+use crate::support::suggestion::with_suggestion;
+use crate::support::{json, number, text};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The most bytes that are read of a body that is too large.
+/// Limit of discarded bytes of a body that is too large.
 const MOST_DISCARDED: usize = 32 * 1024 * 1024;
 
 fn missing<E>(_: E) -> Problem {
     Error::NotFound("thing at this path").into()
 }
 
-/// The id in a path. A text that is no id is the id of nothing.
+/// The id in a path. Text that is not an id matches nothing.
 pub(crate) struct Id<T>(pub T);
 
 impl<T: FromStr> FromRequestParts<App> for Id<T> {
@@ -71,7 +75,7 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     }
 }
 
-/// The body of a POST or PATCH, and the idempotency key that came with it.
+/// The body of a POST or PATCH, with its idempotency key.
 pub(crate) struct Input<T> {
     pub body: T,
     pub key: Option<RequestKey>,
@@ -101,7 +105,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
 }
 
 impl<T: DeserializeOwned> Input<T> {
-    /// Reads a body of at most `most` bytes. `empty` gives the value of an absent body; `None` if a body is required.
+    /// Reads a body of at most `most` bytes. `empty` returns the value of an absent body; `None` if a body is required.
     pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> Answer<Self> {
         let key = idempotency_key(request.headers())?;
         let method = request.method().clone();
@@ -119,33 +123,33 @@ impl<T: DeserializeOwned> Input<T> {
             }
         };
         let key = key.map(|key| {
-            let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let value: serde_json::Value =
+                json_text(&bytes).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
             request_key(key, &method, &path, &value)
         });
         Ok(Self { body, key })
     }
 }
 
-async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
+/// Reads the complete body, within the limits of time and size.
+pub(crate) async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
     match tokio::time::timeout(app.options.limits.body_timeout, collect(request, most)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => {
-            let detail = format!("at most {most} bytes are accepted");
+            let detail = format!("the body must have at most {most} bytes");
             Err(Problem::new(ProblemCode::PayloadTooLarge, detail))
         }
-        Ok(Err(_)) => {
-            Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole, or its gzip data is damaged"))
-        }
+        Ok(Err(_)) => Err(Problem::new(ProblemCode::InvalidRequest, "the body is incomplete, or its gzip data is damaged")),
         Err(_elapsed) => Err(Problem::new(ProblemCode::RequestTimeout, "the body took too long to arrive")),
     }
 }
 
-/// Reads the whole body, or `None` if it is larger than `most`. The excess is read and dropped, up to [`MOST_DISCARDED`]: a client that is
-/// still writing when the connection is closed never gets to see the answer.
+/// Reads the complete body, or `None` if it is larger than `most`. The excess is read and discarded, up to [`MOST_DISCARDED`]: a
+/// client that is still sending when the connection closes cannot read the response.
 pub(crate) async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let mut is_too_large = announced.is_some_and(|length| length > most as u64);
-    // This client waits for permission before it sends.
+    // This client waits for permission before it sends the body.
     if is_too_large && request.headers().contains_key(EXPECT) {
         return Ok(None);
     }
@@ -173,9 +177,22 @@ fn is_json(content_type: &HeaderValue) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-/// Reads JSON of a documented shape; an error names the place of the fault.
+/// Returns the text of a body without its byte order mark. Halves of surrogate pairs become U+FFFD: JavaScript sends them where it
+/// cuts a text inside a character.
+fn json_text(bytes: &[u8]) -> Answer<Cow<'_, str>> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        Error::field("", format!("is not UTF-8 from byte {at} on: encode the body as UTF-8"))
+    })?;
+    Ok(json::mend_surrogates(text).map_or(Cow::Borrowed(text), Cow::Owned))
+}
+
+/// Parses JSON of a documented type. An error contains the location of the fault.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
-    // serde would take a list of the values of all fields, too, which is not documented.
+    let text = json_text(bytes)?;
+    let bytes = text.as_bytes();
+    // serde would also accept an array with the values of all fields, which is not documented.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Error::field("", "must be a JSON object, not a list").into());
     }
@@ -203,14 +220,20 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     text::prefix(&pointer, 200).to_owned()
 }
 
-/// The form of the response that the client accepts.
+/// Describes an optional header of a request.
+pub(crate) fn header(name: &str, description: &str) -> Parameter {
+    let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header).description(Some(description));
+    header.required(Required::False).schema(Some(String::schema())).build()
+}
+
+/// The response format that the client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wants {
+pub(crate) enum ResponseFormat {
     Json,
     Stream(Framing),
 }
 
-impl FromRequestParts<App> for Wants {
+impl FromRequestParts<App> for ResponseFormat {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
@@ -218,8 +241,8 @@ impl FromRequestParts<App> for Wants {
     }
 }
 
-impl Wants {
-    /// Reads the Accept headers. The higher `q` wins, then the earlier range.
+impl ResponseFormat {
+    /// Parses the Accept headers. The highest `q` wins, then the first range.
     pub(crate) fn of(headers: &HeaderMap) -> Answer<Self> {
         let mut best: Option<(Self, f32)> = None;
         let mut asked = false;
@@ -260,16 +283,16 @@ impl FromRequestParts<App> for PreferWait {
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, Self::Rejection> {
         let all = parts.headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
         let mut preferences = all.flat_map(|value| value.split(',')).map(str::trim);
-        // A preference that cannot be understood is ignored (RFC 7240).
+        // An unknown preference is ignored (RFC 7240).
         Ok(Self(preferences.find_map(|preference| preference.strip_prefix("wait=")?.trim_matches('"').parse().ok())))
     }
 }
 
-/// Returns the cursor of a stream or a page of events: `Last-Event-ID` or `?after=`, which mean the same. The header wins, because a browser
-/// that reconnects repeats the URL and adds the newer header.
+/// Returns the cursor of a stream or a page of events: `Last-Event-ID` or the equivalent `?after=`. The header has priority,
+/// because a browser that reconnects repeats the URL and adds the newer header.
 pub(crate) fn cursor(headers: &HeaderMap, after: Option<&str>) -> Answer<Option<Cursor>> {
     let header = match headers.get(LAST_EVENT_ID) {
-        // An EventSource that has seen no id sends no header; an empty one is the same.
+        // An EventSource that has received no id sends no header; an empty one means the same.
         Some(value) if value.is_empty() => None,
         Some(value) => Some(value.to_str().unwrap_or("?")),
         None => None,

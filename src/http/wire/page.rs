@@ -11,10 +11,12 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use crate::http::options::App;
+use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::query as query_of;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::ListBody;
@@ -36,19 +38,19 @@ pub(crate) struct PageParams {
 pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),
-        other => Err(Error::invalid(format!("the query's limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
+        other => Err(Error::invalid(format!("the query parameter limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
     }
 }
 
 impl PageParams {
     pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> Answer<PageRequest<C>> {
         let after = self.cursor.as_deref().map(decode).transpose();
-        let invalid = |InvalidCursor| Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
+        let invalid = |InvalidCursor| Error::InvalidCursor("send the next_cursor of the previous page, or none".to_owned());
         Ok(PageRequest { limit: limit(self.limit)?, after: after.map_err(invalid)? })
     }
 }
 
-/// The page that a query asks for.
+/// The page that a query requests.
 pub(crate) struct Paging<C>(pub PageRequest<C>);
 
 impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
@@ -56,6 +58,24 @@ impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
         query_of::<PageParams>(&parts.uri)?.request().map(Self)
+    }
+}
+
+/// A request for a page of the caller's list, with the filter `F`.
+pub(crate) struct ListRequest<F, C> {
+    pub caller: Caller,
+    pub filter: F,
+    pub page: PageRequest<C>,
+}
+
+impl<F: DeserializeOwned + Send, C: FromStr<Err = InvalidCursor> + Send> FromRequestParts<App> for ListRequest<F, C> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let filter = query_of(&parts.uri)?;
+        let Paging(page) = Paging::from_request_parts(parts, app).await?;
+        Ok(Self { caller, filter, page })
     }
 }
 
@@ -68,12 +88,12 @@ pub(crate) fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C,
     std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()
 }
 
-/// Answers with a page of the list at `path`. `rest` is its [`query`] without limit and cursor.
+/// Responds with a page of the list at `path`. `rest` is its [`query`] without limit and cursor.
 pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
     answer_as("cursor", page, limit, path, rest)
 }
 
-/// Answers with a page whose cursor is given as the parameter `name`.
+/// Responds with a page whose cursor is the parameter `name`.
 pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
     let next_cursor = page.next.map(|next| encode(&next));
     let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&{name}={cursor}{rest}"));
@@ -81,13 +101,13 @@ pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, pat
     (next_link(link), body).into_response()
 }
 
-/// Characters of a query that are written as they are (RFC 3986, unreserved).
+/// Characters of a query that are not encoded (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Returns the parameters that are given, encoded, each with an `&` before it.
+/// Returns the present parameters, encoded, each with a leading `&`.
 pub(crate) fn query<const N: usize>(params: [(&str, Option<&str>); N]) -> String {
-    let given = params.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    given.map(|(name, value)| format!("&{name}={}", utf8_percent_encode(value, UNRESERVED))).collect()
+    let present = params.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    present.map(|(name, value)| format!("&{name}={}", utf8_percent_encode(value, UNRESERVED))).collect()
 }
 
 pub(crate) fn next_link(target: Option<String>) -> HeaderMap {

@@ -1,6 +1,6 @@
 //! Errors as `application/problem+json` (RFC 9457).
 //!
-//! A handler answers with a [`Problem`]; the outermost layer renders it, because only there the request's id is known.
+//! A handler returns a [`Problem`]. The outermost layer renders it, because only that layer knows the request's id.
 
 use std::error::Error as _;
 
@@ -9,11 +9,12 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::http::options::ErrorForm;
 use crate::service;
 
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An error that is to be an answer.
+/// An error that becomes a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem(pub Box<ProblemBody>);
 
@@ -33,13 +34,33 @@ impl From<ProblemBody> for Problem {
 
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
-        // The one place where the cause of a 5xx is logged; the request's span names it.
+        // The only place that logs the cause of a 5xx. The request's span contains the id.
         let what = match &error {
             service::Error::Store(_) => Some("the store failed"),
-            service::Error::NoRandomness(_) => Some("a secret could not be made"),
+            service::Error::NoRandomness(_) => Some("a secret could not be generated"),
             service::Error::NoReader(_) => Some("a file cannot be read"),
-            service::Error::Sealing(_) => Some("a secret cannot be sealed or opened"),
-            _ => None,
+            service::Error::Sealing(_) => Some("a secret cannot be encrypted or decrypted"),
+            service::Error::Invalid { .. }
+            | service::Error::InvalidCursor(_)
+            | service::Error::NotFound(_)
+            | service::Error::RunActive(_)
+            | service::Error::Conflict(_)
+            | service::Error::AlreadyAnswered(_)
+            | service::Error::CursorGone { .. }
+            | service::Error::IdempotencyMismatch
+            | service::Error::UnusableFile { .. }
+            | service::Error::FileTooLarge(_)
+            | service::Error::TooManyUploads
+            | service::Error::TooManyRuns(_)
+            | service::Error::TooManyLogins(_)
+            | service::Error::TooManyConversations(_)
+            | service::Error::UnknownModel(_)
+            | service::Error::NoModel(_)
+            | service::Error::Forbidden(_)
+            | service::Error::NotInGroups(_)
+            | service::Error::Stale
+            | service::Error::Provider(_)
+            | service::Error::Ending => None,
         };
         if let Some(what) = what {
             tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{what}");
@@ -57,11 +78,16 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Gives an error answer its body: that of the handler's [`Problem`], or one made from the status for answers of the router
-/// and of libraries. Other answers stay as they are.
-pub(crate) fn render(mut response: Response, request_id: &str) -> Response {
+/// Marks an error response whose body is complete already, in the form of its protocol.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenderedError;
+
+/// Sets the body of an error response: the handler's [`Problem`], or one for the status of a response from the router or a library.
+/// Other responses do not change.
+pub(crate) fn render(mut response: Response, request_id: &str, form: Option<ErrorForm>) -> Response {
     let status = response.status();
-    if !(status.is_client_error() || status.is_server_error()) {
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || response.extensions().get::<RenderedError>().is_some() {
         return response;
     }
     let Problem(mut body) = match response.extensions_mut().remove::<Problem>() {
@@ -81,8 +107,15 @@ pub(crate) fn render(mut response: Response, request_id: &str) -> Response {
     if let Ok(status) = StatusCode::from_u16(body.status) {
         *response.status_mut() = status;
     }
-    let json = serde_json::to_vec(&body).unwrap_or_default();
-    *response.body_mut() = json.into();
+    let text = match form {
+        None => serde_json::to_string(&body).unwrap_or_default(),
+        Some(form) => {
+            let (headers, text) = form(&body);
+            response.headers_mut().extend(headers);
+            text
+        }
+    };
+    *response.body_mut() = text.into();
     response
 }
 
@@ -90,15 +123,15 @@ fn from_status(status: StatusCode) -> Problem {
     let (code, detail) = match status.as_u16() {
         401 => (ProblemCode::Unauthorized, "send a key as Authorization: Bearer"),
         403 => (ProblemCode::Forbidden, "this is not allowed"),
-        404 => (ProblemCode::NotFound, "there is nothing at this path; /docs lists what there is"),
+        404 => (ProblemCode::NotFound, "no resource has this path; /docs lists all paths"),
         405 => (ProblemCode::MethodNotAllowed, "the Allow header lists the methods of this path"),
-        406 => (ProblemCode::NotAcceptable, "the wanted media type cannot be produced"),
+        406 => (ProblemCode::NotAcceptable, "the requested media type is not available"),
         408 => (ProblemCode::RequestTimeout, "the request took too long to arrive"),
         413 => (ProblemCode::PayloadTooLarge, "the body is too large"),
         415 => (ProblemCode::UnsupportedMediaType, "send application/json"),
         429 => (ProblemCode::TooManyRequests, "try again later"),
         503 => (ProblemCode::Unavailable, "the server cannot do this at the moment"),
-        500..=599 => (ProblemCode::Internal, "the server could not do this; its log has the cause under this request_id"),
+        500..=599 => (ProblemCode::Internal, "internal error; the server's log contains the cause under this request_id"),
         _ => (ProblemCode::InvalidRequest, "the request is not valid"),
     };
     Problem::new(code, detail)

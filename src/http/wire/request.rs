@@ -28,44 +28,45 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
     let begun = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
     let method = request.method().clone();
+    let form = app.error_form(request.uri().path());
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let trace = trace_id(request.headers()).unwrap_or_else(|| TraceId::generate(app.service.ids().as_ref()));
-    // Of the highest level, so that all log lines have it. The path without the query, which may hold a ticket.
+    // At error level, so that all log lines have it. The path excludes the query, which may contain a ticket.
     let span = tracing::error_span!("request", request_id = %id, trace.id = %trace, %method, path = request.uri().path());
     request.extensions_mut().insert(Trace(trace));
     let response = match misdirected(&app, &request) {
         Some(problem) => problem.into_response(),
         None => next.run(request).instrument(span.clone()).await,
     };
-    let mut response = problem::render(response, &id);
+    let mut response = problem::render(response, &id, form);
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(X_REQUEST_ID, value);
     }
     response.headers_mut().entry("x-content-type-options").or_insert(HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16();
     metrics::request(&method, route.as_deref().unwrap_or("none"), status, begun.elapsed());
-    // Within the span, not with it as parent: the log's JSON names only the spans that are entered.
+    // Logged inside the span, not only with it as parent: the JSON log contains only entered spans.
     span.in_scope(|| tracing::debug!(status, ms = begun.elapsed().as_millis(), "answered"));
     response
 }
 
 /// Marks the requests of a connection beyond the limit of connections.
 #[derive(Debug, Clone, Copy)]
-pub struct OneTooMany;
+pub struct ExcessConnection;
 
-/// The paths by which operators and supervisors check the process.
+/// The paths at which operators and supervisors check the process.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// Refuses requests of a connection that is [one too many](OneTooMany).
+/// Refuses requests of a connection above the [limit](ExcessConnection).
 pub(crate) async fn admit(request: Request, next: Next) -> Response {
-    if request.extensions().get::<OneTooMany>().is_none() || ALWAYS_ANSWERED.contains(&request.uri().path()) {
+    if request.extensions().get::<ExcessConnection>().is_none() || ALWAYS_ANSWERED.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let detail = "the server has as many connections as limits.max_connections allows; try again when some are closed";
+    let detail = "the server has reached limits.max_connections; try again later";
     Problem::new(ProblemCode::Unavailable, detail).into_response()
 }
 
-/// Decodes a request body that is compressed with gzip; refuses any other content encoding. The limits of bodies count decoded bytes.
+/// Decompresses a request body with gzip, and refuses other content encodings. Limits of bodies apply to decompressed bytes.
 pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
     let all: Vec<_> = request.headers().get_all(CONTENT_ENCODING).iter().map(|value| value.as_bytes()).collect();
     let encoding = String::from_utf8_lossy(&all.join(&b", "[..])).trim().to_ascii_lowercase();
@@ -88,14 +89,14 @@ pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// Returns the trace of the client. An invalid or repeated header is ignored.
+/// Returns the client's trace id. Ignores an invalid or repeated header.
 fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     let mut all = headers.get_all("traceparent").iter();
     let header = all.next().filter(|_| all.next().is_none())?;
     TraceId::from_traceparent(header.to_str().ok()?)
 }
 
-/// The trace of a request: the client's, or a new one.
+/// The trace id of a request: the client's, or a new one.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(pub TraceId);
 
@@ -108,7 +109,7 @@ impl FromRequestParts<App> for Trace {
     }
 }
 
-/// Returns a client's own id, if it can be logged and sent back as it is.
+/// Returns the client's request id, if it is safe to log and to send back.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(&X_REQUEST_ID)?.to_str().ok()?;
     let fits = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
@@ -127,7 +128,7 @@ fn misdirected(app: &App, request: &Request) -> Option<Problem> {
     ))
 }
 
-/// Returns the host of a request: its Host header, or the authority of the URI, which HTTP/2 has instead.
+/// Returns the host of a request: its Host header, or for HTTP/2 the authority of the URI.
 pub(crate) fn request_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     host.or_else(|| uri.authority().map(|authority| authority.as_str()))

@@ -9,14 +9,15 @@ use crate::domain::ids::UserId;
 /// The scope of a provider or MCP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ShownScope {
+#[schema(as = RecordScope)]
+pub(crate) enum VisibleScope {
     Own,
     Global,
     /// The record is in the server's configuration or environment. It serves all users and can only be changed there.
     Config,
 }
 
-impl ShownScope {
+impl VisibleScope {
     /// Returns the scope of a stored record, and whether the viewer may see its details.
     pub(crate) fn of(owner: Option<&UserId>, viewer: &Principal) -> (Self, bool) {
         match (owner, viewer.role) {

@@ -1,4 +1,4 @@
-//! Bodies of requests and responses that are not values of the domain.
+//! Bodies of requests and responses that are not domain values.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::agent::agent_record::RunLimits;
 use crate::domain::conversation::message::Message;
 use crate::domain::conversation::summary::section;
-use crate::domain::ids::{ConversationId, MessageId, RunId};
+use crate::domain::ids::{CallId, ConversationId, MessageId, RunId};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::context::ContextSummary;
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::pin::ToolPin;
+use crate::domain::tool::client_tool::ClientTool;
+use crate::domain::tool::tool_review::ToolReview;
 use crate::domain::trace::TraceId;
-use crate::service::{Content, NewPart, ServerStatus, StartRun};
+use crate::service::{Content, NewPart, NewToolResult, RunSetup, ServerStatus, StartRun};
 
 /// A message for the agent, in a new or an existing conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -42,14 +43,18 @@ pub(crate) struct StartRunBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    #[serde(default)]
+    #[schema(required = false)]
+    tools: Vec<ClientTool>,
     /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
 }
 
 impl StartRunBody {
     pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
-        let Self { input, conversation_id, agent, model, options, limits, on_busy } = self;
-        let sent = SendMessageBody { content: input, agent, model, options, limits, on_busy };
+        let Self { input, conversation_id, agent, model, options, limits, tools, on_busy } = self;
+        let sent = SendMessageBody { content: input, agent, model, options, limits, tools, on_busy };
         StartRun { content_field: "input", create: true, ..sent.into_request(conversation_id, trace) }
     }
 }
@@ -71,13 +76,17 @@ pub(crate) struct SendMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    #[serde(default)]
+    #[schema(required = false)]
+    tools: Vec<ClientTool>,
     /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
 }
 
 impl SendMessageBody {
     pub(crate) fn into_request(self, conversation_id: Option<ConversationId>, trace: TraceId) -> StartRun {
-        let Self { content: ContentBody(content), agent, model, options, limits, on_busy } = self;
+        let Self { content: ContentBody(content), agent, model, options, limits, tools, on_busy } = self;
         StartRun {
             content,
             content_field: "content",
@@ -86,9 +95,11 @@ impl SendMessageBody {
             model,
             options,
             limits,
+            tools,
             on_busy: on_busy.unwrap_or_default(),
             create: false,
             edits: None,
+            setup: RunSetup::default(),
             trace,
         }
     }
@@ -111,13 +122,44 @@ pub(crate) struct EditMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    #[serde(default)]
+    #[schema(required = false)]
+    tools: Vec<ClientTool>,
 }
 
 impl EditMessageBody {
     pub(crate) fn into_request(self, conversation_id: ConversationId, message: MessageId, trace: TraceId) -> StartRun {
-        let Self { content, agent, model, options, limits } = self;
-        let sent = SendMessageBody { content, agent, model, options, limits, on_busy: Some(OnBusy::Reject) };
+        let Self { content, agent, model, options, limits, tools } = self;
+        let sent = SendMessageBody { content, agent, model, options, limits, tools, on_busy: Some(OnBusy::Reject) };
         StartRun { edits: Some(message), ..sent.into_request(Some(conversation_id), trace) }
+    }
+}
+
+/// Results of calls of client tools. All of them are stored, or none.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToolResultsBody {
+    /// At least one result. The calls are of one run.
+    pub results: Vec<ToolResultBody>,
+}
+
+/// The result of a call of a client tool.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToolResultBody {
+    /// The id of the call, from its `tool.requested`.
+    call_id: CallId,
+    /// The result: a text, or a list of parts.
+    content: ContentBody,
+    /// Whether the call failed. The content is then the error.
+    #[serde(default)]
+    is_error: bool,
+}
+
+impl ToolResultBody {
+    pub(crate) fn into_result(self) -> NewToolResult {
+        NewToolResult { call_id: self.call_id, content: self.content.0, is_error: self.is_error }
     }
 }
 
@@ -141,11 +183,12 @@ pub(crate) struct ListBody<T> {
     /// The rows.
     pub data: Vec<T>,
     /// The cursor of the next page, for the parameter `cursor`. `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
 impl<T> ListBody<T> {
-    /// A list on one page.
+    /// Returns a list on one page.
     pub(crate) fn whole(data: Vec<T>) -> Self {
         Self { data, next_cursor: None }
     }
@@ -153,6 +196,7 @@ impl<T> ListBody<T> {
 
 /// The tools on offer.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ToolList)]
 pub(crate) struct ToolsBody {
     /// The tools.
     #[schema(value_type = Vec<ToolDefinition>)]
@@ -160,29 +204,35 @@ pub(crate) struct ToolsBody {
     /// The MCP servers of these tools.
     pub servers: Vec<ServerStatus>,
     /// Tool definitions that have changed since their review, newest first. These tools are not offered to new runs.
-    pub changed: Vec<ToolPin>,
+    pub changed: Vec<ToolReview>,
 }
 
-/// An event of a conversation's log. Clients must ignore types that they do not know.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Serialize, ToSchema)]
+/// The fields of each event of the log.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "events are stored and sent as text; this is their description")]
 pub(crate) struct EventEnvelope {
     /// The sequence number, which increases within the conversation. It is the cursor of this event.
-    pub seq: i64,
-    /// The type of the event, such as `part.delta`.
-    #[serde(rename = "type")]
-    pub kind: String,
+    seq: i64,
     /// The conversation of the event.
-    pub conversation_id: ConversationId,
+    conversation_id: ConversationId,
     /// The run of the event. Absent for events outside a run.
-    pub run_id: Option<RunId>,
+    run_id: Option<RunId>,
     /// The attempt of the run. Absent for events outside a run.
-    pub attempt: Option<u32>,
+    attempt: Option<u32>,
     /// When the event happened, RFC 3339.
-    pub at: String,
-    /// The data of the event, which depends on its type.
-    #[schema(value_type = Object)]
-    pub data: serde_json::Value,
+    at: String,
+    /// Present if a stream has shortened the event to the size of a frame.
+    shortened: Option<Shortened>,
+}
+
+/// The whole of a shortened event.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "frames are shortened as text; this is their description")]
+pub(crate) struct Shortened {
+    /// The size of the whole event in bytes.
+    bytes: usize,
+    /// The path at which the whole event can be read.
+    url: Option<String>,
 }
 
 /// The content of a message: a text, or a list of parts.

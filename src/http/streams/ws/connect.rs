@@ -1,4 +1,4 @@
-//! The handshake of a WebSocket: its identity and its origin.
+//! The handshake of a WebSocket: authentication and origin check.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -11,34 +11,47 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tracing::{Instrument as _, Span};
 
 use super::identity::{self, Identity};
-use super::session;
+use super::native::NativeProtocol;
+use super::socket::{self, SocketProtocol};
 use crate::domain::access::ticket::TicketTarget;
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, Auth};
-use crate::http::wire::auth::{self, bearer, by_ticket, is_own_origin, shown_from, ticket_in};
+use crate::http::wire::auth::{self, bearer, by_ticket, is_own_origin, is_same_origin, shown_from, ticket_in};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, TicketOrigin};
 
 /// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
-/// A subprotocol that carries a key, for browsers, which cannot set headers here.
+/// A subprotocol that contains a key, for browsers, which cannot set headers here.
 const BEARER: &str = "bearer.";
-/// Read and write buffers: a thousand idle sockets must not cost a thousand large ones.
+/// Size of the read and write buffers. A thousand idle sockets must not need a thousand large buffers.
 const BUFFER_BYTES: usize = 4 * 1024;
 
 /// Opens a WebSocket
 ///
 /// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
 /// with the same id and then pushes event envelopes. The methods are `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `ping` and `auth`. A client sends its key in the `Authorization` header, in a subprotocol
-/// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL.
+/// `approval.resolve`, `input.resolve`, `tool.results`, `ping` and `auth`. A client sends its key in the `Authorization` header, in a
+/// subprotocol `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL. A page of this server needs
+/// none of them while its browser is signed in.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
     params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
 pub(crate) async fn connect(
+    state: State<App>,
+    trace: Trace,
+    uri: Uri,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Answer<Response> {
+    open::<NativeProtocol>(state, trace, uri, headers, upgrade).await
+}
+
+/// Opens a WebSocket with the frames of a protocol. This is the handler of its route.
+pub(in crate::http) async fn open<P: SocketProtocol>(
     State(app): State<App>,
     Trace(trace): Trace,
     uri: Uri,
@@ -52,8 +65,8 @@ pub(crate) async fn connect(
             Identity::Refused | Identity::Unsaid => auth::unauthorized(),
         });
     };
-    // A little above the limit, so that a message that is just too large is refused with its own close code.
-    let most = session::MAX_MESSAGE_BYTES + BUFFER_BYTES;
+    // A little above the limit, so that a slightly too large message is refused with its own close code.
+    let most = P::MAX_MESSAGE_BYTES + BUFFER_BYTES;
     let upgrade = upgrade
         .protocols([PROTOCOL])
         .max_message_size(most)
@@ -61,9 +74,9 @@ pub(crate) async fn connect(
         .read_buffer_size(BUFFER_BYTES)
         .write_buffer_size(BUFFER_BYTES);
     let connections = app.options.connections.clone();
-    // The socket outlives the request; its log lines belong to it all the same.
+    // The socket outlives the request, and its log lines belong to the same request.
     let span = Span::current();
-    Ok(upgrade.on_upgrade(move |socket| connections.track_future(session::run(app, socket, identity, trace).instrument(span))))
+    Ok(upgrade.on_upgrade(move |socket| connections.track_future(socket::run::<P>(app, socket, identity, trace).instrument(span))))
 }
 
 async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity> {
@@ -72,7 +85,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
-    // A server without keys accepts any key, so only the origin keeps foreign pages out.
+    // A server without keys accepts any key, so only the origin check refuses foreign pages.
     let local = match &app.options.auth {
         Auth::Open(_) if !is_own_origin(app, uri, headers) => {
             return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -87,14 +100,18 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Any page may connect: its first frame must hold a key, which browsers never add on their own.
-        (None, None, None) => Ok(Identity::Unsaid),
+        // Browsers send the cookie of a session along from pages of other origins, too.
+        (None, None, None) => match auth::session(app, headers).filter(|_| is_same_origin(uri, headers)) {
+            Some(session) => Ok(app.service.session_access(&session).await?.map_or(Identity::Refused, Identity::Known)),
+            // Any page may connect: its first frame must contain a key, which browsers never add by themselves.
+            None => Ok(Identity::Unsaid),
+        },
     }
 }
 
 fn key_in_subprotocol(headers: &HeaderMap) -> Option<String> {
     let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let encoded = offered.flat_map(|value| value.split(',')).find_map(|protocol| protocol.trim().strip_prefix(BEARER))?;
-    // A text that is no base64url is a wrong key, not a missing one.
+    // Text that is not base64url counts as a wrong key, not as a missing one.
     Some(URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| "?".to_owned()))
 }

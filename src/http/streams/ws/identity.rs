@@ -1,4 +1,4 @@
-//! The identity of a WebSocket's peer.
+//! The authentication of a WebSocket's client.
 
 use crate::http::options::{App, Auth};
 use crate::http::wire::problem::Answer;
@@ -8,7 +8,7 @@ pub(super) enum Identity {
     Known(Access),
     /// An unknown key or ticket.
     Refused,
-    /// None yet.
+    /// Not sent yet.
     Unsaid,
 }
 

@@ -5,24 +5,24 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::frame::{Frame, Outcome};
 use super::identity::{self, Identity};
+use super::requests::{Frame, Outcome};
 use super::subscriptions::{Target, Targets};
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::{ConversationId, InputId, RunId};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::input::InputAnswer;
+use crate::domain::run::question::InputAnswer;
 use crate::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use crate::domain::trace::TraceId;
 use crate::http::options::App;
-use crate::http::streams::frames;
+use crate::http::streams::render;
 use crate::http::wire::extract;
-use crate::http::wire::idempotency;
+use crate::http::wire::idempotency_header;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::http::wire::types::StartRunBody;
+use crate::http::wire::types::{StartRunBody, ToolResultBody, ToolResultsBody};
 use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
-/// The answer to a request, and what follows it. `Finished`: the end of a stream that is over.
+/// The response to a request, and its effect. `Finished`: the requested stream has already ended.
 pub(super) enum Reply {
     Done(Outcome),
     Stream { outcome: Outcome, reader: Box<Reader> },
@@ -89,7 +89,7 @@ pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
     params.flatten().map(|params| params.token)
 }
 
-/// Carries out a request. `held` are the subscriptions of the socket.
+/// Executes a request. `held` contains the subscriptions of the socket.
 pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
     match frame.method.as_ref() {
         "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }).into())),
@@ -100,6 +100,7 @@ pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace
         "run.cancel" => cancel(app, principal, params(frame)?).await,
         "approval.resolve" => resolve_approval(app, principal, params(frame)?).await,
         "input.resolve" => resolve_input(app, principal, params(frame)?).await,
+        "tool.results" => store_tool_results(app, principal, params(frame)?).await,
         other => {
             let shown = crate::support::text::prefix(other, 50);
             Err(Error::field("/method", format!("there is no method {shown:?}")).into())
@@ -116,7 +117,7 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
     })
 }
 
-/// Checks a token on a socket that has its user already. It changes nothing.
+/// Checks a key on a socket that is already authenticated. Changes nothing.
 async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
     match identity::check(app, &params.token).await? {
         Identity::Known(known) if known.principal().user_id == principal.user_id => {
@@ -124,13 +125,13 @@ async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Re
         }
         Identity::Known(_) => Err(Error::Conflict("this socket belongs to another user; open another one".to_owned()).into()),
         Identity::Refused | Identity::Unsaid => {
-            Err(Problem::new(ProblemCode::Unauthorized, "the token is wrong or revoked; the socket stays as it was"))
+            Err(Problem::new(ProblemCode::Unauthorized, "the token is wrong or revoked; the socket is unchanged"))
         }
     }
 }
 
-/// An existing subscription does not begin again unless the client gives a cursor: it would lose events that the reader has not sent yet, or
-/// repeat some.
+/// Keeps an existing subscription unless the client sends a cursor: a restart would lose events that the reader has not sent yet,
+/// or repeat some.
 async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> Answer<Reply> {
     let after = match params.after {
         Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
@@ -143,7 +144,7 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
     }
     let stays = follows && after.is_none();
     let start = match target {
-        // From the beginning, for the answer only: without a cursor it would take a snapshot in vain.
+        // Starts at the beginning, because only the response is needed: without a cursor, this would take an unused snapshot.
         Target::Conversation(id) if stays => app.service.stream_conversation(principal, &id, Some(Cursor(0))).await?,
         Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
         Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
@@ -154,7 +155,7 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
             if stays { Reply::Done(outcome) } else { Reply::Stream { outcome, reader: Box::new(reader) } }
         }
         StreamStart::Finished { scope, last_seq } => {
-            let line = frames::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
+            let line = render::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
             Reply::Finished { target: Target::of(&scope), outcome: subscribed(&scope, last_seq).into(), line }
         }
     })
@@ -170,14 +171,10 @@ fn subscribed(scope: &Scope, head: i64) -> Value {
 
 /// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
 async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
-    // Before anything is stored: a refused request must not start a run. The run that a message joins is known only afterwards, so there must
-    // be room even if the socket follows that run already.
+    // Checked before anything is stored, so that a refused request starts no run. The run that a message joins is known only later,
+    // so there must be room even if the socket already follows that run.
     held.check_room()?;
-    let key = match params.shift_remove("idempotency_key") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(key)) => Some(key),
-        Some(_) => return Err(Error::field("/params/idempotency_key", "must be a string").into()),
-    };
+    let key = take_key(&mut params)?;
     let params = Value::Object(params);
     let key = request_key(key, "/api/v1/runs", &params)?;
     let body: StartRunBody = extract::parse(params.to_string().as_bytes())?;
@@ -185,8 +182,8 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     let replayed = started.replay == Replay::Replayed;
     let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
     let outcome = Outcome::at(started.message_path(), result);
-    // A message that joined a run which the socket follows: the existing reader sends all of it. A new one would begin at the message and
-    // leave out what the other has still to send.
+    // The message joined a run that the socket follows: the existing reader sends all its events. A new reader would begin at the
+    // message and skip events that the existing one has not sent yet.
     if held.follow(&Target::Run(started.run.id.clone())) {
         return Ok(Reply::Done(outcome));
     }
@@ -221,6 +218,30 @@ async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalPara
     Ok(Reply::Done(Outcome::at(path, json!({ "approval": approval, "replayed": replay == Replay::Replayed }))))
 }
 
+/// Like `POST /api/v1/runs/{id}/tool-results`, with `run_id` and the idempotency key among the parameters. The same key over HTTP is
+/// the same request.
+async fn store_tool_results(app: &App, principal: &Principal, mut params: Map<String, Value>) -> Answer<Reply> {
+    let key = take_key(&mut params)?;
+    let run = params.shift_remove("run_id").and_then(|id| serde_json::from_value::<RunId>(id).ok());
+    let run = run.ok_or_else(|| Error::field("/params/run_id", "must be the id of a run"))?;
+    let path = format!("/api/v1/runs/{run}/tool-results");
+    let body = Value::Object(params);
+    let key = request_key(key, &path, &body)?;
+    let body: ToolResultsBody = extract::parse(body.to_string().as_bytes())?;
+    let results = body.results.into_iter().map(ToolResultBody::into_result).collect();
+    let (run, replay) = app.service.store_tool_results(principal, &run, results, key).await?;
+    let replayed = replay == Replay::Replayed;
+    Ok(Reply::Done(Outcome::at(format!("/api/v1/runs/{}", run.id), json!({ "run": run, "replayed": replayed }))))
+}
+
+fn take_key(params: &mut Map<String, Value>) -> Answer<Option<String>> {
+    match params.shift_remove("idempotency_key") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(key)) => Ok(Some(key)),
+        Some(_) => Err(Error::field("/params/idempotency_key", "must be a string").into()),
+    }
+}
+
 fn request_key(key: Option<String>, path: &str, body: &impl Serialize) -> Answer<Option<RequestKey>> {
     let Some(key) = key else { return Ok(None) };
     if !(1..=255).contains(&key.len()) || key.contains(char::is_control) {
@@ -228,5 +249,5 @@ fn request_key(key: Option<String>, path: &str, body: &impl Serialize) -> Answer
         return Err(Error::field("/params/idempotency_key", detail).into());
     }
     let body = serde_json::to_value(body).unwrap_or_default();
-    Ok(Some(idempotency::request_key(key, &Method::POST, path, &body)))
+    Ok(Some(idempotency_header::request_key(key, &Method::POST, path, &body)))
 }

@@ -1,13 +1,15 @@
-//! `/api/v1/ws`: one WebSocket, many subscriptions, the same envelopes as everywhere.
+//! `/api/v1/ws`: one WebSocket with many subscriptions, and the same envelopes as event streams. Other protocols reuse the socket.
 //!
-//! Owns the state of one socket: its identity, its subscriptions, whether its peer is alive. It writes to the peer before it fetches more, so
-//! nothing piles up for a slow peer: its subscriptions wait at the log.
+//! Owns the state of one socket: its authentication, its subscriptions, and whether its client is alive. It writes to the client
+//! before it reads more events, so nothing accumulates for a slow client. Must not know how a use case works.
 
 mod connect;
-mod frame;
 mod identity;
 mod methods;
-mod session;
+mod native;
+mod requests;
+mod socket;
 mod subscriptions;
 
 pub(crate) use connect::*;
+pub(in crate::http) use socket::{Close, SocketProtocol};

@@ -9,7 +9,7 @@ use tokio_stream::{StreamExt as _, StreamMap};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
-use crate::http::streams::frames;
+use crate::http::streams::render;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{Reader, Scope, StoreError, StreamItem};
 
@@ -28,12 +28,12 @@ impl Target {
     }
 }
 
-struct Rendered {
+struct RenderedFrames {
     lines: Vec<String>,
     over: bool,
 }
 
-type Readers = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<Rendered, StoreError>> + Send>>>;
+type SubscriptionStreams = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<RenderedFrames, StoreError>> + Send>>>;
 
 pub(super) struct Targets {
     held: HashSet<Target>,
@@ -45,7 +45,7 @@ impl Targets {
         self.held.contains(target)
     }
 
-    /// Refuses one more subscription than the socket may have.
+    /// Refuses a subscription above the limit of the socket.
     pub(super) fn check_room(&self) -> Answer<()> {
         let most = self.most;
         if self.held.len() < most {
@@ -57,7 +57,7 @@ impl Targets {
 }
 
 pub(super) struct Subscriptions {
-    readers: Readers,
+    readers: SubscriptionStreams,
     pub(super) targets: Targets,
 }
 
@@ -66,24 +66,24 @@ impl Subscriptions {
         Self { readers: StreamMap::new(), targets: Targets { held: HashSet::new(), most } }
     }
 
-    /// Follows `reader`. It replaces an earlier reader of the same target.
+    /// Adds `reader`. It replaces an earlier reader of the same target.
     pub(super) fn insert(&mut self, app: &App, reader: Reader) {
         let target = Target::of(&reader.scope);
         self.targets.held.insert(target.clone());
         self.readers.insert(target, Box::pin(rendered(app.clone(), reader)));
     }
 
-    /// Ends a subscription. False if there is none.
+    /// Removes a subscription. Returns false if there is none.
     pub(super) fn remove(&mut self, target: &Target) -> bool {
         self.readers.remove(target);
         self.targets.held.remove(target)
     }
 
-    /// Returns the next lines to send. Waits for ever without subscriptions; cancel-safe. A subscription that ends with these lines is
-    /// removed.
+    /// Returns the next lines to send. Waits forever without subscriptions; cancel-safe. Removes a subscription that ends with
+    /// these lines.
     pub(super) async fn next(&mut self) -> Result<Vec<String>, StoreError> {
         let Some((target, rendered)) = self.readers.next().await else { return std::future::pending().await };
-        let Rendered { lines, over } = rendered?;
+        let RenderedFrames { lines, over } = rendered?;
         if over {
             self.remove(&target);
         }
@@ -91,16 +91,16 @@ impl Subscriptions {
     }
 }
 
-fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<Rendered, StoreError>> + Send {
+fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<RenderedFrames, StoreError>> + Send {
     stream::unfold((app, reader), |(app, mut reader)| async move {
         let rendered = reader.next().await.map(|items| match items {
             Some(items) => {
                 let now = app.service.clock().now();
-                let lines = items.iter().map(|item| frames::line(item, &reader.scope, now).json).collect();
-                Rendered { lines, over: items.last().is_some_and(StreamItem::is_last) }
+                let lines = items.iter().map(|item| render::line(item, &reader.scope, now).json).collect();
+                RenderedFrames { lines, over: items.last().is_some_and(StreamItem::is_last) }
             }
-            // A reader stops without a last item only when the server ends, and then the socket itself is closed.
-            None => Rendered { lines: Vec::new(), over: true },
+            // A reader stops without a last item only when the server shuts down, which also closes the socket.
+            None => RenderedFrames { lines: Vec::new(), over: true },
         });
         Some((rendered, (app, reader)))
     })

@@ -4,25 +4,26 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::ids::PinId;
-use crate::domain::tool::pin::{PinStatus, ToolPin};
+use crate::domain::ids::ToolReviewId;
+use crate::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Params};
 use crate::http::wire::problem::Answer;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct PinParams {
+pub(crate) struct ToolReviewParams {
     /// Only reviews with this status. `changed` selects definitions that wait for a review.
     #[param(inline)]
-    status: Option<PinStatus>,
+    status: Option<ToolReviewStatus>,
 }
 
 /// A list of tool reviews.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct PinsBody {
+#[schema(as = ToolReviewList)]
+pub(crate) struct ToolReviewsBody {
     /// The reviews, newest first; at most 1,000.
-    data: Vec<ToolPin>,
+    data: Vec<ToolReview>,
 }
 
 /// Lists tool reviews, newest first
@@ -30,11 +31,11 @@ pub(crate) struct PinsBody {
 /// The list contains tools of untrusted MCP servers, from the first run that was offered them. A `changed` tool is not offered to
 /// new runs, and its review shows the earlier definition as `before`.
 #[utoipa::path(
-    get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(PinParams),
-    responses((status = 200, description = "The reviews for the caller's servers and for servers of all users", body = PinsBody)),
+    get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(ToolReviewParams),
+    responses((status = 200, description = "The reviews for the caller's servers and for servers of all users", body = ToolReviewsBody)),
 )]
-pub(crate) async fn list(caller: Caller, Params(filter): Params<PinParams>) -> Answer<Json<PinsBody>> {
-    Ok(Json(PinsBody { data: caller.app.service.tool_pins(&caller.principal, filter.status).await? }))
+pub(crate) async fn list(caller: Caller, Params(filter): Params<ToolReviewParams>) -> Answer<Json<ToolReviewsBody>> {
+    Ok(Json(ToolReviewsBody { data: caller.app.service.tool_reviews(&caller.principal, filter.status).await? }))
 }
 
 /// Accepts a changed tool definition
@@ -43,9 +44,9 @@ pub(crate) async fn list(caller: Caller, Params(filter): Params<PinParams>) -> A
 /// changes nothing. If the definition changes again before the request, it has a new review, and this one no longer exists.
 #[utoipa::path(
     post, path = "/api/v1/tool-pins/{id}/accept", tag = "tools", operation_id = "accept_tool_pin",
-    params(("id" = PinId, Path, description = "The id of the review")),
-    responses((status = 200, description = "The accepted definition", body = ToolPin)),
+    params(("id" = ToolReviewId, Path, description = "The id of the review")),
+    responses((status = 200, description = "The accepted definition", body = ToolReview)),
 )]
-pub(crate) async fn accept(caller: Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
-    Ok(Json(caller.app.service.accept_tool_pin(&caller.principal, &id).await?))
+pub(crate) async fn accept(caller: Caller, Id(id): Id<ToolReviewId>) -> Answer<Json<ToolReview>> {
+    Ok(Json(caller.app.service.accept_tool_review(&caller.principal, &id).await?))
 }

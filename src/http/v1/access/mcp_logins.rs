@@ -7,9 +7,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::domain::ids::McpServerId;
-use crate::domain::problem::ProblemBody;
 use crate::http::options::App;
-use crate::http::v1::logins::{LoginBody, LoginReturn, begun, cookie, ended, returned, site};
+use crate::http::v1::access::logins::{LoginBody, LoginReturn, ended, login_response, returned, site};
 use crate::http::v1::mcp_servers::McpServer;
 use crate::http::wire::auth::{self, Caller};
 use crate::http::wire::extract::{Id, OptionalInput, Params};
@@ -19,7 +18,7 @@ use crate::service::{Access, Error, LoginCallback, login_mark};
 
 const CALLBACK: &str = "/api/v1/mcp-servers/callback";
 
-/// The beginning of the name of the cookie that binds a login to the browser that has begun it.
+/// The prefix of the cookie that binds a login to the browser that began it.
 const COOKIE: &str = "capstan_mcp_login";
 
 /// Begins a login at an MCP server
@@ -34,7 +33,7 @@ const COOKIE: &str = "capstan_mcp_login";
     params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
     responses(
         (status = 200, description = "The URL at which the user agrees", body = LoginBody, headers(("Set-Cookie" = String))),
-        (status = 409, description = "The MCP server supports no login", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server supports no login"),
     ),
 )]
 pub(crate) async fn begin(
@@ -48,7 +47,7 @@ pub(crate) async fn begin(
     let site = site(&app, &uri, &headers)?;
     let login = app.service.begin_mcp_login(&access, &id, &format!("{site}{CALLBACK}")).await?;
     let name = format!("{COOKIE}_{}", login.mark);
-    Ok(begun(login, &site, &name, CALLBACK))
+    Ok(login_response(login, &site, &name, CALLBACK))
 }
 
 /// Deletes the login at an MCP server
@@ -91,13 +90,15 @@ pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginRe
     let CallbackParams { code, state, iss: issuer, error } = params;
     let state = match (state, &caller) {
         (Some(state), _) => state,
-        (None, Some(_)) => return Err(Error::invalid("the query needs a state: this is no callback of a login").into()),
+        (None, Some(_)) => {
+            return Err(Error::invalid("the query needs a state: this request is not the callback of a login").into());
+        }
         // The name of the cookie depends on the state.
         (None, None) => return Err(auth::unauthorized()),
     };
-    // A browser may have begun logins at several servers.
+    // A browser may begin logins at several servers.
     let name = format!("{COOKIE}_{}", login_mark(&state));
-    let browser = cookie(&headers, &name);
+    let browser = auth::cookie(&headers, &name);
     let who = returned(caller.as_ref(), browser.as_deref())?;
     let (principal, shown) = app.service.finish_mcp_login(who, LoginCallback { state, code, issuer, error }).await?;
     Ok(ended(&headers, "You are logged in.", McpServer::of(shown, &principal), &name, CALLBACK))

@@ -1,4 +1,4 @@
-//! Frames as clients send them, and answers to them.
+//! Parses the request frames of clients, and renders the responses.
 
 use std::borrow::Cow;
 
@@ -6,22 +6,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::frame::{MAX_FRAME_JSON, fit};
+use crate::domain::frame_limit::{MAX_FRAME_JSON, fit};
 use crate::domain::problem::ProblemBody;
 use crate::service::Error;
 use crate::support::{number, text};
 
-/// The most bytes of a request's id, because it is echoed.
+/// Limit of a request's id in bytes, because it is echoed.
 const MAX_ID_BYTES: usize = 1_000;
 
-/// The result of a request, and the path where a client reads it if it does not fit into a frame.
+/// The result of a request, and the path of the complete result if it does not fit into a frame.
 pub(super) struct Outcome {
     pub result: Value,
     pub whole: Option<String>,
 }
 
 impl Outcome {
-    /// A result that may be too large for a frame; `whole` is the path of the whole resource.
+    /// Returns a result that may not fit into a frame. `whole` is the path of the complete resource.
     pub(super) fn at(whole: String, result: Value) -> Self {
         Self { result, whole: Some(whole) }
     }
@@ -34,7 +34,7 @@ impl From<Value> for Outcome {
 }
 
 pub(super) struct Frame<'a> {
-    /// The client's id, echoed as it came; `null` if there is none.
+    /// The client's id, echoed unchanged; `null` if absent.
     pub id: &'a str,
     pub method: Cow<'a, str>,
     pub params: &'a str,
@@ -51,7 +51,7 @@ struct Raw<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Reads a frame: a JSON object with a method, and an id that is a number or a string and not too long.
+/// Parses a frame: a JSON object with a method, and an id that is a number or a short string.
 pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     number::check_text(text.as_bytes()).map_err(|error| Error::field("/params", error.to_string()))?;
     let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| {

@@ -1,5 +1,6 @@
-//! One socket from the handshake to its end.
+//! One WebSocket, from the handshake to the close, for each protocol.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -7,34 +8,46 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use futures_util::{FutureExt as _, SinkExt as _};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout, timeout_at};
 
-use super::frame;
 use super::identity::{Identity, check};
-use super::methods::{self, Reply};
-use super::subscriptions::Subscriptions;
-use crate::domain::access::principal::Principal;
-use crate::domain::problem::ProblemBody;
 use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
 use crate::http::options::App;
-use crate::http::wire::problem::Problem;
-use crate::service::Access;
+use crate::http::wire::links::with_prefix;
+use crate::service::{Access, StoreError};
 
-pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// How long the peer may take to accept what is sent to it.
+/// Time limit for the client to accept a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long the peer may take to answer a close.
+/// Time limit for the client to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Unreadable frames in a row that are answered; the next one closes the socket.
-const PATIENCE: u32 = 20;
+
+/// The frames of one protocol on a socket.
+pub(in crate::http) trait SocketProtocol: Send + Sized + 'static {
+    /// Limit of a message of the client, in bytes.
+    const MAX_MESSAGE_BYTES: usize;
+
+    /// Returns the key in the first frame of a client that did not send one with the handshake.
+    fn key(first: &str) -> Option<String>;
+
+    /// `trace` is the trace id of the handshake, which runs started on the socket get.
+    fn new(app: App, access: Access, trace: TraceId) -> Self;
+
+    /// Executes a frame of the client. Returns the lines of the response.
+    fn request(&mut self, text: &str) -> impl Future<Output = Result<Vec<String>, Close>> + Send;
+
+    /// Returns the next lines to send. Waits forever if nothing is followed; cancel-safe.
+    fn next(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Close {
+pub(in crate::http) enum Close {
     Answer,
     Protocol,
     NotText,
+    /// A frame that is none of the protocol on the socket.
+    BadFrame,
     TooBig,
     Restart,
-    /// The peer does not read fast enough, or the log cannot be read.
+    /// The client reads too slowly, or the log cannot be read.
     TooSlow,
     Abuse,
     Unauthorized,
@@ -43,16 +56,16 @@ pub(super) enum Close {
 }
 
 impl Close {
-    /// Returns the close frame; `None` for the peer's own close, which the library answers with the peer's code when the socket is polled
-    /// again.
+    /// Returns the close frame; `None` for the client's own close, which the library answers when the socket is polled again.
     fn frame(self) -> Option<CloseFrame> {
         let (code, reason) = match self {
             Self::Answer => return None,
             Self::Protocol => (1002, "protocol error"),
             Self::NotText => (1007, "text that is not UTF-8"),
+            Self::BadFrame => (1008, "not a frame of this protocol"),
             Self::TooBig => (1009, "message too big"),
-            Self::Restart => (1012, "the server restarts; come back with your cursor"),
-            Self::TooSlow => (1013, "too slow; come back with your cursor"),
+            Self::Restart => (1012, "the server restarts; reconnect with your cursor"),
+            Self::TooSlow => (1013, "too slow; reconnect with your cursor"),
             Self::Abuse => (4400, "too many unreadable frames"),
             Self::Unauthorized => (4401, "the key or ticket is missing, wrong, used or revoked"),
             Self::NoAuth => (4408, "no authentication in time"),
@@ -62,12 +75,12 @@ impl Close {
     }
 }
 
-pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
-    let access = match identity {
-        Identity::Known(access) => access,
+pub(super) async fn run<P: SocketProtocol>(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
+    let (access, first) = match identity {
+        Identity::Known(access) => (access, None),
         Identity::Refused => return close(&mut socket, Close::Unauthorized).await,
-        Identity::Unsaid => match first_frame(&app, &mut socket).await {
-            Ok(access) => access,
+        Identity::Unsaid => match first_frame::<P>(&app, &mut socket).await {
+            Ok((access, text)) => (access, Some(text)),
             Err(Some(reason)) => return close(&mut socket, reason).await,
             Err(None) => return,
         },
@@ -76,22 +89,21 @@ pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, tra
         return close(&mut socket, Close::TooMany).await;
     };
     let _open = OpenStream::new("websocket");
-    let principal = access.principal().clone();
-    let (subscriptions, heard) = (Subscriptions::new(app.options.limits.ws_max_subscriptions), Instant::now());
-    let mut session = Session { app, socket, principal, trace, subscriptions, heard, strikes: 0 };
+    let protocol = P::new(app.clone(), access.clone(), trace);
+    let mut session = Session { app, socket, protocol, heard: Instant::now() };
     let end = tokio::select! {
         biased;
-        // At any time: a peer that does not read can make the session wait for long.
-        () = access.over() => Err(Some(Close::Unauthorized)),
-        end = session.serve() => end,
+        // Checked at any time, because a client that does not read can block the session for long.
+        () = access.wait_until_revoked() => Err(Some(Close::Unauthorized)),
+        end = session.serve(first) => end,
     };
     if let Err(Some(reason)) = end {
         close(&mut session.socket, reason).await;
     }
 }
 
-/// Waits for the frame with the key. `Err(None)` if the peer went away.
-async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option<Close>> {
+/// Waits for the frame with the key, and returns it. `Err(None)` if the client disconnected.
+async fn first_frame<P: SocketProtocol>(app: &App, socket: &mut WebSocket) -> Result<(Access, Utf8Bytes), Option<Close>> {
     let deadline = Instant::now() + app.options.limits.ws_auth_timeout;
     loop {
         let text = tokio::select! {
@@ -104,35 +116,30 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option
                 },
             },
         };
-        let Ok(frame) = frame::read(&text) else { return Err(Some(Close::Unauthorized)) };
-        let Some(token) = methods::auth_token(&frame) else { return Err(Some(Close::Unauthorized)) };
-        return match check(app, &token).await {
-            Ok(Identity::Known(access)) => {
-                let reply = frame::result(frame.id, serde_json::json!({ "authenticated": true }).into());
-                write(socket, [reply]).await?;
-                Ok(access)
-            }
+        let Some(key) = P::key(&text) else { return Err(Some(Close::Unauthorized)) };
+        return match check(app, &key).await {
+            Ok(Identity::Known(access)) => Ok((access, text)),
             Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),
             Err(_unavailable) => Err(Some(Close::TooSlow)),
         };
     }
 }
 
-/// Returns the text of a message; `None` for one that only shows that the peer is alive.
+/// Returns the text of a message; `None` for a message that only shows that the client is alive.
 fn incoming(message: Option<Result<Message, axum::Error>>) -> Result<Option<Utf8Bytes>, Option<Close>> {
     match message {
         None => Err(None),
         Some(Ok(Message::Close(_))) => Err(Some(Close::Answer)),
         Some(Ok(Message::Text(text))) => Ok(Some(text)),
-        // Binary frames are not supported: they are answered like any text that is no frame.
+        // Binary frames are not supported: they get the response of an invalid frame.
         Some(Ok(Message::Binary(_))) => Ok(Some(Utf8Bytes::from_static("binary"))),
         Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
-        Some(Err(error)) => Err(fault(&error)),
+        Some(Err(error)) => Err(close_of_error(&error)),
     }
 }
 
-/// Returns the close code for an error below the messages; `None` if the connection is gone.
-fn fault(error: &axum::Error) -> Option<Close> {
+/// Returns the close code for an error of the protocol; `None` if the connection is lost.
+fn close_of_error(error: &axum::Error) -> Option<Close> {
     use tungstenite::Error;
     match error.source().and_then(|source| source.downcast_ref::<Error>()) {
         Some(Error::Capacity(_)) => Some(Close::TooBig),
@@ -143,7 +150,7 @@ fn fault(error: &axum::Error) -> Option<Close> {
     }
 }
 
-/// Sends within the time that a peer may take.
+/// Sends within the time limit of a client.
 async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), Option<Close>> {
     match timeout(WRITE_TIMEOUT, sending).await {
         Ok(Ok(())) => Ok(()),
@@ -162,7 +169,7 @@ async fn write(socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) 
     in_time(writing).await
 }
 
-/// Sends the reason, and lets the peer read it before the connection ends.
+/// Sends the reason, and lets the client read it before the connection closes.
 async fn close(socket: &mut WebSocket, reason: Close) {
     let goodbye = async {
         if let Some(frame) = reason.frame()
@@ -172,24 +179,23 @@ async fn close(socket: &mut WebSocket, reason: Close) {
         }
         while let Some(Ok(_)) = socket.recv().await {}
     };
-    // A peer that does not answer is dropped.
+    // A client that does not answer is disconnected.
     let _ = timeout(GOODBYE, goodbye).await;
 }
 
-struct Session {
+struct Session<P> {
     app: App,
     socket: WebSocket,
-    principal: Principal,
-    /// That of the handshake: runs that are started here belong to it.
-    trace: TraceId,
-    subscriptions: Subscriptions,
+    protocol: P,
     heard: Instant,
-    strikes: u32,
 }
 
-impl Session {
-    /// Serves until there is a reason to close (`Some`) or the peer is gone (`None`).
-    async fn serve(&mut self) -> Result<(), Option<Close>> {
+impl<P: SocketProtocol> Session<P> {
+    /// Serves until the session must close (`Some`) or the client disconnects (`None`). `first` is a frame that has arrived already.
+    async fn serve(&mut self, first: Option<Utf8Bytes>) -> Result<(), Option<Close>> {
+        if let Some(text) = first {
+            self.request(&text).await?;
+        }
         let every = self.app.options.limits.ws_ping;
         let mut ping = interval_at(Instant::now() + every, every);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -199,21 +205,30 @@ impl Session {
                 () = shutdown.cancelled() => return Err(Some(Close::Restart)),
                 _ = ping.tick() => in_time(self.socket.send(Message::Ping(bytes::Bytes::new()))).await?,
                 () = sleep_until(self.heard + self.app.options.limits.ws_silence) => match self.socket.recv().now_or_never() {
-                    // A message that arrived during a slow write has not been read yet: that is no silence.
+                    // A message that arrived during a slow write is still unread: the client is not silent.
                     Some(message) => self.message(message).await?,
                     None => return Err(None),
                 },
                 message = self.socket.recv() => self.message(message).await?,
-                lines = self.subscriptions.next() => match lines {
-                    Ok(lines) => write(&mut self.socket, lines).await?,
+                lines = self.protocol.next() => match lines {
+                    Ok(lines) => self.write(lines).await?,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
-                        tracing::error!(error, "a WebSocket ends because the log cannot be read");
+                        tracing::error!(error, "closing a WebSocket because the log cannot be read");
                         return Err(Some(Close::TooSlow));
                     }
                 },
             }
         }
+    }
+
+    async fn write(&mut self, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
+        let prefix = self.app.options.path_prefix();
+        let lines = lines.into_iter().map(|line| match with_prefix(&line, prefix) {
+            Cow::Owned(prefixed) => prefixed,
+            Cow::Borrowed(_) => line,
+        });
+        write(&mut self.socket, lines).await
     }
 
     async fn message(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Option<Close>> {
@@ -225,54 +240,10 @@ impl Session {
     }
 
     async fn request(&mut self, text: &str) -> Result<(), Option<Close>> {
-        if text.len() > MAX_MESSAGE_BYTES {
+        if text.len() > P::MAX_MESSAGE_BYTES {
             return Err(Some(Close::TooBig));
         }
-        let frame = match frame::read(text) {
-            Ok(frame) => frame,
-            Err(error) => {
-                self.strikes += 1;
-                if self.strikes > PATIENCE {
-                    return Err(Some(Close::Abuse));
-                }
-                return self.refuse("null", error.problem()).await;
-            }
-        };
-        self.strikes = 0;
-        let held = &self.subscriptions.targets;
-        match methods::call(&self.app, &self.principal, held, &self.trace, &frame).await {
-            Ok(reply) => self.answer(frame.id, reply).await,
-            Err(Problem(problem)) => self.refuse(frame.id, *problem).await,
-        }
-    }
-
-    async fn answer(&mut self, id: &str, reply: Reply) -> Result<(), Option<Close>> {
-        let (outcome, reader) = match reply {
-            Reply::Done(outcome) => (outcome, None),
-            Reply::Stream { outcome, reader } => (outcome, Some(reader)),
-            Reply::Finished { target, outcome, line } => {
-                // Nothing may follow the end.
-                self.subscriptions.remove(&target);
-                return write(&mut self.socket, [frame::result(id, outcome), line]).await;
-            }
-            Reply::Unsubscribe(target) => {
-                let removed = self.subscriptions.remove(&target);
-                (serde_json::json!({ "unsubscribed": removed }).into(), None)
-            }
-        };
-        // The answer goes first, then the events.
-        write(&mut self.socket, [frame::result(id, outcome)]).await?;
-        if let Some(reader) = reader {
-            self.subscriptions.insert(&self.app, *reader);
-        }
-        Ok(())
-    }
-
-    async fn refuse(&mut self, id: &str, mut problem: ProblemBody) -> Result<(), Option<Close>> {
-        problem.request_id = format!("req_{}", self.app.service.ids().next());
-        if problem.status >= 500 {
-            tracing::error!(request_id = problem.request_id, code = problem.code, "a WebSocket request failed");
-        }
-        write(&mut self.socket, [frame::error(id, &problem)]).await
+        let lines = self.protocol.request(text).await.map_err(Some)?;
+        self.write(lines).await
     }
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys: the header of a request, the identity of a request, and the header of a replayed answer.
+//! Idempotency keys: the header of a request, the identity of a request, and the header of a replayed response.
 
 use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, HeaderValue, Method};
@@ -18,7 +18,7 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
 }
 
-/// Returns the key with the fingerprint of its request. A WebSocket request has the fingerprint of the HTTP request that it stands for.
+/// Returns the key with the fingerprint of its request. A WebSocket request has the fingerprint of the equivalent HTTP request.
 pub(crate) fn request_key(key: String, method: &Method, path: &str, body: &Value) -> RequestKey {
     let identity = format!("{method}\n{path}\n{}", json::canonical(body));
     RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }

@@ -1,4 +1,4 @@
-//! The status of a conversation, in the vocabularies of earlier products.
+//! The status of a conversation in the vocabularies of earlier products.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -27,15 +27,17 @@ impl StatusWords {
         }
     }
 
-    /// Returns the word for a status. `reason` says why the run waits, and `reached` how far it has come if it has begun.
+    /// Returns the word for a status. `reason` is why the run waits, and `reached` is the run's progress if it has begun.
     pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
-        let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));
+        let asks = reason.is_some_and(WaitReason::needs_answer);
         match (self, status) {
             (_, ConversationStatus::Idle) => "idle",
             (Self::Cms, ConversationStatus::ToolLoop) => "tool_loop",
             (Self::Cms, ConversationStatus::Waiting) if asks => match reason {
                 Some(WaitReason::Approval) => "awaiting_approval",
-                _ => "awaiting_input",
+                // Its clients know of no other wait for a tool.
+                Some(WaitReason::ClientTool) => "tool_loop",
+                Some(WaitReason::Input | WaitReason::Backoff | WaitReason::Budget) | None => "awaiting_input",
             },
             (Self::Cms, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => match reached
             {
@@ -44,7 +46,7 @@ impl StatusWords {
                 Some(StepKind::Model) | None => "processing",
             },
             (Self::Cms, ConversationStatus::Failed) => "failed",
-            // All questions are about tools.
+            // All questions concern tools.
             (Self::Chat, ConversationStatus::ToolLoop) => "calling_tools",
             (Self::Chat, ConversationStatus::Waiting) if asks => "calling_tools",
             (Self::Chat, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => "thinking",
@@ -59,11 +61,10 @@ mod tests {
 
     #[test]
     fn every_status_has_a_word_of_each_ancestor() {
-        let reasons =
-            [None, Some(WaitReason::Approval), Some(WaitReason::Input), Some(WaitReason::Backoff), Some(WaitReason::Budget)];
+        let reasons = std::iter::once(None).chain(WaitReason::ALL.map(Some));
         let words = |of: StatusWords| {
             let steps = [None, Some(StepKind::Model), Some(StepKind::Tools)];
-            let all = ConversationStatus::ALL.into_iter().flat_map(|status| reasons.map(|reason| (status, reason)));
+            let all = ConversationStatus::ALL.into_iter().flat_map(|status| reasons.clone().map(move |reason| (status, reason)));
             let all = all.flat_map(|(status, reason)| steps.map(|reached| of.word(status, reason, reached)));
             all.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn from_its_first_calls_to_its_end_a_run_of_the_cms_is_in_its_loop() {
+    fn cms_status_is_loop_from_first_call_to_end() {
         let word = |status, reached| StatusWords::Cms.word(status, None, reached);
         for (status, reached, expected) in [
             (ConversationStatus::Queued, None, "processing"),

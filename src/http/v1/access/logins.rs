@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
-use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, REFERRER_POLICY, SET_COOKIE};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, REFERRER_POLICY, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::response::{Html, IntoResponse, Response};
@@ -21,7 +21,7 @@ use crate::service::{Access, Error, LoginParty, StartedLogin};
 
 const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
 
-/// The cookie that binds a login to the browser that has begun it.
+/// The cookie that binds a login to the browser that began it.
 const LOGIN_COOKIE: &str = "capstan_login";
 
 /// A login that has started.
@@ -52,11 +52,11 @@ pub(crate) async fn begin(
 ) -> Answer<Response> {
     let site = site_by_name(&app, &uri, &headers)?;
     let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
-    Ok(begun(login, &site, LOGIN_COOKIE, CALLBACK))
+    Ok(login_response(login, &site, LOGIN_COOKIE, CALLBACK))
 }
 
-/// Answers with a login that has begun, and binds it to the browser by a cookie.
-pub(in crate::http) fn begun(login: StartedLogin, site: &str, cookie: &str, callback: &str) -> Response {
+/// Responds with a login that has begun, and binds it to the browser with a cookie.
+pub(in crate::http) fn login_response(login: StartedLogin, site: &str, cookie: &str, callback: &str) -> Response {
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
     // Lax, because the browser comes from another site.
@@ -64,7 +64,7 @@ pub(in crate::http) fn begun(login: StartedLogin, site: &str, cookie: &str, call
     answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
 }
 
-/// Answers with the outcome of a login: a page with the text `done` for a person, or `body` for a program.
+/// Responds with the outcome of a login: a page with the text `done` for a browser, or `body` for a program.
 pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
     let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
     let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
@@ -84,7 +84,7 @@ pub(crate) struct CallbackParams {
     state: Option<String>,
 }
 
-/// Returns the user who returns from a login: the caller with a key, or else the owner of the browser's cookie.
+/// Returns the party that returns from a login: the caller with a key, or else the owner of the browser's cookie.
 pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
     caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
 }
@@ -100,10 +100,12 @@ pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Opti
 )]
 pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
     let LoginReturn { app, headers, caller } = back;
-    let browser = cookie(&headers, LOGIN_COOKIE);
+    let browser = auth::cookie(&headers, LOGIN_COOKIE);
     let who = returned(caller.as_ref(), browser.as_deref())?;
     let (Some(code), Some(state)) = (params.code, params.state) else {
-        return Err(Error::invalid("the query needs code and state: the login was not agreed to, or this is no callback").into());
+        return Err(
+            Error::invalid("the query needs code and state: the login was refused, or this request is not a callback").into()
+        );
     };
     let record = app.service.finish_login(who, &state, &code).await?;
     let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
@@ -111,7 +113,7 @@ pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginRe
     Ok(ended(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
 }
 
-/// The request that comes back from a login. `caller` has a key, or is that of a server without keys.
+/// The callback request of a login. `caller` has a key, or the server has no keys.
 pub(crate) struct LoginReturn {
     pub(in crate::http) app: App,
     pub(in crate::http) headers: HeaderMap,
@@ -130,7 +132,7 @@ impl FromRequestParts<App> for LoginReturn {
     }
 }
 
-/// Answers without caching and without a referrer for linked pages, because the URL contains the code.
+/// Responds without caching and without a referrer for linked pages, because the URL contains the code.
 fn answer(body: impl IntoResponse, cookie: &str) -> Response {
     let mut answer = body.into_response();
     let headers = answer.headers_mut();
@@ -142,23 +144,18 @@ fn answer(body: impl IntoResponse, cookie: &str) -> Response {
     answer
 }
 
-pub(in crate::http) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
-    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
-    let mut named = all.filter_map(|pair| pair.trim().split_once('='));
-    named.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
-}
-
-/// Returns the URL of this server for browsers: as configured, or from the host of the request.
+/// Returns the URL of this server for browsers: the configured one, or from the host of the request.
 pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     if let Some(url) = &app.options.public_url {
         return Ok(url.trim_end_matches('/').to_owned());
     }
     let host = request_host(uri, headers).filter(|host| !host.is_empty());
-    let host = host.ok_or_else(|| Error::invalid("the request names no Host to come back to; set server.public_url"))?;
+    let host = host
+        .ok_or_else(|| Error::invalid("the request has no Host header, so the callback URL is unknown; set server.public_url"))?;
     Ok(format!("http://{host}"))
 }
 
-/// Returns the same for OpenRouter, which accepts this machine by name only.
+/// Returns the same URL for OpenRouter, which accepts the local machine only by name.
 fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     let site = site(app, uri, headers)?;
     let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };

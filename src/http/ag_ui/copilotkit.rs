@@ -1,0 +1,82 @@
+//! `/copilotkit`: the routes of CopilotKit's runtime, with the agents of this server.
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Map, Value, json};
+
+use super::messages::ag_ui_messages;
+use super::request::RunInput;
+use super::routes::{self, connect_stream};
+use crate::http::clients::body;
+use crate::http::clients::thread::Thread;
+use crate::http::options::App;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Input;
+use crate::http::wire::problem::Answer;
+use crate::http::wire::request::Trace;
+use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
+
+/// Limit of agents in the list.
+const MAX_AGENTS: u32 = 100;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/copilotkit/info", get(info))
+        .route("/copilotkit/agent/{agent}/run", post(routes::run))
+        .route("/copilotkit/agent/{agent}/connect", post(connect))
+        .route("/copilotkit/agent/{agent}/stop/{thread}", post(stop))
+}
+
+/// Lists the agents, as the runtime's client expects them.
+async fn info(caller: Caller) -> Answer<Json<Value>> {
+    let page = PageRequest::<AgentCursor> { limit: MAX_AGENTS, after: None };
+    let found = caller.app.service.agents(&caller.principal, &page).await?;
+    let agents: Map<String, Value> = found
+        .items
+        .iter()
+        .map(|view| {
+            let (name, description) = match &view.agent {
+                AnyAgent::Stored(record) => (record.name.as_str(), record.description.as_str()),
+                AnyAgent::Preset(preset) => (preset.name, preset.description.as_str()),
+                AnyAgent::Default(name) => (name.as_str(), "The agent of the server's settings"),
+            };
+            (name.to_owned(), json!({ "name": name, "description": description, "className": "HttpAgent" }))
+        })
+        .collect();
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(Json(json!({ "version": version, "agents": agents, "audioFileTranscriptionEnabled": false })))
+}
+
+/// Streams the messages of a thread, and then its active run.
+async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, request: Request) -> Answer<Response> {
+    let Input { body, .. } = body::read::<RunInput>(request, &app, &access).await?;
+    let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
+    let found = thread.history().await?;
+    let (row, messages) = match &found {
+        Some((row, messages)) => (Some(row), messages.as_slice()),
+        None => (None, [].as_slice()),
+    };
+    let active = row.and_then(|row| row.active_run_id.clone());
+    let head = row.map_or(0, |row| row.last_seq);
+    let shown = ag_ui_messages(messages, active.as_ref());
+    let name = |what: &str| json!({ "type": what, "threadId": body.thread_id, "runId": body.run_id });
+    let history = vec![name("RUN_STARTED"), json!({ "type": "MESSAGES_SNAPSHOT", "messages": shown }), name("RUN_FINISHED")];
+    connect_stream(thread, (active, head), body, history).await
+}
+
+/// Cancels the active run of a thread.
+async fn stop(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Path((_, thread)): Path<(String, String)>,
+) -> Answer<Json<Value>> {
+    let thread = Thread::new(&app, access, trace, ("threadId", &thread))?;
+    let run = thread.row().await?.and_then(|row| row.active_run_id);
+    if let Some(run) = &run {
+        thread.service().cancel_run(thread.principal(), run, None).await?;
+    }
+    Ok(Json(json!({ "stopped": run.is_some() })))
+}

@@ -1,0 +1,296 @@
+//! `/ag-ui/{agent}`: runs of an agent, for `HttpAgent` and TanStack AI.
+
+use std::collections::BTreeSet;
+
+use axum::extract::{Path, Request, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::messages::tanstack_messages;
+use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent};
+use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
+use crate::domain::access::principal::Principal;
+use crate::domain::ids::{InputId, RunId};
+use crate::domain::run::Run;
+use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
+use crate::domain::trace::TraceId;
+use crate::http::clients::body;
+use crate::http::clients::ids;
+use crate::http::clients::pauses::{RunPauses, Section};
+use crate::http::clients::stream::{self, ChunkWriter, Frames};
+use crate::http::clients::thread::{ApprovalDecision, Thread};
+use crate::http::options::App;
+use crate::http::wire::extract::{Input, Params};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::request::Trace;
+use crate::service::{Access, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
+
+const FRAMES: Frames = Frames { end: None, ids: true };
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/ag-ui/{agent}", post(run).get(read))
+}
+
+/// Starts, continues or joins a run.
+pub(super) async fn run(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Path(agent): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Answer<Response> {
+    let Input { body, key } = body::read::<RunInput>(request, &app, &access).await?;
+    run_agent(&app, (access, trace), agent, (body, key), &headers).await
+}
+
+/// Starts a run, continues one with answers, or attaches to the run that the client has started under this name.
+async fn run_agent(
+    app: &App,
+    (access, trace): (Access, TraceId),
+    agent: String,
+    (body, key): (RunInput, Option<RequestKey>),
+    headers: &HeaderMap,
+) -> Answer<Response> {
+    let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
+    let known = find_run(app, thread.principal(), &body.run_id).await?;
+    let (id, reader, section) = match (known, body.intent()?) {
+        (Some(run), _) if run.conversation_id == thread.id => follow(&thread, run.id, Section::default()).await?,
+        (Some(_), _) => return Err(Error::conflict("this runId names a run of another thread; use a new one").into()),
+        (None, RunIntent::Resume(entries)) => resume(&thread, entries).await?,
+        (None, RunIntent::Results(results)) => {
+            let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
+            let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
+            let section = thread.section_after(&run, BTreeSet::new(), results).await?;
+            follow(&thread, run, section).await?
+        }
+        (None, RunIntent::Message(content, name)) => {
+            let row = thread.row_or_new().await?;
+            let setup = RunSetup {
+                instructions: body.instructions(),
+                protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
+                run_id: Some(ids::run(&thread.principal().user_id, &body.run_id)),
+                first_part: name.map(|name| ids::first_part(&thread.id, &name)),
+                ..RunSetup::default()
+            };
+            let request = StartRun {
+                content,
+                content_field: "messages",
+                conversation_id: Some(thread.id.clone()),
+                agent: Some(agent),
+                model: body.model(),
+                options: None,
+                limits: None,
+                tools: body.tools(),
+                on_busy: Thread::on_busy(row.as_ref()),
+                create: row.is_none(),
+                edits: None,
+                setup,
+                trace: thread.trace.clone(),
+            };
+            let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
+            let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
+            let id = started.run.id.clone();
+            (id, thread.service().stream_started(thread.principal(), started), Section::default())
+        }
+    };
+    tracing::debug!(run.id = %id, "streaming a run as AG-UI");
+    let (is_one, messages) = (body.is_one(), body.kept_messages());
+    let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
+    Ok(respond(thread, reader, facts, stream_cursor(headers, None)))
+}
+
+/// Returns the run that a client calls `name`: a name of its own, or an id of the native API.
+async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
+    ids::check("runId", name)?;
+    for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
+        match app.service.run(owner, &id).await {
+            Ok(run) => return Ok(Some(run)),
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// Answers the interrupts of a run, and streams what follows.
+async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<(RunId, Reader, Section)> {
+    let mut run = None;
+    let mut answered = BTreeSet::new();
+    for entry in entries {
+        let id: InputId = entry.interrupt_id.parse().map_err(|_| Error::NotFound("interrupt"))?;
+        run = Some(answer(thread, &id, entry).await?);
+        answered.insert(id.to_string());
+    }
+    let run = run.ok_or(Error::NotFound("interrupt"))?;
+    let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
+    follow(thread, run, pauses.section_after(&answered)).await
+}
+
+/// Answers one interrupt: an approval or a question. Returns its run.
+async fn answer(thread: &Thread, id: &InputId, entry: ResumeEntry) -> Answer<RunId> {
+    let ResumeEntry { status, payload, .. } = entry;
+    let is_resolved = status == ResumeStatus::Resolved;
+    match thread.service().input_request(thread.principal(), id).await {
+        Ok(asked) => {
+            if asked.request.conversation_id != thread.id {
+                return Err(Error::NotFound("interrupt").into());
+            }
+            if asked.request.state == InputState::Pending {
+                let answer = if is_resolved { resolved(&payload) } else { asked.request.declining_answer() };
+                thread.service().resolve_input(thread.principal(), id, answer, None).await?;
+            }
+            Ok(asked.request.run_id)
+        }
+        Err(Error::NotFound(_)) => {
+            let approved = payload.as_bool().or_else(|| payload["approved"].as_bool()).unwrap_or(false);
+            let text = |name: &str| payload[name].as_str().map(str::to_owned);
+            let arguments = ["arguments", "editedArgs"].iter().find_map(|name| payload.get(*name)).cloned();
+            let decided = ApprovalDecision { approved: is_resolved && approved, reason: text("reason"), arguments };
+            thread.decide(id, decided).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn resolved(payload: &Value) -> InputAnswer {
+    let text = |name: &str| payload[name].as_str().map(str::to_owned);
+    let content = payload.get("content").filter(|content| content.is_object()).cloned();
+    let accepts = || content.as_ref().map(|_| ACCEPT.to_owned());
+    let choice = text("choice").or_else(accepts).unwrap_or_default();
+    let words = text("text").or_else(|| payload.as_str().map(str::to_owned));
+    InputAnswer { content, ..InputAnswer::new(choice, words) }
+}
+
+#[derive(Deserialize)]
+struct ReadParams {
+    /// The run to join.
+    #[serde(rename = "runId")]
+    run: Option<String>,
+    /// The thread whose messages are read.
+    #[serde(rename = "threadId")]
+    thread: Option<String>,
+    /// The id of the last frame that the client has, or -1.
+    offset: Option<String>,
+}
+
+/// Joins a run, or reads the messages of a thread.
+async fn read(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Params(params): Params<ReadParams>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    match params {
+        ReadParams { run: Some(run), thread, offset } => {
+            join(&app, (access, trace), (&run, thread), stream_cursor(&headers, offset.as_deref())).await
+        }
+        ReadParams { thread: Some(thread), .. } => {
+            let thread = Thread::new(&app, access, trace, ("threadId", &thread))?;
+            Ok(Json(hydration(&thread).await?).into_response())
+        }
+        ReadParams { .. } => Err(Error::invalid("the query must have runId, to join a run, or threadId, to read a thread").into()),
+    }
+}
+
+/// Streams a run from its beginning, or from the last frame that the client has.
+async fn join(
+    app: &App,
+    (access, trace): (Access, TraceId),
+    (name, thread): (&str, Option<String>),
+    cursor: Option<(i64, usize)>,
+) -> Answer<Response> {
+    let owner = access.principal().clone();
+    let run = find_run(app, &owner, name).await?.ok_or(Error::NotFound("run"))?;
+    let id = run.id.clone();
+    let thread_name = match thread {
+        Some(thread) => thread,
+        None => {
+            let kept = app.service.run_profile(&owner, &id).await?.protocol;
+            let kept = kept.as_ref().and_then(|kept| kept["thread"].as_str()).map(str::to_owned);
+            kept.unwrap_or_else(|| run.conversation_id.to_string())
+        }
+    };
+    let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
+    let passed = waited_until(&thread, &id, 0).await?;
+    let (_, reader, section) = follow(&thread, id, Section::whole(passed)).await?;
+    let facts =
+        AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages: None, history: Vec::new() };
+    Ok(respond(thread, reader, facts, cursor))
+}
+
+/// Streams the messages of a thread as a run of its own, and then the active run, if there is one.
+pub(super) async fn connect_stream(
+    thread: Thread,
+    (active, head): (Option<RunId>, i64),
+    body: RunInput,
+    history: Vec<Value>,
+) -> Answer<Response> {
+    let Some(run) = active else { return Ok(stream::complete(FRAMES, &history)) };
+    let passed = waited_until(&thread, &run, head).await?;
+    let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
+    let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
+    let (_, reader, section) = follow(&thread, run, Section::whole(passed)).await?;
+    let is_one = body.is_one();
+    let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: None, history };
+    Ok(respond(thread, reader, facts, None))
+}
+
+/// Returns the `seq` up to which the pauses of a run are over. `head` is the end of the log.
+async fn waited_until(thread: &Thread, run: &RunId, head: i64) -> Answer<i64> {
+    // One read of the row: all pauses up to its last event are over, except that of a run that waits.
+    let row = thread.row().await?.ok_or(Error::NotFound("thread"))?;
+    let waits = row.reason.is_some_and(|reason| reason.needs_answer()) && row.active_run_id.as_ref() == Some(run);
+    match waits {
+        true => Ok(RunPauses::read(thread.service(), thread.principal(), run).await?.before_last()),
+        false => Ok(row.last_seq.max(head)),
+    }
+}
+
+/// Returns the messages of a thread, its active run, and what the run waits for.
+async fn hydration(thread: &Thread) -> Answer<Value> {
+    let Some((row, messages)) = thread.history().await? else {
+        return Ok(json!({ "messages": [], "activeRun": null, "interrupts": null, "page": { "truncated": false } }));
+    };
+    let waits = row.reason.is_some_and(|reason| reason.needs_answer());
+    let mut pending = Vec::new();
+    if let Some(run) = row.active_run_id.as_ref().filter(|_| waits) {
+        let open = thread.open_questions(run).await?;
+        let question = |asked: &InputRequest| question_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.question);
+        let interrupts = open.approvals.iter().map(approval_record_interrupt).chain(open.questions.iter().map(question));
+        pending.extend(interrupts.map(|interrupt| with_binding(interrupt, run.as_str())));
+    }
+    let streaming = row.active_run_id.as_ref().filter(|_| !waits);
+    let interrupts =
+        row.active_run_id.as_ref().filter(|_| !pending.is_empty()).map(|run| json!({ "runId": run, "pending": pending }));
+    Ok(json!({
+        "messages": tanstack_messages(&messages, streaming),
+        "activeRun": streaming.map(|run| json!({ "runId": run })),
+        "interrupts": interrupts,
+        "page": { "truncated": false },
+    }))
+}
+
+async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<(RunId, Reader, Section)> {
+    match thread.service().stream_run(thread.principal(), &run, None).await? {
+        StreamStart::Stream(reader) => Ok((run, reader, section)),
+        StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
+    }
+}
+
+fn respond(thread: Thread, reader: Reader, facts: AgUiRunFacts, cursor: Option<(i64, usize)>) -> Response {
+    let Thread { app, access, .. } = thread;
+    stream::respond(&app, access, reader, ChunkWriter { translator: AgUiTranslator::new(facts), frames: FRAMES, cursor })
+}
+
+/// Returns the position of the last frame that the client has: `Last-Event-ID`, or the offset in the query.
+fn stream_cursor(headers: &HeaderMap, offset: Option<&str>) -> Option<(i64, usize)> {
+    let header = headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|id| !id.is_empty());
+    let (seq, position) = header.or(offset)?.split_once('-')?;
+    Some((seq.parse().ok()?, position.parse().ok()?))
+}

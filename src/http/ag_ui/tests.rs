@@ -1,0 +1,169 @@
+//! The events of recorded runs.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::translator::{AgUiRunFacts, AgUiTranslator};
+use crate::domain::event::StoredEvent;
+use crate::http::clients::pauses::Section;
+use crate::http::clients::recorded::{
+    all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated,
+};
+
+fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
+    let (thread, run) = ("thread-1".to_owned(), "run-1".to_owned());
+    let said = json!([{ "id": "m1", "role": "user", "content": "hi" }]);
+    AgUiRunFacts { thread, run, is_one, section, messages: Some(said.to_string().into()), history: Vec::new() }
+}
+
+fn events_in(events: &[StoredEvent], is_one: bool, section: Section) -> Vec<Value> {
+    translated(AgUiTranslator::new(facts(is_one, section)), events)
+}
+
+fn whole(events: &[StoredEvent]) -> Section {
+    Section::whole(events.len() as i64)
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap()).filter(|kind| *kind != "STATE_SNAPSHOT").collect()
+}
+
+#[test]
+fn answer_becomes_one_text_message() {
+    let sent = events_in(&answer(), false, Section::default());
+    let expected = [
+        "RUN_STARTED",
+        "STEP_STARTED",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "STEP_FINISHED",
+        "RUN_FINISHED",
+    ];
+    assert_eq!(types(&sent), expected);
+    assert_eq!(sent[0], json!({ "type": "RUN_STARTED", "threadId": "thread-1", "runId": "run-1" }));
+    let end = sent.last().unwrap();
+    assert_eq!((&end["runId"], end.get("outcome")), (&json!("run-1"), None));
+    assert_eq!((&end["usage"][0]["provider"], &end["usage"][0]["totalTokens"]), (&json!("demo"), &json!(12)));
+}
+
+#[test]
+fn result_of_a_tool_is_a_text() {
+    let sent = events_in(&tool_call(), false, Section::default());
+    let result = sent.iter().find(|event| event["type"] == "TOOL_CALL_RESULT").unwrap();
+    assert_eq!((&result["toolCallId"], &result["content"]), (&json!(id("call", 1)), &json!("noon")));
+    let call = sent.iter().find(|event| event["type"] == "TOOL_CALL_START").unwrap();
+    assert_eq!(call["parentMessageId"], id("msg", 1));
+}
+
+#[test]
+fn run_that_waits_is_several_runs() {
+    let events = approvals();
+    let (pauses, answers) = (seqs(&events, "run.waiting"), seqs(&events, "approval.resolved"));
+    let first = events_in(&events, false, Section::default());
+    let outcome = &first.last().unwrap()["outcome"];
+    let ids = |outcome: &Value| outcome["interrupts"].as_array().unwrap().iter().map(|open| open["id"].clone()).collect::<Vec<_>>();
+    assert_eq!((&outcome["type"], ids(outcome)), (&json!("interrupt"), vec![json!(id("input", 1)), json!(id("input", 2))]));
+    let second = events_in(&events, false, Section { after: pauses[0], passed: answers[0] });
+    assert_eq!(types(&second), ["RUN_STARTED", "TOOL_CALL_RESULT", "RUN_FINISHED"]);
+    assert_eq!(ids(&second.last().unwrap()["outcome"]), [json!(id("input", 2))]);
+    let third = events_in(&events, false, Section { after: pauses[1], passed: answers[1] });
+    assert_eq!(third.last().unwrap().get("outcome"), None);
+}
+
+#[test]
+fn state_has_plan_usage_and_budget() {
+    let events = plan_and_question();
+    let sent = events_in(&events, false, whole(&events));
+    let state = &sent.iter().rfind(|event| event["type"] == "STATE_SNAPSHOT").unwrap()["snapshot"];
+    assert_eq!(state["plan"], json!([{ "step": 1, "description": "Ask", "state": "done" }]));
+    assert_eq!((&state["budget"]["remaining"], &state["usage"]["inputTokens"]), (&json!(60), &json!(14)));
+}
+
+#[test]
+fn newer_material_is_only_for_clients_of_release_one() {
+    let (old, new) = (events_in(&cancellation(), false, Section::default()), events_in(&cancellation(), true, Section::default()));
+    let error = json!({ "type": "RUN_ERROR", "message": "the run was cancelled", "code": "cancelled" });
+    assert_eq!(old.last().unwrap(), &error);
+    assert_eq!(new.last().unwrap()["outcome"], json!({ "type": "cancelled" }));
+    assert_eq!((old[0].get("protocolVersion"), &new[0]["protocolVersion"]), (None, &json!("1.0")));
+}
+
+#[test]
+fn reset_empties_the_messages_of_the_step() {
+    let sent = events_in(&resets(), false, Section::default());
+    let snapshot = sent.iter().find(|event| event["type"] == "MESSAGES_SNAPSHOT").unwrap();
+    let emptied = json!({ "id": id("msg", 1), "role": "assistant", "content": "" });
+    assert_eq!(snapshot["messages"], json!([{ "id": "m1", "role": "user", "content": "hi" }, emptied]));
+    // A snapshot without the earlier messages would delete them in the client.
+    let unknown = AgUiRunFacts { messages: None, ..facts(false, Section::default()) };
+    let sent = translated(AgUiTranslator::new(unknown), &resets());
+    check(&sent, "no snapshot");
+    let has = |kind: &str, name: &str| {
+        sent.iter().any(|event| event["type"] == kind && event["name"].as_str().unwrap_or_default() == name)
+    };
+    assert!(has("CUSTOM", "step.reset") && !has("MESSAGES_SNAPSHOT", ""), "{sent:?}");
+}
+
+#[test]
+fn events_of_a_cut_log_begin_the_events_of_the_whole_log() {
+    for (name, events) in all() {
+        let all = events_in(&events, true, whole(&events));
+        for cut in 0..events.len() {
+            assert!(all.starts_with(&events_in(&events[..cut], true, whole(&events))), "{name} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn events_obey_the_verifier_of_the_client() {
+    for (name, events) in all() {
+        for is_one in [false, true] {
+            check(&events_in(&events, is_one, whole(&events)), name);
+            check(&events_in(&events, is_one, Section::default()), name);
+        }
+    }
+}
+
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.iter().any(has_null),
+        Value::Object(fields) => fields.values().any(has_null),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// Checks the rules that the client enforces, and that the run ends.
+fn check(events: &[Value], name: &str) {
+    let mut open: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for (at, event) in events.iter().enumerate() {
+        let what = || format!("{name} {at}: {event}");
+        let field = |field: &str| event[field].as_str().unwrap_or_default();
+        assert!(!has_null(event), "{}", what());
+        let message = field("messageId");
+        match field("type") {
+            "RUN_STARTED" => assert_eq!(at, 0, "{}", what()),
+            "RUN_FINISHED" | "RUN_ERROR" => assert!(at + 1 == events.len() && open.is_empty(), "{} {open:?}", what()),
+            "STEP_STARTED" => assert!(open.insert(("step", field("stepName"))), "{}", what()),
+            "STEP_FINISHED" => assert!(open.remove(&("step", field("stepName"))), "{}", what()),
+            "TEXT_MESSAGE_START" => assert!(open.insert(("text", message)), "{}", what()),
+            "TEXT_MESSAGE_CONTENT" => assert!(open.contains(&("text", message)) && !field("delta").is_empty(), "{}", what()),
+            "TEXT_MESSAGE_END" => assert!(open.remove(&("text", message)), "{}", what()),
+            "REASONING_START" => assert!(open.insert(("span", message)), "{}", what()),
+            "REASONING_MESSAGE_START" => assert!(open.insert(("reasoning", message)), "{}", what()),
+            "REASONING_MESSAGE_CONTENT" => assert!(open.contains(&("reasoning", message)), "{}", what()),
+            "REASONING_MESSAGE_END" => assert!(open.remove(&("reasoning", message)), "{}", what()),
+            "REASONING_END" => assert!(open.remove(&("span", message)), "{}", what()),
+            "TOOL_CALL_START" => assert!(open.insert(("call", field("toolCallId"))), "{}", what()),
+            "TOOL_CALL_ARGS" => assert!(open.contains(&("call", field("toolCallId"))), "{}", what()),
+            "TOOL_CALL_END" => assert!(open.remove(&("call", field("toolCallId"))), "{}", what()),
+            "TOOL_CALL_RESULT" => assert!(event["content"].is_string(), "{}", what()),
+            "STATE_SNAPSHOT" | "MESSAGES_SNAPSHOT" | "ACTIVITY_SNAPSHOT" | "CUSTOM" => {}
+            kind => panic!("{kind} in {}", what()),
+        }
+    }
+    assert!(matches!(events.last().unwrap()["type"].as_str(), Some("RUN_FINISHED" | "RUN_ERROR")), "{name}");
+}

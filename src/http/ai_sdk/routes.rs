@@ -1,0 +1,305 @@
+//! `/api/chat`: chats of the AI SDK.
+
+use std::collections::BTreeSet;
+
+use axum::extract::{Path, Request, State};
+use axum::http::header::HeaderName;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+
+use super::request::{ChatBody, Trigger, UiMessage};
+use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
+use super::ui_messages::{OpenRun, ui_messages};
+use crate::domain::conversation::message::{FilePart, Message, Part, Role};
+use crate::domain::ids::{InputId, PartId, RunId};
+use crate::domain::run::OnBusy;
+use crate::http::clients::body;
+use crate::http::clients::ids;
+use crate::http::clients::pauses::Section;
+use crate::http::clients::stream::{self, ChunkWriter, Frames};
+use crate::http::clients::thread::{ApprovalDecision, Thread};
+use crate::http::options::App;
+use crate::http::wire::extract::{Input, Params};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::request::Trace;
+use crate::service::{Access, Content, ContinueRun, Error, NewPart, Reader, RequestKey, RetryRun, RunSetup, StartRun, StreamStart};
+
+const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
+const PROTOCOL: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
+/// The field of a request that holds the new message.
+const MESSAGE: &str = "message";
+
+pub(in crate::http) fn routes() -> Router<App> {
+    Router::new()
+        .route("/api/chat", post(send))
+        .route("/api/chat/{id}/stream", get(resume))
+        .route("/api/chat/{id}/stop", post(stop))
+        .route("/api/chat/{id}/messages", get(messages))
+}
+
+#[derive(Deserialize)]
+struct ChatParams {
+    /// The major release of the client.
+    v: Option<u32>,
+}
+
+impl ChatParams {
+    fn version(&self) -> Answer<Version> {
+        match self.v {
+            Some(5) => Ok(Version::Five),
+            None | Some(6) => Ok(Version::Six),
+            Some(7) => Ok(Version::Seven),
+            Some(other) => Err(Error::invalid(format!("the query parameter v is {other}; it must be 5, 6 or 7")).into()),
+        }
+    }
+}
+
+/// Sends or edits a message, regenerates an answer, or continues a run with answers. The response is the stream of the run.
+async fn send(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Params(params): Params<ChatParams>,
+    request: Request,
+) -> Answer<Response> {
+    let version = params.version()?;
+    let Input { body, key } = body::read::<ChatBody>(request, &app, &access).await?;
+    let thread = Thread::new(&app, access, trace, ("id", &body.id))?;
+    let found = stream_of(&thread, &body, key).await?;
+    respond(thread, found, version).await
+}
+
+pub(super) type RunStream = (RunId, Reader, Section);
+
+/// Executes a request, and returns the stream of its run.
+pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
+    match (body.trigger, body.newest_message()) {
+        (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
+        (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => Box::pin(proceed(thread, message)).await,
+        (Trigger::SubmitMessage, Some(message)) => Box::pin(submit(thread, body, message, key)).await,
+        (Trigger::SubmitMessage, None) => Err(Error::field("/messages", "must end with the new message").into()),
+    }
+}
+
+async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Option<RequestKey>) -> Answer<RunStream> {
+    let content = message.content()?;
+    let name = message.id.as_deref().filter(|name| !name.is_empty());
+    let edited = match name.filter(|name| body.message_id.as_deref() == Some(*name)) {
+        Some(name) => thread.find_message(name).await?.filter(|found| found.role == Role::User),
+        None => None,
+    };
+    let row = thread.row_or_new().await?;
+    let first_part = name.map(|name| ids::first_part(&thread.id, name));
+    let on_busy = Thread::on_busy(row.as_ref());
+    let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
+    let Some(edited) = edited else {
+        let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
+        return start(thread, request, key).await;
+    };
+    let active = row.and_then(|row| row.active_run_id);
+    if active.as_ref() == Some(&edited.run_id) && is_same(&edited, &request.content) {
+        // The client repeats an edit whose response it has lost.
+        return follow(thread, edited.run_id, Section::default()).await;
+    }
+    request.edits = Some(edited.id);
+    edit(thread, request, key).await
+}
+
+fn is_same(message: &Message, content: &Content) -> bool {
+    let texts = |text: &mut String, part: &NewPart| {
+        if let NewPart::Text { text: more } = part {
+            text.push_str(more);
+        }
+    };
+    match content {
+        Content::Text(text) => message.text() == *text,
+        Content::Parts(parts) => {
+            let mut text = String::new();
+            parts.iter().for_each(|part| texts(&mut text, part));
+            parts.len() == message.parts.len() && message.text() == text
+        }
+    }
+}
+
+/// Returns the request of a run with the choices of a body. `first_part` is the id of the message's first part.
+fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Option<PartId>) -> StartRun {
+    StartRun {
+        content,
+        content_field: MESSAGE,
+        conversation_id: Some(thread.id.clone()),
+        agent: body.agent.clone(),
+        model: body.model.clone(),
+        options: body.options.clone(),
+        limits: None,
+        on_busy: OnBusy::Reject,
+        create: false,
+        edits: None,
+        setup: RunSetup { first_part, ..RunSetup::default() },
+        tools: body.tools(),
+        trace: thread.trace.clone(),
+    }
+}
+
+async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+    let started = thread.service().start_run(thread.principal(), request, key).await?;
+    let run = started.run.id.clone();
+    let reader = thread.service().stream_started(thread.principal(), started);
+    Ok((run, reader, Section::default()))
+}
+
+/// Replaces a message of the user. An active run ends first: it answers what is replaced.
+async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+    thread.end_active_run().await?;
+    start(thread, StartRun { on_busy: OnBusy::Reject, create: false, ..request }, key).await
+}
+
+/// Answers the message of a run again, in a new run.
+async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
+    let row = thread.row().await?.ok_or(Error::NotFound("chat"))?;
+    let newest = row.last_run.as_ref().map(|run| run.id.clone());
+    let run = match body.message_id.as_deref() {
+        None => newest.clone(),
+        Some(name) => match name.parse::<RunId>() {
+            Ok(run) => Some(run),
+            Err(_) => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
+        },
+    };
+    let run = run.ok_or(Error::NotFound("message in this chat"))?;
+    thread.check_run(&run).await?;
+    let key = key.unwrap_or_else(|| thread.request_key("regenerate", run.as_str()));
+    if newest.as_ref() == Some(&run) {
+        thread.end_active_run().await?;
+        let again = ContinueRun { principal: thread.principal(), run: &run, key: Some(key), trace: thread.trace.clone() };
+        let (run, _) = thread.service().retry_run(again, RetryRun { model: body.model.clone() }).await?;
+        return follow(thread, run.id, Section::default()).await;
+    }
+    // Later messages leave the conversation with the answer.
+    let mut is_reached = false;
+    let asked = thread.find(|message| {
+        is_reached |= message.run_id == run;
+        is_reached && message.role == Role::User && !message.internal
+    });
+    let asked = asked.await?;
+    let Some(asked) = asked else {
+        // The answer was regenerated already, and the client has lost the response.
+        let active = row.active_run_id.ok_or(Error::NotFound("message in this chat"))?;
+        return follow(thread, active, Section::default()).await;
+    };
+    let content = Content::Parts(asked.parts.iter().filter_map(repeated).collect());
+    let first_part = asked.parts.first().map(|part| part.id().clone());
+    let request = StartRun { edits: Some(asked.id), ..new_run(thread, body, content, first_part) };
+    edit(thread, request, Some(key)).await
+}
+
+/// Returns a part of a stored message as a part of a new one.
+fn repeated(part: &Part) -> Option<NewPart> {
+    let location = |file: &FilePart| match file.file_id.as_deref().and_then(|id| id.parse().ok()) {
+        Some(id) => (None, Some(id)),
+        None => (file.url.clone(), None),
+    };
+    match part {
+        Part::Text(part) => Some(NewPart::Text { text: part.text.clone() }),
+        Part::Image(file) => {
+            let (url, file_id) = location(file);
+            Some(NewPart::Image { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        }
+        Part::File(file) => {
+            let (url, file_id) = location(file);
+            Some(NewPart::File { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        }
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
+    }
+}
+
+/// Continues a run with the answers in the assistant's message: decisions about approvals, and results of client tools.
+async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
+    let mut run: Option<RunId> = message.id.as_deref().and_then(|id| id.parse().ok());
+    let mut answered: BTreeSet<String> = BTreeSet::new();
+    for decided in message.decisions() {
+        // Ids come from an untrusted client: only an approval of the caller in this chat counts.
+        let id: InputId = decided.id.parse().map_err(|_| Error::NotFound("approval"))?;
+        let payload = ApprovalDecision { approved: decided.approved, reason: decided.reason, arguments: None };
+        run = Some(thread.decide(&id, payload).await?);
+        answered.insert(id.to_string());
+    }
+    let run = run.ok_or_else(|| Error::field("/messages", "must end with a message of the user, or with answers to a run"))?;
+    thread.check_run(&run).await?;
+    let section = thread.section_after(&run, answered, message.results()).await?;
+    follow(thread, run, section).await
+}
+
+/// Streams a run from its first event.
+async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<RunStream> {
+    match thread.service().stream_run(thread.principal(), &run, None).await? {
+        StreamStart::Stream(reader) => Ok((run, reader, section)),
+        StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
+    }
+}
+
+async fn respond(thread: Thread, (id, reader, section): RunStream, version: Version) -> Answer<Response> {
+    let translator = translator(&thread, id, section, version).await?;
+    let Thread { app, access, .. } = thread;
+    Ok(([PROTOCOL], stream::respond(&app, access, reader, ChunkWriter { translator, frames: FRAMES, cursor: None }))
+        .into_response())
+}
+
+pub(super) async fn translator(thread: &Thread, id: RunId, section: Section, version: Version) -> Answer<UiMessageTranslator> {
+    let profile = thread.service().run_profile(thread.principal(), &id).await?;
+    let client_tools = profile.client_tools.into_iter().map(|tool| tool.name).collect();
+    Ok(UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))
+}
+
+/// Streams the active run from its beginning. Responds with 204 if no run is active, or if it waits for an answer.
+async fn resume(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Path(id): Path<String>,
+    Params(params): Params<ChatParams>,
+) -> Answer<Response> {
+    let version = params.version()?;
+    let thread = Thread::new(&app, access, trace, ("id", &id))?;
+    match active_stream(&thread).await? {
+        Some(found) => respond(thread, found, version).await,
+        None => Ok(StatusCode::NO_CONTENT.into_response()),
+    }
+}
+
+/// Returns the stream of the active run from its beginning; `None` if no run is active, or if it waits for an answer.
+pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
+    let row = thread.row().await?.filter(|row| row.reason.is_none_or(|reason| !reason.needs_answer()));
+    // One read of the row: all pauses up to its last event are over.
+    match row.and_then(|row| Some((row.active_run_id?, row.last_seq))) {
+        Some((run, head)) => follow(thread, run, Section::whole(head)).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Cancels the active run.
+async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<StatusCode> {
+    let thread = Thread::new(&app, access, trace, ("id", &id))?;
+    if let Some(run) = thread.row().await?.and_then(|row| row.active_run_id) {
+        thread.service().cancel_run(thread.principal(), &run, None).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lists the messages of a chat for its first rendering.
+async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<Response> {
+    let thread = Thread::new(&app, access, trace, ("id", &id))?;
+    let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };
+    let waits = row.reason.is_some_and(|reason| reason.needs_answer());
+    let open = match row.active_run_id {
+        Some(run) if waits => {
+            let found = thread.open_questions(&run).await?;
+            OpenRun { streaming: None, approvals: found.approvals, questions: found.questions }
+        }
+        streaming => OpenRun { streaming, ..OpenRun::default() },
+    };
+    let client_calls = thread.client_calls(&messages).await?;
+    Ok(Json(ui_messages(&messages, &open, &client_calls)).into_response())
+}

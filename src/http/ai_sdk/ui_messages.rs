@@ -1,0 +1,133 @@
+//! Converts stored messages into UI messages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::translator::{client_output, tool_output};
+use crate::domain::conversation::message::{FilePart, Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::ids::{CallId, RunId};
+use crate::domain::run::question::InputRequest;
+use crate::domain::tool::ToolCallState;
+use crate::domain::tool::approval::Approval;
+
+/// The run whose answer is not complete.
+#[derive(Debug, Default)]
+pub(super) struct OpenRun {
+    /// The run, unless it waits for an answer. Its stream shows its answer from the beginning, so the list omits it.
+    pub streaming: Option<RunId>,
+    pub approvals: Vec<Approval>,
+    pub questions: Vec<InputRequest>,
+}
+
+/// The calls whose tools clients have executed.
+pub(super) type ClientCalls = BTreeSet<CallId>;
+
+/// Returns the UI messages of a conversation, oldest first. All answers of a run are one message.
+pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &ClientCalls) -> Vec<Value> {
+    let results: BTreeMap<&CallId, &ToolResultPart> =
+        messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();
+    let mut shown: Vec<Value> = Vec::new();
+    let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
+    for message in messages.iter().filter(|message| !message.internal) {
+        match message.role {
+            Role::User => {
+                let parts: Vec<Value> = message.parts.iter().filter_map(user_part).collect();
+                let metadata = json!({ "created_at": message.created_at });
+                shown.push(json!({ "id": message.id, "role": "user", "parts": parts, "metadata": metadata }));
+            }
+            Role::Assistant if open.streaming.as_ref() != Some(&message.run_id) => {
+                let place = *places.entry(&message.run_id).or_insert_with(|| {
+                    let of = json!({ "run_id": message.run_id, "conversation_id": message.conversation_id });
+                    shown.push(json!({ "id": message.run_id, "role": "assistant", "metadata": of, "parts": [] }));
+                    shown.len() - 1
+                });
+                let parts = shown.get_mut(place).and_then(|shown| shown.get_mut("parts")).and_then(Value::as_array_mut);
+                if let Some(parts) = parts {
+                    parts.push(json!({ "type": "step-start" }));
+                    parts.extend(message.parts.iter().filter_map(|part| assistant_part(part, &results, (open, client_calls))));
+                }
+            }
+            Role::Assistant | Role::Tool => {}
+        }
+    }
+    for question in &open.questions {
+        let parts = places.get(&question.run_id).and_then(|place| shown.get_mut(*place)?.get_mut("parts")?.as_array_mut());
+        if let Some(parts) = parts {
+            let data = json!({
+                "state": question.state, "kind": question.kind, "toolCallId": question.call_id, "question": question.question,
+            });
+            parts.push(json!({ "type": "data-input-request", "id": question.id, "data": data }));
+        }
+    }
+    shown
+}
+
+fn user_part(part: &Part) -> Option<Value> {
+    match part {
+        Part::Text(part) => Some(json!({ "type": "text", "text": part.text })),
+        Part::Image(part) | Part::File(part) => file_part(part),
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
+    }
+}
+
+fn file_part(part: &FilePart) -> Option<Value> {
+    let mut shown = json!({ "type": "file", "mediaType": part.media_type, "url": part.url.as_ref()? });
+    if let Some(name) = &part.name {
+        shown["filename"] = json!(name);
+    }
+    Some(shown)
+}
+
+fn assistant_part(
+    part: &Part,
+    results: &BTreeMap<&CallId, &ToolResultPart>,
+    (open, client_calls): (&OpenRun, &ClientCalls),
+) -> Option<Value> {
+    match part {
+        Part::Text(part) => Some(json!({ "type": "text", "text": part.text, "state": "done" })),
+        Part::Reasoning(part) => Some(json!({ "type": "reasoning", "text": part.text, "state": "done" })),
+        Part::ToolCall(call) => Some(tool_part(call, results.get(&call.call_id).copied(), (open, client_calls))),
+        Part::Image(part) | Part::File(part) => file_part(part),
+        Part::Source(part) => Some(match &part.url {
+            Some(url) => {
+                let title = part.title.as_ref().unwrap_or(url);
+                json!({ "type": "source-url", "sourceId": part.id, "url": url, "title": title })
+            }
+            None => {
+                let title = part.title.as_deref().or(part.text.as_deref()).unwrap_or_default();
+                json!({ "type": "source-document", "sourceId": part.id, "mediaType": "text/plain", "title": title })
+            }
+        }),
+        Part::ToolResult(_) => None,
+    }
+}
+
+fn tool_part(call: &ToolCallPart, result: Option<&ToolResultPart>, (open, client_calls): (&OpenRun, &ClientCalls)) -> Value {
+    let mut part = match client_calls.contains(&call.call_id) {
+        true => json!({ "type": format!("tool-{}", call.name) }),
+        false => json!({ "type": "dynamic-tool", "toolName": call.name, "providerExecuted": true }),
+    };
+    part["toolCallId"] = json!(call.call_id);
+    part["input"] = call.arguments.clone();
+    let Some(result) = result else {
+        let approval = open.approvals.iter().find(|approval| approval.call_id.as_ref() == Some(&call.call_id));
+        part["state"] = json!(if approval.is_some() { "approval-requested" } else { "input-available" });
+        if let Some(approval) = approval {
+            part["approval"] = json!({ "id": approval.id });
+        }
+        return part;
+    };
+    if result.state == ToolCallState::Denied {
+        part["state"] = json!("output-denied");
+        // The decision is over: no answer needs its id.
+        part["approval"] = json!({ "id": call.call_id, "approved": false });
+    } else if result.is_error {
+        let text: Vec<&str> = result.content.iter().filter_map(ToolContent::as_text).collect();
+        (part["state"], part["errorText"]) = (json!("output-error"), json!(text.join("\n")));
+    } else {
+        let output = if client_calls.contains(&call.call_id) { client_output } else { tool_output };
+        (part["state"], part["output"]) = (json!("output-available"), output(&result.content));
+    }
+    part
+}

@@ -1,0 +1,22 @@
+//! Bodies of requests that contain a whole history.
+
+use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
+use serde::de::DeserializeOwned;
+
+use crate::http::options::App;
+use crate::http::wire::extract::Input;
+use crate::http::wire::problem::Answer;
+use crate::service::Access;
+
+/// Reads a body. One above the usual limit is accepted up to the limit of imports, and only a few at a time.
+pub(in crate::http) async fn read<T: DeserializeOwned>(request: Request, app: &App, access: &Access) -> Answer<Input<T>> {
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let usual = app.options.limits.max_body_bytes;
+    if length.is_some_and(|length| length <= usual) {
+        return Input::read(request, app, usual, None).await;
+    }
+    let _permit = app.service.begin_upload(&access.principal().user_id).await?;
+    let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX).max(usual);
+    Input::read(request, app, most, None).await
+}

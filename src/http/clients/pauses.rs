@@ -1,0 +1,164 @@
+//! Pauses of a run. Other protocols end their response where a run waits for an answer, and continue in a new one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::access::principal::Principal;
+use crate::domain::event::EventBody;
+use crate::domain::ids::{CallId, RunId};
+use crate::domain::run::WaitReason;
+use crate::http::wire::problem::Answer;
+use crate::service::{Cursor, Service};
+
+/// Number of events in one read.
+const PAGE: u32 = 500;
+/// The events that pause a run, or answer what it waits for.
+const KINDS: [&str; 5] = ["run.waiting", "approval.resolved", "input.resolved", "tool.requested", "tool.completed"];
+
+/// The part of a run that a response shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::http) struct Section {
+    /// The `seq` of the last event that the client already has; 0 for none.
+    pub after: i64,
+    /// Pauses up to this `seq` are over.
+    pub passed: i64,
+}
+
+impl Section {
+    /// Returns the whole run. Its pauses up to `head` are over.
+    pub fn whole(head: i64) -> Self {
+        Self { after: 0, passed: head }
+    }
+}
+
+/// The pauses of a run, and the answers to them, so far.
+#[derive(Debug, Default)]
+pub(in crate::http) struct RunPauses {
+    pauses: Vec<i64>,
+    /// The answers by the id of an approval, a question or a client's call.
+    answers: BTreeMap<String, i64>,
+    /// The calls that the client has not answered, with their names.
+    pub requested: BTreeMap<CallId, String>,
+    /// Number of pauses for approvals or for client tools. Each ends a response of OpenAI's protocol.
+    pub ended_responses: u32,
+    /// The `seq` of the newest of these pauses; 0 for none.
+    last_end: i64,
+    head: i64,
+}
+
+impl RunPauses {
+    pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+        let mut found = Self::default();
+        let mut cursor = None;
+        loop {
+            let page = service.run_events(principal, run, cursor, PAGE).await?;
+            for event in &page.events {
+                found.head = event.seq;
+                if KINDS.contains(&event.kind.as_ref())
+                    && let Some(body) = event.body()
+                {
+                    found.event(event.seq, body);
+                }
+            }
+            cursor = page.next.map(Cursor);
+            if cursor.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn event(&mut self, seq: i64, body: EventBody) {
+        match body {
+            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
+                self.pauses.push(seq);
+                if reason != WaitReason::Input {
+                    self.ended_responses = self.ended_responses.saturating_add(1);
+                    self.last_end = seq;
+                }
+            }
+            EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
+                self.answers.insert(id.to_string(), seq);
+            }
+            EventBody::ToolRequested { call } => {
+                self.requested.insert(call.call_id, call.name);
+            }
+            EventBody::ToolCompleted { call_id, .. } => {
+                self.requested.remove(&call_id);
+                self.answers.insert(call_id.to_string(), seq);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the number of the newest response, counted from 0. The first event after a pause begins the next response.
+    pub fn newest_response(&self) -> u32 {
+        match self.last_end > 0 && self.head == self.last_end {
+            true => self.ended_responses - 1,
+            false => self.ended_responses,
+        }
+    }
+
+    /// Returns whether the log has an answer with each of these ids.
+    pub fn has_answers(&self, ids: &[&str]) -> bool {
+        ids.iter().all(|id| self.answers.contains_key(*id))
+    }
+
+    /// Returns the `seq` before the newest pause: the earlier ones are over.
+    pub fn before_last(&self) -> i64 {
+        self.pauses.last().map_or(self.head, |pause| pause - 1)
+    }
+
+    /// Returns the call among these whose result came last, if any has one.
+    pub fn newest_result<'c>(&self, calls: impl Iterator<Item = &'c CallId>) -> Option<String> {
+        let answered = calls.filter_map(|call| Some((self.answers.get(call.as_str())?, call)));
+        answered.max_by_key(|(seq, _)| **seq).map(|(_, call)| call.to_string())
+    }
+
+    /// Returns the section that follows the answers with these ids: from the last pause before the first of them. Pauses between them
+    /// are over. An answer that is not in the log yet is newer than all events.
+    pub fn section_after(&self, ids: &BTreeSet<String>) -> Section {
+        let known: Vec<i64> = ids.iter().filter_map(|id| self.answers.get(id).copied()).collect();
+        let is_complete = known.len() == ids.len() && !known.is_empty();
+        let first = known.iter().min().copied().unwrap_or(i64::MAX);
+        let after = self.pauses.iter().rev().find(|pause| **pause < first).copied().unwrap_or(0);
+        let passed = if is_complete { known.iter().max().copied().unwrap_or(after) } else { self.head };
+        Section { after, passed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn section_begins_at_the_pause_before_the_first_answer() {
+        let answers = [("a", 12), ("b", 22), ("c", 21)].map(|(id, seq)| (id.to_owned(), seq));
+        let pauses = RunPauses { pauses: vec![10, 20], answers: answers.into(), head: 30, ..RunPauses::default() };
+        let section = |ids: &[&str]| {
+            let Section { after, passed } = pauses.section_after(&ids.iter().map(|id| (*id).to_owned()).collect());
+            (after, passed)
+        };
+        assert_eq!(section(&["a"]), (10, 12));
+        assert_eq!(section(&["b", "c"]), (20, 22));
+        assert_eq!(section(&["a", "b"]), (10, 22), "the pause between two answers is over");
+        assert_eq!(section(&["new"]), (20, 30), "the answer is not in the log yet");
+        assert_eq!(section(&["a", "new"]), (10, 30));
+    }
+
+    #[test]
+    fn response_begins_with_the_event_after_a_pause() {
+        let newest = |ended_responses, last_end, head| {
+            RunPauses { ended_responses, last_end, head, ..RunPauses::default() }.newest_response()
+        };
+        assert_eq!((newest(0, 0, 9), newest(1, 9, 9), newest(1, 9, 10), newest(2, 14, 14)), (0, 0, 1, 1));
+    }
+
+    #[test]
+    fn newest_result_is_the_last_in_the_log() {
+        let call = |number: u32| CallId::parse(&format!("call_{number:032x}")).unwrap();
+        let answers = [(1, 12), (2, 22)].map(|(number, seq)| (call(number).to_string(), seq));
+        let pauses = RunPauses { pauses: vec![10, 20], answers: answers.into(), head: 30, ..RunPauses::default() };
+        let newest = |calls: &[u32]| pauses.newest_result(calls.iter().map(|number| call(*number)).collect::<Vec<_>>().iter());
+        assert_eq!(newest(&[1, 2, 3]), Some(call(2).to_string()));
+        assert_eq!((newest(&[1]), newest(&[3])), (Some(call(1).to_string()), None));
+    }
+}

@@ -1,0 +1,228 @@
+//! The body of a translated event stream.
+//!
+//! A body ends cleanly only after the protocol's own end. In all other cases it is cut: clients take a clean end for success.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::Value;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tracing::{Instrument as _, Span};
+
+use crate::domain::event::StoredEvent;
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::http::metrics::OpenStream;
+use crate::http::options::App;
+use crate::service::{Access, Reader, StreamItem};
+
+/// Explains a log whose events come again from the first one.
+pub(in crate::http) const RESTORED: &str = "the log of the run was shortened or restored; read the response again";
+
+/// Explains a section that the run does not have.
+pub(in crate::http) const ENDED: &str = "the run has ended, and has no such response";
+
+/// Explains a log without a run.
+pub(in crate::http) const DELETED: &str = "the run was deleted";
+
+/// Limit of one write in bytes, unless a single event is larger.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// Writes the events of one run as the frames of a protocol.
+pub(in crate::http) trait FrameWriter: Send + 'static {
+    /// Appends the frames of an event. Returns whether the protocol's stream is complete.
+    fn write(&mut self, event: &StoredEvent, out: &mut String) -> bool;
+
+    /// Appends the last frames of a stream that cannot go on. Returns false if the protocol has none: then the body is cut.
+    fn interrupt(&mut self, problem: &ProblemBody, out: &mut String) -> bool;
+}
+
+/// A pure function from the events of one run to the chunks of a protocol.
+pub(in crate::http) trait ChunkTranslator: Send + 'static {
+    /// Returns the chunks that an event adds. Each event is given once, in the order of the log.
+    fn translate(&mut self, event: &StoredEvent) -> Vec<Value>;
+
+    /// Returns whether the protocol's stream is complete.
+    fn is_over(&self) -> bool;
+}
+
+/// The differences between the frames of the protocols.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::http) struct Frames {
+    /// The last line of a complete stream.
+    pub end: Option<&'static str>,
+    /// Whether frames have ids: the `seq` of the event and the position of the chunk in it.
+    pub ids: bool,
+}
+
+impl Frames {
+    /// Writes the chunks of an event, of which the first has this position.
+    fn write(self, out: &mut String, seq: i64, first: usize, chunks: &[Value]) {
+        use std::fmt::Write as _;
+        for (position, chunk) in (first..).zip(chunks) {
+            // Writing to a String cannot fail.
+            let _ = match self.ids {
+                true => write!(out, "id: {seq}-{position}\ndata: {chunk}\n\n"),
+                false => write!(out, "data: {chunk}\n\n"),
+            };
+        }
+    }
+}
+
+/// The reason why a body ends before its protocol's end.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream is cut: reconnect for the rest")]
+struct Cut;
+
+/// Writes chunks as frames. Frames up to `cursor`, an id of a frame, are left out.
+pub(in crate::http) struct ChunkWriter<T> {
+    pub translator: T,
+    pub frames: Frames,
+    pub cursor: Option<(i64, usize)>,
+}
+
+impl<T: ChunkTranslator> FrameWriter for ChunkWriter<T> {
+    fn write(&mut self, event: &StoredEvent, out: &mut String) -> bool {
+        let mut chunks = self.translator.translate(event);
+        let mut first = 0;
+        if let Some((seq, position)) = self.cursor {
+            match event.seq.cmp(&seq) {
+                std::cmp::Ordering::Less => chunks.clear(),
+                std::cmp::Ordering::Equal => first = (position + 1).min(chunks.len()),
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+        self.frames.write(out, event.seq, first, chunks.get(first..).unwrap_or_default());
+        let is_over = self.translator.is_over();
+        if is_over {
+            out.extend(self.frames.end);
+        }
+        is_over
+    }
+
+    fn interrupt(&mut self, _: &ProblemBody, _: &mut String) -> bool {
+        false
+    }
+}
+
+/// Responds with a translated stream, which ends when the access ends.
+pub(in crate::http) fn respond(app: &App, access: Access, reader: Reader, writer: impl FrameWriter) -> Response {
+    let every = app.options.limits.sse_ping;
+    let mut ping = interval_at(Instant::now() + every, every);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (app, open) = (app.clone(), OpenStream::new("sse"));
+    let body =
+        TranslatedBody { app, access, reader, writer, ping, pending: VecDeque::new(), begun: false, ended: false, _open: open };
+    // The body outlives the request, and its log lines belong to the same request.
+    let span = Span::current();
+    let bytes = stream::unfold((body, span), |(mut body, span)| async move {
+        let write = body.next().instrument(span.clone()).await?;
+        Some((write, (body, span)))
+    });
+    (stream_headers(), Body::from_stream(bytes)).into_response()
+}
+
+/// Responds with a stream that is complete already.
+pub(in crate::http) fn complete(frames: Frames, chunks: &[Value]) -> Response {
+    let mut out = String::new();
+    frames.write(&mut out, 0, 0, chunks);
+    out.extend(frames.end);
+    (stream_headers(), out).into_response()
+}
+
+fn stream_headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Tells nginx and similar proxies not to buffer.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    headers
+}
+
+struct TranslatedBody<W> {
+    app: App,
+    access: Access,
+    reader: Reader,
+    writer: W,
+    ping: Interval,
+    pending: VecDeque<StreamItem>,
+    begun: bool,
+    ended: bool,
+    _open: OpenStream,
+}
+
+type Write = Option<Result<Bytes, Cut>>;
+
+impl<W: FrameWriter> TranslatedBody<W> {
+    /// Returns the next write; `None` after the end.
+    async fn next(&mut self) -> Write {
+        if self.ended {
+            return None;
+        }
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Ok(Bytes::from_static(b": connected\n\n")));
+        }
+        let mut out = String::new();
+        loop {
+            if self.access.is_over() {
+                return self.interrupt(&revoked(), out);
+            }
+            if self.pending.is_empty() {
+                let shutdown = self.app.options.shutdown.clone();
+                tokio::select! {
+                    biased;
+                    () = self.access.wait_until_revoked() => return self.interrupt(&revoked(), out),
+                    () = shutdown.cancelled() => return self.interrupt(&ProblemCode::Unavailable.body("the server restarts"), out),
+                    items = self.reader.next() => match items {
+                        Ok(Some(items)) => self.pending = items.into(),
+                        Ok(None) => return self.interrupt(&ended(), out),
+                        Err(error) => {
+                            let error = &error as &dyn std::error::Error;
+                            tracing::error!(error, "a translated stream ends because the log cannot be read");
+                            return self.interrupt(&ProblemCode::Internal.body("the log of the run cannot be read"), out);
+                        }
+                    },
+                    _ = self.ping.tick() => return Some(Ok(Bytes::from_static(b": keep-alive\n\n"))),
+                }
+            }
+            while out.len() < WRITE_BYTES && !self.ended {
+                match self.pending.pop_front() {
+                    None => break,
+                    Some(StreamItem::Event(event)) => self.ended = self.writer.write(&event, &mut out),
+                    // The log was deleted or restored: the rest of this stream does not exist.
+                    Some(StreamItem::Snapshot(_) | StreamItem::Reset { .. }) => {
+                        return self.interrupt(&ProblemCode::Unavailable.body(RESTORED), out);
+                    }
+                    Some(StreamItem::End { .. }) => return self.interrupt(&ended(), out),
+                    Some(StreamItem::Deleted { .. }) => {
+                        return self.interrupt(&ProblemCode::NotFound.body(DELETED), out);
+                    }
+                }
+            }
+            if !out.is_empty() {
+                return Some(Ok(out.into()));
+            }
+            if self.ended {
+                return None;
+            }
+        }
+    }
+
+    /// Ends the body before its protocol's end: with the protocol's last frames, or by a cut.
+    fn interrupt(&mut self, problem: &ProblemBody, mut out: String) -> Write {
+        self.ended = true;
+        Some(if self.writer.interrupt(problem, &mut out) { Ok(out.into()) } else { Err(Cut) })
+    }
+}
+
+fn revoked() -> ProblemBody {
+    ProblemCode::Unauthorized.body("the key was revoked")
+}
+
+fn ended() -> ProblemBody {
+    ProblemCode::NotFound.body(ENDED)
+}

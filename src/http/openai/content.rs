@@ -1,0 +1,190 @@
+//! The content of messages, and figures, as the requests and answers of OpenAI write them.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::domain::ids::FileId;
+use crate::domain::model::{ToolChoice, Usage};
+use crate::service::{Content, Error, NewPart, Result};
+
+/// The content of a message: a text, or parts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireContent {
+    Text(String),
+    Parts(Vec<WirePart>),
+}
+
+/// A part, of chat completions or of responses.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WirePart {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    refusal: Option<String>,
+    image_url: Option<ImageUrl>,
+    file: Option<FileSource>,
+    #[serde(flatten)]
+    source: FileSource,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum ImageUrl {
+    Plain(String),
+    Object { url: String },
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FileSource {
+    file_id: Option<String>,
+    file_data: Option<String>,
+    file_url: Option<String>,
+    filename: Option<String>,
+}
+
+impl WireContent {
+    /// Returns the text, without other parts.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => {
+                let texts = parts.iter().filter_map(|part| part.text.as_deref().or(part.refusal.as_deref()));
+                texts.collect::<Vec<_>>().join("")
+            }
+        }
+    }
+
+    /// Returns the content as the service accepts it. `pointer` names it in errors.
+    pub(super) fn content(&self, pointer: &str) -> Result<Content> {
+        match self {
+            Self::Text(text) => Ok(Content::Text(text.clone())),
+            Self::Parts(parts) => {
+                let parts = parts.iter().enumerate().map(|(at, part)| part.part(&format!("{pointer}/{at}")));
+                parts.collect::<Result<Vec<_>>>().map(Content::Parts)
+            }
+        }
+    }
+}
+
+impl WirePart {
+    fn part(&self, pointer: &str) -> Result<NewPart> {
+        match self.kind.as_str() {
+            "text" | "input_text" | "output_text" | "refusal" => {
+                let text = self.text.clone().or_else(|| self.refusal.clone());
+                Ok(NewPart::Text { text: text.ok_or_else(|| Error::field(pointer, "has no text"))? })
+            }
+            "image_url" | "input_image" => {
+                let url = self.image_url.as_ref().map(|url| match url {
+                    ImageUrl::Plain(url) | ImageUrl::Object { url } => url.clone(),
+                });
+                let file_id = file_id(self.source.file_id.as_deref(), pointer)?;
+                let media_type = url.as_deref().map(picture_type);
+                Ok(NewPart::Image { media_type, url, file_id, name: None })
+            }
+            "file" | "input_file" => {
+                let source = self.file.as_ref().unwrap_or(&self.source);
+                let data = source.file_data.as_ref().map(|data| {
+                    if data.starts_with("data:") { data.clone() } else { format!("data:application/pdf;base64,{data}") }
+                });
+                let url = data.or_else(|| source.file_url.clone());
+                let media_type = url.as_deref().map(|url| declared_type(url).unwrap_or("application/pdf").to_owned());
+                let file_id = file_id(source.file_id.as_deref(), pointer)?;
+                Ok(NewPart::File { media_type, url, file_id, name: source.filename.clone() })
+            }
+            other => {
+                let shown: String = other.chars().take(50).collect();
+                Err(Error::field(&format!("{pointer}/type"), format!("{shown:?} is not supported; send text, images and files")))
+            }
+        }
+    }
+}
+
+fn file_id(id: Option<&str>, pointer: &str) -> Result<Option<FileId>> {
+    let parse = |id: &str| id.parse().map_err(|_| Error::field(&format!("{pointer}/file_id"), "is not the id of a file"));
+    id.map(parse).transpose()
+}
+
+/// Returns the media type in a `data:` URL.
+fn declared_type(url: &str) -> Option<&str> {
+    let (head, _) = url.strip_prefix("data:")?.split_once(',')?;
+    head.split(';').next().filter(|media_type| !media_type.is_empty())
+}
+
+/// Returns the media type of a picture, which other URLs do not declare.
+fn picture_type(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    let by_name = match path.rsplit('.').next().map(str::to_ascii_lowercase).as_deref() {
+        Some("png") => "image/png",
+        Some("gif") => "image/gif",
+        Some("webp") => "image/webp",
+        Some(_) | None => "image/jpeg",
+    };
+    declared_type(url).unwrap_or(by_name).to_owned()
+}
+
+/// Reads `"auto"`, `"none"`, `"required"`, or a named function in the form of either API.
+pub(super) fn tool_choice(choice: &Value) -> Result<ToolChoice> {
+    let name = choice.pointer("/function/name").or_else(|| choice.get("name")).and_then(Value::as_str);
+    match (choice.as_str(), name) {
+        (Some("auto"), _) => Ok(ToolChoice::Auto),
+        (Some("none"), _) => Ok(ToolChoice::None),
+        (Some("required"), _) => Ok(ToolChoice::Required),
+        (None, Some(name)) => Ok(ToolChoice::Tool(name.to_owned())),
+        (Some(_) | None, _) => Err(Error::field("/tool_choice", "must be auto, none, required, or a function by name")),
+    }
+}
+
+/// Returns several contents as one, in order; `None` for none.
+pub(super) fn merged<'a>(contents: impl Iterator<Item = &'a Content>) -> Option<Content> {
+    let mut all: Vec<Content> = contents.cloned().collect();
+    if all.len() < 2 {
+        return all.pop();
+    }
+    let parts = all.into_iter().flat_map(|content| match content {
+        Content::Text(text) => vec![NewPart::Text { text }],
+        Content::Parts(parts) => parts,
+    });
+    Some(Content::Parts(parts.collect()))
+}
+
+/// Returns the usage of a chat completion.
+pub(super) fn chat_usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": { "cached_tokens": usage.cached_input_tokens },
+        "completion_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: Value) -> Result<Content> {
+        serde_json::from_value::<WireContent>(value).unwrap().content("/messages/0/content")
+    }
+
+    #[test]
+    fn parts_of_both_apis_become_parts() {
+        let url = "https://example.org/a.png?x=1";
+        let image =
+            NewPart::Image { media_type: Some("image/png".to_owned()), url: Some(url.to_owned()), file_id: None, name: None };
+        let text = NewPart::Text { text: "see".to_owned() };
+        let both = Content::Parts(vec![text, image]);
+        let chat = json!([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url, "detail": "low"}}]);
+        assert_eq!(read(chat).unwrap(), both);
+        let responses = json!([{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": url, "detail": "auto"}]);
+        assert_eq!(read(responses).unwrap(), both);
+    }
+
+    #[test]
+    fn unknown_part_is_refused_by_name() {
+        let error = read(json!([{"type": "input_audio", "input_audio": {}}])).unwrap_err();
+        assert!(error.to_string().contains("input_audio"), "{error}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Follows a run for one request: its events in the form of a protocol, as a stream or until they are complete.
+
+use std::sync::Arc;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::RunId;
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::http::clients::stream::{FrameWriter, RESTORED};
+use crate::http::options::App;
+use crate::service::{Reader, StreamItem};
+
+/// Whether a translation is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    Continue,
+    /// The run has ended.
+    End,
+    /// The run waits for its client, which has everything to go on.
+    Suspended,
+}
+
+/// Translates the events of one run, from its first one, into frames. Must be a pure function of the events.
+pub(super) trait Translator: Send + 'static {
+    /// Appends the frames of an event.
+    fn translate(&mut self, event: &StoredEvent, frames: &mut String) -> Flow;
+
+    /// Appends the last frames of a stream that cannot go on.
+    fn interrupt(&mut self, problem: &ProblemBody, frames: &mut String);
+}
+
+/// Cancels a run whose client has disconnected, after a time of grace: no client can return to its answer.
+pub(super) struct DisconnectGuard {
+    app: App,
+    principal: Principal,
+    run: Option<RunId>,
+}
+
+impl DisconnectGuard {
+    pub(super) fn new(app: &App, principal: &Principal, run: &RunId) -> Self {
+        Self { app: app.clone(), principal: principal.clone(), run: Some(run.clone()) }
+    }
+
+    /// The client has its answer. Cancels a run that would wait for it: the next request begins another run.
+    pub(super) fn settle(&mut self, flow: Flow) {
+        if let Some(run) = self.run.take().filter(|_| flow == Flow::Suspended) {
+            cancel_after(&self.app, &self.principal, run, std::time::Duration::ZERO);
+        }
+    }
+}
+
+impl Drop for DisconnectGuard {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            cancel_after(&self.app, &self.principal, run, self.app.options.limits.completion_grace);
+        }
+    }
+}
+
+fn cancel_after(app: &App, principal: &Principal, run: RunId, grace: std::time::Duration) {
+    let (service, principal) = (Arc::clone(&app.service), principal.clone());
+    let shutdown = app.options.shutdown.clone();
+    app.options.connections.spawn(async move {
+        // A server that ends cannot wait.
+        let _ = tokio::time::timeout(grace, shutdown.cancelled()).await;
+        if let Err(error) = service.cancel_run(&principal, &run, None).await {
+            tracing::warn!(run.id = %run, error = &error as &dyn std::error::Error, "a run without its client could not be cancelled");
+        }
+    });
+}
+
+/// Reads a run until its translation is complete. Returns the problem if that never happens, or if the server shuts down first.
+pub(super) async fn complete(app: &App, mut reader: Reader, translator: &mut impl Translator) -> Result<Flow, ProblemBody> {
+    let mut frames = String::new();
+    loop {
+        let read = tokio::select! {
+            read = reader.next() => read,
+            () = app.options.shutdown.cancelled() => return Err(ProblemCode::Unavailable.body("the server restarts")),
+        };
+        let items = match read {
+            Ok(Some(items)) => items,
+            Ok(None) | Err(_) => return Err(ProblemCode::Internal.body("the log of the run cannot be read")),
+        };
+        for item in &items {
+            match item {
+                StreamItem::Event(event) => match translator.translate(event, &mut frames) {
+                    Flow::Continue => frames.clear(),
+                    flow @ (Flow::End | Flow::Suspended) => return Ok(flow),
+                },
+                StreamItem::Reset { .. } => return Err(ProblemCode::Unavailable.body(RESTORED)),
+                StreamItem::Snapshot(_) => {}
+                StreamItem::End { .. } | StreamItem::Deleted { .. } => {
+                    return Err(ProblemCode::NotFound.body("the run was deleted before it had an answer"));
+                }
+            }
+        }
+    }
+}
+
+/// Writes the frames of a translator, and settles the guard of its run at the end.
+pub(super) struct GuardedWriter<T> {
+    pub translator: T,
+    pub guard: Option<DisconnectGuard>,
+}
+
+impl<T: Translator> FrameWriter for GuardedWriter<T> {
+    fn write(&mut self, event: &StoredEvent, out: &mut String) -> bool {
+        let flow = self.translator.translate(event, out);
+        let is_over = flow != Flow::Continue;
+        if let Some(guard) = self.guard.as_mut().filter(|_| is_over) {
+            guard.settle(flow);
+        }
+        is_over
+    }
+
+    fn interrupt(&mut self, problem: &ProblemBody, out: &mut String) -> bool {
+        self.translator.interrupt(problem, out);
+        true
+    }
+}

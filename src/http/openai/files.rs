@@ -1,0 +1,77 @@
+//! `/v1/files`: the uploaded files of the native API in the form of OpenAI.
+
+use axum::Json;
+use axum::extract::Request;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::domain::conversation::file::StoredFile;
+use crate::domain::ids::FileId;
+use crate::http::openai::ids::seconds;
+use crate::http::v1;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Id;
+use crate::http::wire::problem::Answer;
+use crate::service::PageRequest;
+
+fn file_object(file: &StoredFile) -> Value {
+    json!({
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size,
+        "created_at": seconds(&file.created_at),
+        "filename": file.name,
+        "purpose": "user_data",
+        "status": "processed",
+    })
+}
+
+/// Uploads a file
+#[utoipa::path(
+    post, path = "/v1/files", tag = "files", operation_id = "openai_create_file",
+    request_body(content = Object, content_type = "multipart/form-data"),
+    responses((status = 200, description = "The file", body = Object)),
+)]
+pub(super) async fn upload(caller: Caller, request: Request) -> Answer<Json<Value>> {
+    Ok(Json(file_object(&v1::files::receive(caller, request).await?)))
+}
+
+/// Lists files, newest first
+#[utoipa::path(
+    get, path = "/v1/files", tag = "files", operation_id = "openai_list_files",
+    responses((status = 200, description = "The newest 100 files", body = Object)),
+)]
+pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
+    let found = caller.app.service.files(&caller.principal, &PageRequest { limit: 100, after: None }).await?;
+    let data: Vec<Value> = found.items.iter().map(file_object).collect();
+    let (first, last) = (data.first().map(|file| file["id"].clone()), data.last().map(|file| file["id"].clone()));
+    Ok(Json(json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": found.next.is_some() })))
+}
+
+/// Returns a file
+#[utoipa::path(
+    get, path = "/v1/files/{id}", tag = "files", operation_id = "openai_get_file", params(("id" = FileId, Path)),
+    responses((status = 200, description = "The file", body = Object)),
+)]
+pub(super) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Value>> {
+    Ok(Json(file_object(&caller.app.service.file(&caller.principal, &id).await?)))
+}
+
+/// Returns the bytes of a file
+#[utoipa::path(
+    get, path = "/v1/files/{id}/content", tag = "files", operation_id = "openai_get_file_content", params(("id" = FileId, Path)),
+    responses((status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*")),
+)]
+pub(super) async fn content(caller: Caller, id: Id<FileId>) -> Answer<Response> {
+    v1::files::content(caller, id).await
+}
+
+/// Deletes a file
+#[utoipa::path(
+    delete, path = "/v1/files/{id}", tag = "files", operation_id = "openai_delete_file", params(("id" = FileId, Path)),
+    responses((status = 200, description = "The file is deleted", body = Object)),
+)]
+pub(super) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Value>> {
+    caller.app.service.delete_file(&caller.principal, &id).await?;
+    Ok(Json(json!({ "id": id, "object": "file", "deleted": true })))
+}

@@ -1,0 +1,55 @@
+//! `/v1/models`: agents by name, and the models of providers as `provider/name`.
+
+use axum::Json;
+use axum::extract::Path;
+use serde_json::{Value, json};
+
+use crate::domain::problem::ProblemCode;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::service::{AgentCursor, PageRequest};
+
+/// Lists agents and models
+#[utoipa::path(
+    get, path = "/v1/models", tag = "models", operation_id = "openai_list_models",
+    responses((status = 200, description = "All agents and models", body = Object)),
+)]
+pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
+    Ok(Json(json!({ "object": "list", "data": all(&caller).await? })))
+}
+
+/// Returns an agent or a model
+#[utoipa::path(
+    get, path = "/v1/models/{model}", tag = "models", operation_id = "openai_get_model",
+    params(("model" = String, Path, description = "The name of an agent, or `provider/name`")),
+    responses((status = 200, description = "The agent or model", body = Object)),
+)]
+pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> Answer<Json<Value>> {
+    let found = all(&caller).await?.into_iter().find(|known| known["id"] == model.as_str());
+    found.map(Json).ok_or_else(|| Problem::new(ProblemCode::NotFound, format!("the model {model:?} does not exist")))
+}
+
+async fn all(caller: &Caller) -> Answer<Vec<Value>> {
+    let service = &caller.app.service;
+    let mut found = Vec::new();
+    let mut page: PageRequest<AgentCursor> = PageRequest { limit: 100, after: None };
+    loop {
+        let agents = service.agents(&caller.principal, &page).await?;
+        found.extend(
+            agents
+                .items
+                .iter()
+                .map(|view| entry(view.agent.name(), view.agent.created_at().map_or(0, |at| at.0 / 1000), "capstan")),
+        );
+        let Some(next) = agents.next else { break };
+        page.after = next.parse().ok();
+    }
+    for (provider, model) in service.models(&caller.principal).await? {
+        found.push(entry(&format!("{provider}/{}", model.entry.name), 0, &provider));
+    }
+    Ok(found)
+}
+
+fn entry(id: &str, created: i64, owned_by: &str) -> Value {
+    json!({ "id": id, "object": "model", "created": created, "owned_by": owned_by })
+}

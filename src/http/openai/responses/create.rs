@@ -1,0 +1,250 @@
+//! Creates a response: begins a run, or answers the run of an earlier response.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::ids::{CallId, ConversationId};
+use crate::domain::problem::{FieldError, ProblemCode};
+use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
+use crate::domain::tool::approval::{ApprovalAnswer, Decision};
+use crate::domain::trace::TraceId;
+use crate::http::clients::pauses::RunPauses;
+use crate::http::clients::{body, stream};
+use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
+use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
+use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
+use crate::http::openai::responses::translate::ResponseTranslator;
+use crate::http::openai::responses::{failure, json_answer, reader};
+use crate::http::openai::target::without_agent;
+use crate::http::options::App;
+use crate::http::wire::extract::Input;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::request::Trace;
+use crate::service::{
+    Access, Content, CopyUntil, Error, NewToolResult, PageRequest, Reader, RequestKey, RunFilter, SentResult, SentTranscript,
+    StartRun, StartedRun,
+};
+
+/// Creates a response
+///
+/// `model` is the name of an agent, or `provider/name`. The response to a request with `background` is sent at once. A disconnect
+/// cancels nothing, unless `store` is false: no client can return to such a response.
+#[utoipa::path(
+    post, path = "/v1/responses", tag = "responses", operation_id = "openai_create_response", request_body = Object,
+    responses((status = 200, description = "The response, or a stream of its events",
+               content((Object = "application/json"), (String = "text/event-stream")))),
+)]
+pub(in crate::http) async fn create(
+    access: Access,
+    Trace(trace): Trace,
+    State(app): State<App>,
+    request: Request,
+) -> Answer<Response> {
+    let Input { body, key } = body::read::<CreateRequest>(request, &app, &access).await?;
+    let principal = access.principal().clone();
+    let creation = Creation { app: &app, principal: &principal, body: &body, trace, key };
+    let begun = Box::pin(creation.begin()).await.map_err(without_agent)?;
+    let Begun { facts, reader, mut guard } = begun;
+    let mut translator = ResponseTranslator::new(facts, None);
+    if body.stream == Some(true) {
+        return Ok(stream::respond(&app, access, reader, GuardedWriter { translator, guard }));
+    }
+    if body.background != Some(true) {
+        let flow = events::complete(&app, reader, &mut translator).await.map_err(failure)?;
+        if let Some(guard) = &mut guard {
+            guard.settle(flow);
+        }
+    }
+    Ok(json_answer(translator.response()))
+}
+
+/// A response that has begun.
+struct Begun {
+    facts: ResponseDetails,
+    /// Reads the run from its first event.
+    reader: Reader,
+    /// Ends a run to which no client can return.
+    guard: Option<DisconnectGuard>,
+}
+
+struct Creation<'a> {
+    app: &'a App,
+    principal: &'a Principal,
+    body: &'a CreateRequest,
+    trace: TraceId,
+    key: Option<RequestKey>,
+}
+
+impl Creation<'_> {
+    async fn begin(self) -> Answer<Begun> {
+        let input = self.body.input()?;
+        match (&self.body.previous_response_id, &self.body.conversation) {
+            (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
+            (Some(previous), None) => self.follow(previous, input).await,
+            (None, Some(conversation)) => {
+                let id = conversation.id().clone();
+                self.send(id, input).await
+            }
+            (None, None) => {
+                let run = self.body.run(&input, None, None, self.trace.clone())?;
+                let hidden = self.body.store == Some(false);
+                if hidden && self.body.background == Some(true) {
+                    return Err(
+                        Error::field("/background", "needs `store`: a client must be able to return to the response").into()
+                    );
+                }
+                let sent = SentTranscript { messages: input.messages, hidden, field: "input" };
+                let started = self.app.service.start_transcript(self.principal, run, sent, self.key.clone()).await?;
+                let guard = hidden.then(|| DisconnectGuard::new(self.app, self.principal, &started.run.id));
+                Ok(Begun { guard, ..self.started(started).await? })
+            }
+        }
+    }
+
+    /// Continues after an earlier response.
+    async fn follow(self, previous: &str, input: ResponseInput) -> Answer<Begun> {
+        let missing = || {
+            let mut problem = ProblemCode::NotFound.body(format!("Previous response with id {previous:?} not found."));
+            let detail = problem.detail.clone();
+            problem.errors = vec![FieldError { pointer: "/previous_response_id".to_owned(), detail }];
+            Problem::from(problem)
+        };
+        let id = ResponseId::parse(previous).ok_or_else(missing)?;
+        let run = match self.app.service.run(self.principal, &id.run).await {
+            Ok(run) => run,
+            Err(Error::NotFound(_)) => return Err(missing()),
+            Err(error) => return Err(error.into()),
+        };
+        let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
+        let next = id.segment.saturating_add(1);
+        if id.segment > pauses.newest_response() {
+            return Err(missing());
+        }
+        match (run.status, run.reason) {
+            (RunStatus::Waiting, Some(WaitReason::ClientTool | WaitReason::Approval)) if next == pauses.ended_responses => {
+                self.answer(id, run, &pauses, input).await
+            }
+            // The response ended in a pause that is over.
+            _ if next <= pauses.ended_responses => match input.repeats(&pauses) {
+                true => self.continued(&run, next).await,
+                false => {
+                    let newest = ResponseId { run: run.id, segment: pauses.newest_response() };
+                    let reason = format!("names a response that has been answered; the run's newest response is {newest}");
+                    Err(Error::field("/previous_response_id", reason).into())
+                }
+            },
+            (RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled, _) => {
+                let conversation = self.conversation_after(&run).await?;
+                self.send(conversation, input).await
+            }
+            (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
+                Err(Error::RunActive(run.id).into())
+            }
+        }
+    }
+
+    /// Returns the conversation that ends with a run: its own, or a copy if it has gone on.
+    async fn conversation_after(&self, run: &Run) -> Answer<ConversationId> {
+        let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
+        let newest = self.app.service.runs(self.principal, &filter, &PageRequest { limit: 1, after: None }).await?;
+        if newest.items.first().is_some_and(|newest| newest.id == run.id) {
+            return Ok(run.conversation_id.clone());
+        }
+        let (until, key) = (CopyUntil::Run(run.id.clone()), self.key_of("copy"));
+        let (copy, _) = self.app.service.fork_conversation(self.principal, &run.conversation_id, until, None, key).await?;
+        Ok(copy.id)
+    }
+
+    /// Sends the user's messages in a conversation.
+    async fn send(self, conversation: ConversationId, input: ResponseInput) -> Answer<Begun> {
+        let (content, results) = input.new_parts();
+        if let Some(result) = results.first() {
+            let reason = format!("no run waits for the output of the call {:?}", result.call_id);
+            return Err(Error::field("/input", reason).into());
+        }
+        let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
+        let started = self.app.service.start_run(self.principal, run, self.key.clone()).await?;
+        self.started(started).await
+    }
+
+    async fn started(&self, started: StartedRun) -> Answer<Begun> {
+        // A repeated request gets the run that the first one began, with its facts.
+        let profile = self.app.service.run_profile(self.principal, &started.run.id).await?;
+        let facts = ResponseDetails::of(&started.run, 0, &profile);
+        Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
+    }
+
+    /// Returns the response of a run with this number.
+    async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
+        let profile = self.app.service.run_profile(self.principal, &run.id).await?;
+        let facts = ResponseDetails::of(run, segment, &profile);
+        Ok(Begun { facts, reader: reader(self.app, self.principal, run).await?, guard: None })
+    }
+
+    /// Returns the idempotency key of a part of the request, which is stored before the rest.
+    fn key_of(&self, part: &str) -> Option<RequestKey> {
+        self.key
+            .as_ref()
+            .map(|RequestKey { key, fingerprint }| RequestKey { key: format!("{part}.{key}"), fingerprint: fingerprint.clone() })
+    }
+
+    /// Answers a run that waits for approvals or for its client. The answer must have a result for each call of the client: with a part
+    /// of them, the run would wait again at once.
+    async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
+        let service = &self.app.service;
+        let (content, results) = input.new_parts();
+        if results.is_empty() && input.approvals.is_empty() {
+            let reason = "must answer the previous response, which waits for function_call_output or mcp_approval_response";
+            return Err(Error::field("/input", reason).into());
+        }
+        let results = results.into_iter().map(tool_result).collect::<Result<Vec<_>, _>>()?;
+        if let Some(call) = pauses.requested.keys().find(|call| results.iter().all(|result| result.call_id != **call)) {
+            // In the words of OpenAI's own service.
+            let detail = format!("No tool output found for function call {call}.");
+            let errors = vec![FieldError { pointer: "/input".to_owned(), detail: detail.clone() }];
+            return Err(Error::Invalid { detail, errors }.into());
+        }
+        if results.iter().any(|result| !pauses.requested.contains_key(&result.call_id)) {
+            return Err(Error::NotFound("call of a client tool in this run").into());
+        }
+        if let Some(content) = content {
+            service.start_run(self.principal, self.message(&run, content), self.key_of("message")).await?;
+        }
+        for approval in &input.approvals {
+            let decision = if approval.approve { Decision::Allow } else { Decision::Deny };
+            let reason = approval.reason.clone();
+            let answer = ApprovalAnswer { decision, scope: None, arguments: None, reason, arguments_hash: None };
+            service.resolve_approval(self.principal, &approval.id, answer, self.key_of(approval.id.as_str())).await?;
+        }
+        if !results.is_empty() {
+            service.store_tool_results(self.principal, &run.id, results, self.key.clone()).await?;
+        }
+        self.continued(&run, previous.segment.saturating_add(1)).await
+    }
+
+    /// Returns the request of a message that joins a run.
+    fn message(&self, run: &Run, content: Content) -> StartRun {
+        StartRun {
+            content,
+            content_field: "input",
+            conversation_id: Some(run.conversation_id.clone()),
+            agent: None,
+            model: None,
+            options: None,
+            limits: None,
+            tools: Vec::new(),
+            on_busy: OnBusy::Steer,
+            create: false,
+            edits: None,
+            setup: crate::service::RunSetup::default(),
+            trace: self.trace.clone(),
+        }
+    }
+}
+
+fn tool_result(sent: SentResult) -> Result<NewToolResult, Error> {
+    let SentResult { call_id, content, is_error } = sent;
+    let call_id = CallId::parse(&call_id).map_err(|_| Error::NotFound("call of a client tool in this run"))?;
+    Ok(NewToolResult { call_id, content, is_error })
+}

@@ -1,0 +1,222 @@
+//! The items of a response's output, and of its input.
+
+use serde_json::{Value, json};
+
+use crate::domain::conversation::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::domain::ids::{CallId, InputId, PartId};
+use crate::domain::tool::approval::ApprovalRequest;
+use crate::domain::tool::client_tool::ClientCall;
+use crate::http::openai::ids::derived;
+
+/// The label of the server's own tools.
+const OWN_TOOLS: &str = "capstan";
+
+/// A part that is written piece by piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextKind {
+    Answer,
+    Reasoning,
+}
+
+impl TextKind {
+    pub(super) fn index(self) -> &'static str {
+        match self {
+            Self::Answer => "content_index",
+            Self::Reasoning => "summary_index",
+        }
+    }
+
+    pub(super) fn part(self, text: &str) -> Value {
+        match self {
+            Self::Answer => json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }),
+            Self::Reasoning => json!({ "type": "summary_text", "text": text }),
+        }
+    }
+
+    pub(super) fn part_added(self) -> &'static str {
+        match self {
+            Self::Answer => "response.content_part.added",
+            Self::Reasoning => "response.reasoning_summary_part.added",
+        }
+    }
+
+    pub(super) fn delta(self) -> &'static str {
+        match self {
+            Self::Answer => "response.output_text.delta",
+            Self::Reasoning => "response.reasoning_summary_text.delta",
+        }
+    }
+
+    pub(super) fn text_done(self) -> &'static str {
+        match self {
+            Self::Answer => "response.output_text.done",
+            Self::Reasoning => "response.reasoning_summary_text.done",
+        }
+    }
+
+    pub(super) fn part_done(self) -> &'static str {
+        match self {
+            Self::Answer => "response.content_part.done",
+            Self::Reasoning => "response.reasoning_summary_part.done",
+        }
+    }
+}
+
+pub(super) fn text_id(kind: TextKind, part: &PartId) -> String {
+    match kind {
+        TextKind::Answer => derived("msg_", part.as_str()),
+        TextKind::Reasoning => derived("rs_", part.as_str()),
+    }
+}
+
+/// Returns the item of a text. Without a text, it has not begun.
+pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &str) -> Value {
+    let id = text_id(kind, part);
+    let parts: Vec<Value> = text.map(|text| kind.part(text)).into_iter().collect();
+    match kind {
+        TextKind::Answer => json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": parts }),
+        TextKind::Reasoning => json!({ "type": "reasoning", "id": id, "summary": parts, "status": status }),
+    }
+}
+
+/// Returns the call of a client tool.
+pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) -> Value {
+    json!({
+        "type": "function_call",
+        "id": derived("fc_", call.call_id.as_str()),
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": arguments,
+        "status": status,
+    })
+}
+
+/// Returns the server and the tool in the name that models see.
+fn label(name: &str) -> (&str, &str) {
+    name.split_once("__").unwrap_or((OWN_TOOLS, name))
+}
+
+/// A call of a server tool.
+pub(super) struct ServerCall<'a> {
+    pub id: &'a CallId,
+    pub name: &'a str,
+    pub arguments: &'a str,
+    pub approval: Option<String>,
+}
+
+impl ServerCall<'_> {
+    pub(super) fn item(&self, status: &str, output: Option<&str>, error: Option<Value>) -> Value {
+        let (server, tool) = label(self.name);
+        json!({
+            "type": "mcp_call",
+            "id": derived("mcp_", self.id.as_str()),
+            "server_label": server,
+            "name": tool,
+            "arguments": self.arguments,
+            "approval_request_id": self.approval,
+            "output": output,
+            "error": error,
+            "status": status,
+        })
+    }
+}
+
+/// Adds the result to the item of a server's call.
+pub(super) fn with_result(mut item: Value, output: String, is_error: bool, status: &str) -> Value {
+    if is_error {
+        let content = json!([{ "type": "text", "text": output }]);
+        item["error"] = json!({ "type": "mcp_tool_execution_error", "content": content });
+    } else {
+        item["output"] = output.into();
+    }
+    item["status"] = status.into();
+    item
+}
+
+pub(super) fn approval_id(id: &InputId) -> String {
+    derived("mcpr_", id.as_str())
+}
+
+pub(super) fn approval_request(id: &InputId, request: &ApprovalRequest) -> Value {
+    let (server, tool) = label(&request.name);
+    json!({
+        "type": "mcp_approval_request",
+        "id": approval_id(id),
+        "server_label": server,
+        "name": tool,
+        "arguments": request.arguments.to_string(),
+    })
+}
+
+/// Returns the text of a tool's result. Other content is named.
+pub(super) fn tool_text(content: &[ToolContent]) -> String {
+    let texts =
+        content.iter().map(|piece| piece.as_sent().into_text().map_or_else(|| "[image]".to_owned(), |text| text.into_owned()));
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the items of a stored message, oldest first.
+pub(super) fn of_message(message: &Message) -> Vec<Value> {
+    if message.role == Role::User {
+        let content: Vec<Value> = message.parts.iter().filter_map(input_part).collect();
+        let id = message.id.as_str();
+        return vec![json!({ "type": "message", "id": id, "status": "completed", "role": "user", "content": content })];
+    }
+    let status = match message.status {
+        MessageStatus::Complete => "completed",
+        MessageStatus::Partial => "incomplete",
+    };
+    message.parts.iter().filter_map(|part| of_part(part, status)).collect()
+}
+
+fn of_part(part: &Part, status: &str) -> Option<Value> {
+    match part {
+        Part::Text(part) => Some(text(TextKind::Answer, &part.id, Some(&part.text), status)),
+        Part::Reasoning(part) => Some(text(TextKind::Reasoning, &part.id, Some(&part.text), status)),
+        Part::ToolCall(part) => Some(json!({
+            "type": "function_call",
+            "id": derived("fc_", part.call_id.as_str()),
+            "call_id": part.call_id,
+            "name": part.name,
+            "arguments": part.arguments.to_string(),
+            "status": status,
+        })),
+        Part::ToolResult(part) => Some(json!({
+            "type": "function_call_output",
+            "id": derived("fco_", part.id.as_str()),
+            "call_id": part.call_id,
+            "output": tool_text(&part.content),
+            "status": status,
+        })),
+        Part::Image(_) | Part::File(_) | Part::Source(_) => None,
+    }
+}
+
+fn input_part(part: &Part) -> Option<Value> {
+    match part {
+        Part::Text(part) => Some(json!({ "type": "input_text", "text": part.text })),
+        Part::Image(FilePart { file_id, url, .. }) => {
+            let url = url.as_ref().filter(|_| file_id.is_none());
+            Some(json!({ "type": "input_image", "detail": "auto", "file_id": file_id, "image_url": url }))
+        }
+        Part::File(FilePart { file_id, name, .. }) => Some(json!({ "type": "input_file", "file_id": file_id, "filename": name })),
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::conversation::message::TextPart;
+    use crate::domain::ids::{ConversationId, MessageId, RunId};
+
+    #[test]
+    fn partial_message_becomes_incomplete_item() {
+        let part = Part::Text(TextPart { id: PartId::from_stored("part_1".to_owned()), text: "half an".to_owned() });
+        let of = (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned()));
+        let whole = Message::new(MessageId::from_stored("msg_1".to_owned()), of, Role::Assistant, vec![part]);
+        let partial = Message { status: MessageStatus::Partial, ..whole.clone() };
+        assert_eq!(of_message(&whole)[0]["status"], "completed");
+        assert_eq!(of_message(&partial)[0]["status"], "incomplete");
+    }
+}

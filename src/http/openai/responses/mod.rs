@@ -1,0 +1,250 @@
+//! `/v1/responses`: runs as responses.
+//!
+//! A response is a run, or the part of a run between two answers of its client. It keeps no state of its own: its id is the run's, and
+//! every reader gets it from the log.
+
+pub(in crate::http) mod conversations;
+mod create;
+mod items;
+mod object;
+mod request;
+mod translate;
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use utoipa::IntoParams;
+
+pub(in crate::http) use create::{__path_create, create};
+
+use crate::domain::access::principal::Principal;
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::run::Run;
+use crate::http::clients::pauses::RunPauses;
+use crate::http::clients::stream;
+use crate::http::openai::events::{self, GuardedWriter, Translator as _};
+use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
+use crate::http::openai::responses::translate::ResponseTranslator;
+use crate::http::options::App;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Params;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::service::{Access, Cursor, Error, PageRequest, Reader, RunFilter, StreamStart};
+
+/// How long a request waits until a cancelled run has ended.
+const CANCEL_WAIT: Duration = Duration::from_secs(10);
+
+/// The events that are read at a time.
+const EVENTS: u32 = 500;
+
+/// Finds the run of a response.
+async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
+    let missing = || Problem::new(ProblemCode::NotFound, format!("Response with id {id:?} not found."));
+    let Some(ResponseId { run, segment }) = ResponseId::parse(id) else { return Err(missing()) };
+    let known = async {
+        let found = app.service.run(principal, &run).await?;
+        Ok::<_, Error>((found, app.service.run_profile(principal, &run).await?))
+    };
+    match known.await {
+        Ok((run, profile)) => {
+            if segment > 0 && segment > RunPauses::read(&app.service, principal, &run.id).await?.newest_response() {
+                return Err(missing());
+            }
+            let facts = ResponseDetails::of(&run, segment, &profile);
+            Ok((run, facts))
+        }
+        Err(Error::NotFound(_)) => Err(missing()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns a reader of all events of a run.
+async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
+    match app.service.stream_run(principal, &run.id, None).await? {
+        StreamStart::Stream(reader) => Ok(reader),
+        StreamStart::Finished { .. } => Err(Problem::new(ProblemCode::NotFound, "the run has no events")),
+    }
+}
+
+/// Returns a response as the log has it now.
+async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
+    let mut translator = ResponseTranslator::new(facts, None);
+    let (mut after, mut frames) = (None, String::new());
+    loop {
+        let page = app.service.run_events(principal, &run.id, after.map(Cursor), EVENTS).await?;
+        for event in &page.events {
+            frames.clear();
+            if translator.translate(event, &mut frames) != events::Flow::Continue {
+                return Ok(translator.response());
+            }
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(translator.response()),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct RetrieveParams {
+    /// Whether the answer is a stream of the response's events.
+    stream: Option<bool>,
+    /// The `sequence_number` of the last event that the client has.
+    starting_after: Option<i64>,
+}
+
+/// Returns a response
+///
+/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`.
+#[utoipa::path(
+    get, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_get_response",
+    params(("id" = String, Path, description = "The id of the response"), RetrieveParams),
+    responses((status = 200, description = "The response, or a stream of its events",
+               content((Object = "application/json"), (String = "text/event-stream")))),
+)]
+pub(in crate::http) async fn get(
+    access: Access,
+    axum::extract::State(app): axum::extract::State<App>,
+    Path(id): Path<String>,
+    Params(params): Params<RetrieveParams>,
+) -> Answer<Response> {
+    let principal = access.principal().clone();
+    let (run, facts) = find(&app, &principal, &id).await?;
+    if params.stream != Some(true) {
+        return Ok(Json(stored(&app, &principal, &run, facts).await?).into_response());
+    }
+    let reader = reader(&app, &principal, &run).await?;
+    let translator = ResponseTranslator::new(facts, params.starting_after);
+    Ok(stream::respond(&app, access, reader, GuardedWriter { translator, guard: None }))
+}
+
+/// Cancels a response
+#[utoipa::path(
+    post, path = "/v1/responses/{id}/cancel", tag = "responses", operation_id = "openai_cancel_response",
+    params(("id" = String, Path, description = "The id of the response")),
+    responses((status = 200, description = "The response", body = Object)),
+)]
+pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+    let Caller { app, principal } = &caller;
+    let (run, facts) = find(app, principal, &id).await?;
+    app.service.cancel_run(principal, &run.id, None).await?;
+    let mut translator = ResponseTranslator::new(facts, None);
+    let ended = timeout(CANCEL_WAIT, events::complete(app, reader(app, principal, &run).await?, &mut translator)).await;
+    if let Ok(Err(problem)) = ended {
+        return Err(problem.into());
+    }
+    Ok(Json(translator.response()))
+}
+
+/// Deletes a response
+///
+/// Deletes the conversation of the response. A conversation with further responses is kept.
+#[utoipa::path(
+    delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
+    params(("id" = String, Path, description = "The id of the response")),
+    responses((status = 200, description = "The response is deleted", body = Object)),
+)]
+pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+    let Caller { app, principal } = &caller;
+    let (run, _) = find(app, principal, &id).await?;
+    let conversation = run.conversation_id;
+    let filter = RunFilter { conversation: Some(conversation.clone()), ..RunFilter::default() };
+    let runs = app.service.runs(principal, &filter, &PageRequest { limit: 2, after: None }).await?;
+    if runs.items.len() > 1 {
+        let detail = format!("the conversation {conversation} has further responses; delete the conversation instead");
+        return Err(Problem::new(ProblemCode::Conflict, detail));
+    }
+    app.service.delete_conversation(principal, &conversation).await?;
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct ItemParams {
+    /// The id of the last item that the client has.
+    after: Option<String>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 100, default = 20)]
+    limit: Option<u32>,
+    /// `asc` or `desc`.
+    order: Option<String>,
+}
+
+impl ItemParams {
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(20).clamp(1, 100) as usize
+    }
+
+    fn is_ascending(&self) -> bool {
+        self.order.as_deref() == Some("asc")
+    }
+}
+
+/// Lists the input of a response
+#[utoipa::path(
+    get, path = "/v1/responses/{id}/input_items", tag = "responses", operation_id = "openai_list_input_items",
+    params(("id" = String, Path, description = "The id of the response"), ItemParams),
+    responses((status = 200, description = "A page of items", body = Object)),
+)]
+pub(in crate::http) async fn input_items(
+    caller: Caller,
+    Path(id): Path<String>,
+    Params(params): Params<ItemParams>,
+) -> Answer<Json<Value>> {
+    let Caller { app, principal } = &caller;
+    let (run, _) = find(app, principal, &id).await?;
+    let first = app.service.run_events(principal, &run.id, None, 1).await?;
+    let own = first.events.first().and_then(|event| event.body()).and_then(|body| match body {
+        crate::domain::event::EventBody::MessageCreated { message } => Some(message.id),
+        _ => None,
+    });
+    let mut items = Vec::new();
+    let mut page = PageRequest { limit: 100, after: None };
+    'pages: loop {
+        let messages = app.service.messages(principal, &run.conversation_id, &page).await?;
+        for message in messages.items.iter().filter(|message| message.run_id == run.id && !message.internal) {
+            items.extend(items::of_message(message));
+            if Some(&message.id) == own.as_ref() {
+                break 'pages;
+            }
+        }
+        match messages.next.and_then(|next| next.parse().ok()) {
+            Some(next) => page.after = Some(next),
+            None => break,
+        }
+    }
+    Ok(Json(item_page(items, &params)))
+}
+
+fn item_page(mut items: Vec<Value>, params: &ItemParams) -> Value {
+    if !params.is_ascending() {
+        items.reverse();
+    }
+    let skip = params.after.as_ref().and_then(|after| items.iter().position(|item| item["id"] == **after)).map_or(0, |at| at + 1);
+    let limit = params.limit();
+    let has_more = items.len() > skip + limit;
+    list(items.into_iter().skip(skip).take(limit).collect(), has_more)
+}
+
+/// Returns a page of a list.
+fn list(data: Vec<Value>, has_more: bool) -> Value {
+    let id = |item: &Value| item["id"].as_str().unwrap_or_default().to_owned();
+    let (first, last) = (data.first().map(id).unwrap_or_default(), data.last().map(id).unwrap_or_default());
+    json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more })
+}
+
+/// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.
+fn failure(problem: ProblemBody) -> Problem {
+    Problem::from(ProblemBody { retryable: false, ..problem })
+}
+
+fn json_answer(value: Value) -> Response {
+    (StatusCode::OK, Json(value)).into_response()
+}

@@ -1,0 +1,181 @@
+//! The response object, and its identifier.
+
+use serde_json::{Value, json};
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::ids::RunId;
+use crate::domain::model::Usage;
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::run::Run;
+use crate::http::openai::ids::{derived, seconds};
+
+/// The identifier of a response: its run, and its number within the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ResponseId {
+    pub run: RunId,
+    pub segment: u32,
+}
+
+impl ResponseId {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("resp_")?;
+        let (digits, segment) = match rest.split_once('_') {
+            Some((digits, number)) => (digits, number.parse().ok().filter(|number| *number > 0)?),
+            None => (rest, 0),
+        };
+        Some(Self { run: RunId::parse(&format!("run_{digits}")).ok()?, segment })
+    }
+}
+
+impl std::fmt::Display for ResponseId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&derived("resp_", self.run.as_str()))?;
+        match self.segment {
+            0 => Ok(()),
+            number => write!(f, "_{number}"),
+        }
+    }
+}
+
+/// How far a response is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Outcome {
+    Queued,
+    InProgress,
+    Completed { at: i64 },
+    Incomplete { reason: &'static str },
+    Failed(Box<ProblemBody>),
+    Cancelled,
+}
+
+impl Outcome {
+    pub(super) fn is_over(&self) -> bool {
+        !matches!(self, Self::Queued | Self::InProgress)
+    }
+
+    fn status(&self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+            Self::Completed { .. } => "completed",
+            Self::Incomplete { .. } => "incomplete",
+            Self::Failed(_) => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The facts of a response that no event changes: the run, and the request as the run has frozen it.
+pub(super) struct ResponseDetails {
+    run: RunId,
+    pub segment: u32,
+    /// The request's fields, as the response shows them again.
+    shown: Value,
+    client_tools: Vec<String>,
+    created_at: i64,
+}
+
+impl ResponseDetails {
+    pub(super) fn of(run: &Run, segment: u32, profile: &AgentProfile) -> Self {
+        let mut shown = defaults(run);
+        if let (Some(shown), Some(sent)) = (shown.as_object_mut(), profile.protocol.as_ref().and_then(Value::as_object)) {
+            shown.extend(sent.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())));
+        }
+        if segment > 0 {
+            shown["previous_response_id"] = ResponseId { run: run.id.clone(), segment: segment - 1 }.to_string().into();
+        }
+        let created_at = seconds(&run.created_at);
+        let client_tools = profile.client_tools.iter().map(|tool| tool.name.clone()).collect();
+        Self { run: run.id.clone(), segment, shown, client_tools, created_at }
+    }
+
+    pub(super) fn is_background(&self) -> bool {
+        self.shown["background"] == true
+    }
+
+    pub(super) fn is_client_tool(&self, name: &str) -> bool {
+        self.client_tools.iter().any(|known| known == name)
+    }
+
+    pub(super) fn response(&self, created_at: Option<i64>, outcome: &Outcome, output: Vec<Value>, usage: Option<&Usage>) -> Value {
+        let mut response = json!({
+            "id": ResponseId { run: self.run.clone(), segment: self.segment }.to_string(),
+            "object": "response",
+            "created_at": created_at.unwrap_or(self.created_at),
+            "status": outcome.status(),
+            "error": null,
+            "incomplete_details": null,
+            "completed_at": null,
+            "output": output,
+            "usage": usage.map(response_usage),
+        });
+        match outcome {
+            Outcome::Completed { at } => response["completed_at"] = (*at).into(),
+            Outcome::Incomplete { reason } => response["incomplete_details"] = json!({ "reason": reason }),
+            Outcome::Failed(problem) => response["error"] = response_error(problem),
+            Outcome::Queued | Outcome::InProgress | Outcome::Cancelled => {}
+        }
+        if let (Some(response), Some(shown)) = (response.as_object_mut(), self.shown.as_object()) {
+            response.extend(shown.clone());
+        }
+        response
+    }
+}
+
+/// Returns the fields of a request that sets none.
+fn defaults(run: &Run) -> Value {
+    json!({
+        "background": false,
+        "conversation": null,
+        "instructions": null,
+        "max_output_tokens": null,
+        "max_tool_calls": null,
+        "metadata": {},
+        "model": run.model,
+        "parallel_tool_calls": true,
+        "previous_response_id": null,
+        "reasoning": { "effort": null, "summary": null },
+        "service_tier": "default",
+        "temperature": null,
+        "text": { "format": { "type": "text" } },
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": null,
+        "truncation": "disabled",
+        "user": null,
+    })
+}
+
+fn response_usage(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_input_tokens, "cache_write_tokens": 0 },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    })
+}
+
+/// Returns the error of a failed response. OpenAI knows only a few codes; the text begins with ours.
+fn response_error(problem: &ProblemBody) -> Value {
+    let is_rate =
+        [ProblemCode::ProviderRateLimit, ProblemCode::ProviderQuota].map(ProblemCode::as_str).contains(&problem.code.as_str());
+    let code = if is_rate { "rate_limit_exceeded" } else { "server_error" };
+    json!({ "code": code, "message": format!("{}: {}", problem.code, problem.detail) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn response_id_is_the_run_and_its_number() {
+        let first = ResponseId::parse("resp_01980000000070008000000000000001").unwrap();
+        assert_eq!((first.run.as_str(), first.segment), ("run_01980000000070008000000000000001", 0));
+        let third = ResponseId::parse("resp_01980000000070008000000000000001_2").unwrap();
+        assert_eq!((third.segment, third.to_string().as_str()), (2, "resp_01980000000070008000000000000001_2"));
+        for wrong in ["resp_1", "run_01980000000070008000000000000001", "resp_01980000000070008000000000000001_0", "resp_"] {
+            assert_eq!(ResponseId::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The body of a request for a response.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::domain::ids::{ConversationId, InputId};
+use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
+use crate::domain::run::OnBusy;
+use crate::domain::tool::client_tool::ClientTool;
+use crate::domain::trace::TraceId;
+use crate::http::clients::pauses::RunPauses;
+use crate::http::openai::content::{WireContent, merged, tool_choice};
+use crate::http::openai::target::Target;
+use crate::service::{Content, Error, Result, RunSetup, SentCall, SentConversation, SentMessage, SentResult, StartRun};
+
+const MAX_METADATA_KEYS: usize = 16;
+const MAX_METADATA_KEY_CHARS: usize = 64;
+const MAX_METADATA_VALUE_CHARS: usize = 512;
+
+/// The fields that have an effect. Others are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CreateRequest {
+    model: Option<String>,
+    input: Option<WireInput>,
+    instructions: Option<String>,
+    pub previous_response_id: Option<String>,
+    pub conversation: Option<WireConversation>,
+    pub store: Option<bool>,
+    pub stream: Option<bool>,
+    pub background: Option<bool>,
+    metadata: Option<Map<String, Value>>,
+    max_output_tokens: Option<u32>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    reasoning: Option<WireReasoning>,
+    text: Option<WireText>,
+    truncation: Option<Value>,
+    user: Option<String>,
+}
+
+/// The body of a request for a conversation.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::http) struct ConversationRequest {
+    items: Option<Vec<WireItem>>,
+    metadata: Option<Map<String, Value>>,
+}
+
+impl ConversationRequest {
+    pub(super) fn into_conversation(self) -> Result<SentConversation> {
+        let metadata = self.metadata.unwrap_or_default();
+        check_metadata(&metadata)?;
+        let mut input = Input::default();
+        for (at, item) in self.items.iter().flatten().enumerate() {
+            item.read(&format!("/items/{at}"), &mut input)?;
+        }
+        if !input.approvals.is_empty() {
+            return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
+        }
+        let system_prompt = Some(input.instructions.join("\n\n"));
+        Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireConversation {
+    Id(ConversationId),
+    Object { id: ConversationId },
+}
+
+impl WireConversation {
+    pub(super) fn id(&self) -> &ConversationId {
+        let (Self::Id(id) | Self::Object { id }) = self;
+        id
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct WireReasoning {
+    effort: Option<ReasoningEffort>,
+    summary: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireText {
+    format: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum WireInput {
+    Text(String),
+    Items(Vec<WireItem>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireItem {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    id: Option<String>,
+    role: Option<String>,
+    content: Option<WireContent>,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    output: Option<WireContent>,
+    server_label: Option<String>,
+    approval_request_id: Option<String>,
+    approve: Option<bool>,
+    reason: Option<String>,
+}
+
+/// An answer to an approval request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ApprovalResponse {
+    pub id: InputId,
+    pub approve: bool,
+    pub reason: Option<String>,
+}
+
+/// The input of a request.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Input {
+    instructions: Vec<String>,
+    pub messages: Vec<SentMessage>,
+    pub approvals: Vec<ApprovalResponse>,
+}
+
+impl Input {
+    /// Returns the content of all messages of the user, and all results. Other messages are those of the earlier responses, which the
+    /// server knows.
+    pub(super) fn new_parts(&self) -> (Option<Content>, Vec<SentResult>) {
+        let contents = self.messages.iter().filter_map(|message| match message {
+            SentMessage::User(content) => Some(content),
+            SentMessage::Assistant { .. } | SentMessage::Results(_) => None,
+        });
+        (merged(contents), self.results().cloned().collect())
+    }
+
+    fn results(&self) -> impl Iterator<Item = &SentResult> {
+        self.messages.iter().flat_map(|message| match message {
+            SentMessage::Results(results) => results.as_slice(),
+            SentMessage::User(_) | SentMessage::Assistant { .. } => &[],
+        })
+    }
+
+    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response it
+    /// has lost.
+    pub(super) fn repeats(&self, pauses: &RunPauses) -> bool {
+        let approvals = self.approvals.iter().map(|answer| answer.id.as_str());
+        let answers: Vec<&str> = self.results().map(|result| result.call_id.as_str()).chain(approvals).collect();
+        !answers.is_empty() && pauses.has_answers(&answers)
+    }
+}
+
+/// Fails if the metadata is larger than that of OpenAI's own service may be.
+pub(super) fn check_metadata(metadata: &Map<String, Value>) -> Result<()> {
+    let is_valid = |(key, value): (&String, &Value)| {
+        key.chars().count() <= MAX_METADATA_KEY_CHARS
+            && value.as_str().is_some_and(|text| text.chars().count() <= MAX_METADATA_VALUE_CHARS)
+    };
+    if metadata.len() > MAX_METADATA_KEYS || !metadata.iter().all(is_valid) {
+        let reason = format!(
+            "must have at most {MAX_METADATA_KEYS} keys of at most {MAX_METADATA_KEY_CHARS} characters, whose values are texts of at most \
+             {MAX_METADATA_VALUE_CHARS} characters"
+        );
+        return Err(Error::field("/metadata", reason));
+    }
+    Ok(())
+}
+
+impl CreateRequest {
+    /// Returns the name by which the client asks for an agent or a model.
+    pub(super) fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn input(&self) -> Result<Input> {
+        let mut input = Input::default();
+        match &self.input {
+            None => return Err(Error::field("/input", "missing field `input`: send a text or a list of items")),
+            Some(WireInput::Text(text)) => input.messages.push(SentMessage::User(Content::Text(text.clone()))),
+            Some(WireInput::Items(items)) => {
+                for (at, item) in items.iter().enumerate() {
+                    item.read(&format!("/input/{at}"), &mut input)?;
+                }
+            }
+        }
+        Ok(input)
+    }
+
+    /// Returns the request's fields as its response shows them.
+    pub(super) fn echoed_fields(&self) -> Value {
+        let conversation = self.conversation.as_ref().map(|conversation| json!({ "id": conversation.id() }));
+        let reasoning = self.reasoning.as_ref().map(|wire| json!({ "effort": wire.effort, "summary": wire.summary }));
+        let text = self.text.as_ref().and_then(|text| text.format.as_ref()).map(|format| json!({ "format": format }));
+        json!({
+            "background": self.background,
+            "conversation": conversation,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata,
+            "model": self.model,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "previous_response_id": self.previous_response_id,
+            "reasoning": reasoning,
+            "temperature": self.temperature,
+            "text": text,
+            "tool_choice": self.tool_choice,
+            "tools": self.tools,
+            "top_p": self.top_p,
+            "truncation": self.truncation,
+            "user": self.user,
+        })
+    }
+
+    pub(super) fn client_tools(&self) -> Result<Vec<ClientTool>> {
+        let tools = self.tools.iter().flatten().enumerate();
+        tools.map(|(at, tool)| client_tool(tool).ok_or_else(|| Error::field(&format!("/tools/{at}"), UNKNOWN_TOOL))).collect()
+    }
+
+    /// Returns the run of the request, with `content` in `conversation` if it has one.
+    pub(super) fn run(
+        &self,
+        input: &Input,
+        conversation: Option<ConversationId>,
+        content: Option<Content>,
+        trace: TraceId,
+    ) -> Result<StartRun> {
+        self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
+        let target = Target::of(self.model());
+        let format = self.text.as_ref().and_then(|text| text.format.as_ref());
+        let options = ModelOptions {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            max_output_tokens: self.max_output_tokens,
+            seed: None,
+            stop: Vec::new(),
+            tool_choice: self.tool_choice.as_ref().map(tool_choice).transpose()?,
+            output_schema: format.map(output_schema).transpose()?.flatten(),
+            reasoning_effort: self.reasoning.as_ref().and_then(|reasoning| reasoning.effort),
+        };
+        let instructions: Vec<&str> =
+            self.instructions.iter().chain(&input.instructions).map(String::as_str).filter(|text| !text.is_empty()).collect();
+        let setup = RunSetup {
+            plain: target.is_plain(),
+            instructions: instructions.join("\n\n"),
+            one_call: self.parallel_tool_calls == Some(false),
+            protocol: Some(self.echoed_fields()),
+            ..RunSetup::default()
+        };
+        Ok(StartRun {
+            content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
+            content_field: "input",
+            conversation_id: conversation,
+            agent: target.agent,
+            model: target.model,
+            options: Some(options),
+            limits: None,
+            tools: self.client_tools()?,
+            on_busy: OnBusy::Reject,
+            create: false,
+            edits: None,
+            setup,
+            trace,
+        })
+    }
+}
+
+const UNKNOWN_TOOL: &str =
+    "must be a tool of the type function with a name; tools of MCP servers are configured on this server, by its agents";
+
+fn client_tool(tool: &Value) -> Option<ClientTool> {
+    let name = tool.get("name").and_then(Value::as_str).filter(|_| tool["type"] == "function")?;
+    let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
+    let parameters = tool.get("parameters").filter(|parameters| !parameters.is_null()).cloned();
+    Some(ClientTool { name: name.to_owned(), description: description.to_owned(), parameters })
+}
+
+fn output_schema(format: &Value) -> Result<Option<OutputSchema>> {
+    match (format["type"].as_str().unwrap_or_default(), format.get("schema")) {
+        ("text", _) => Ok(None),
+        ("json_object", _) => {
+            Ok(Some(OutputSchema { name: "answer".to_owned(), schema: json!({ "type": "object" }), strict: false }))
+        }
+        ("json_schema", Some(schema)) => {
+            let name = format["name"].as_str().unwrap_or("answer").to_owned();
+            Ok(Some(OutputSchema { name, schema: schema.clone(), strict: format["strict"] == true }))
+        }
+        (_, _) => Err(Error::field("/text/format", "must be text, json_object, or json_schema with a schema")),
+    }
+}
+
+impl WireItem {
+    fn read(&self, pointer: &str, input: &mut Input) -> Result<()> {
+        let need = |field: &str, value: &Option<String>| {
+            value.clone().ok_or_else(|| Error::field(&format!("{pointer}/{field}"), "is required for this type of item"))
+        };
+        let empty = || WireContent::Text(String::new());
+        match self.kind.as_deref().unwrap_or("message") {
+            "message" => {
+                let content = self.content.clone().unwrap_or_else(empty);
+                match self.role.as_deref() {
+                    Some("user") => input.messages.push(SentMessage::User(content.content(&format!("{pointer}/content"))?)),
+                    Some("assistant") => {
+                        let (reasoning, calls) = (String::new(), Vec::new());
+                        input.messages.push(SentMessage::Assistant { text: content.text(), reasoning, calls });
+                    }
+                    Some("system" | "developer") => input.instructions.push(content.text()),
+                    Some(_) | None => {
+                        return Err(Error::field(&format!("{pointer}/role"), "must be user, assistant, system or developer"));
+                    }
+                }
+            }
+            "function_call" => {
+                let arguments = self.arguments.clone().unwrap_or_default();
+                let call = SentCall { id: need("call_id", &self.call_id)?, name: need("name", &self.name)?, arguments };
+                add_call(&mut input.messages, call);
+            }
+            "function_call_output" => {
+                let content = self.output.clone().unwrap_or_else(empty).content(&format!("{pointer}/output"))?;
+                add_result(&mut input.messages, SentResult { call_id: need("call_id", &self.call_id)?, content, is_error: false });
+            }
+            "mcp_call" => {
+                let label = self.server_label.as_deref().unwrap_or_default();
+                let (id, tool) = (need("id", &self.id)?, need("name", &self.name)?);
+                let name = if label.is_empty() { tool } else { format!("{label}__{tool}") };
+                let arguments = self.arguments.clone().unwrap_or_default();
+                add_call(&mut input.messages, SentCall { id: id.clone(), name, arguments });
+                let content = Content::Text(self.output.as_ref().map(WireContent::text).unwrap_or_default());
+                add_result(&mut input.messages, SentResult { call_id: id, content, is_error: self.output.is_none() });
+            }
+            "mcp_approval_response" => {
+                let id = need("approval_request_id", &self.approval_request_id)?;
+                let digits = id.strip_prefix("mcpr_").unwrap_or_default();
+                let id = InputId::parse(&format!("input_{digits}"))
+                    .map_err(|_| Error::field(&format!("{pointer}/approval_request_id"), "is not the id of an approval request"))?;
+                input.approvals.push(ApprovalResponse { id, approve: self.approve == Some(true), reason: self.reason.clone() });
+            }
+            // The model's own account of earlier answers: the server sends its own.
+            "reasoning" | "mcp_approval_request" | "mcp_list_tools" => {}
+            other => {
+                let shown: String = other.chars().take(50).collect();
+                return Err(Error::field(&format!("{pointer}/type"), format!("{shown:?} is not supported")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_call(messages: &mut Vec<SentMessage>, call: SentCall) {
+    match messages.last_mut() {
+        Some(SentMessage::Assistant { calls, .. }) => calls.push(call),
+        Some(SentMessage::User(_) | SentMessage::Results(_)) | None => {
+            let (text, reasoning) = (String::new(), String::new());
+            messages.push(SentMessage::Assistant { text, reasoning, calls: vec![call] });
+        }
+    }
+}
+
+fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
+    match messages.last_mut() {
+        Some(SentMessage::Results(results)) => results.push(result),
+        Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => messages.push(SentMessage::Results(vec![result])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(items: Value) -> Result<Input> {
+        serde_json::from_value::<CreateRequest>(json!({ "input": items })).unwrap().input()
+    }
+
+    #[test]
+    fn input_items_become_messages_and_answers() {
+        let read = input(json!([
+            {"role": "developer", "content": "Be brief."},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look."}]},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{\"at\":1}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "a door"},
+            {"type": "mcp_approval_response", "approval_request_id": "mcpr_01980000000070008000000000000001", "approve": true},
+        ]))
+        .unwrap();
+        assert_eq!(read.instructions, ["Be brief."]);
+        let [SentMessage::User(_), SentMessage::Assistant { calls, .. }, SentMessage::Results(results)] = read.messages.as_slice()
+        else {
+            panic!("three messages: {:?}", read.messages);
+        };
+        assert_eq!((calls.len(), results[0].call_id.as_str()), (2, "c1"));
+        assert_eq!(read.approvals[0].id.as_str(), "input_01980000000070008000000000000001");
+        assert!(read.approvals[0].approve);
+        let (content, results) = read.new_parts();
+        assert_eq!((content.is_some(), results.len()), (true, 1));
+    }
+
+    #[test]
+    fn metadata_has_the_limits_of_openai() {
+        let check = |metadata: Value| check_metadata(metadata.as_object().unwrap()).is_ok();
+        let keys = |count: usize| (0..count).map(|at| (at.to_string(), json!("x"))).collect::<Map<_, _>>();
+        assert!(check(json!(keys(MAX_METADATA_KEYS))) && !check(json!(keys(MAX_METADATA_KEYS + 1))));
+        let long = |key: usize, value: usize| json!({ "k".repeat(key): "v".repeat(value) });
+        assert!(check(long(MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS)));
+        assert!(!check(long(MAX_METADATA_KEY_CHARS + 1, 1)) && !check(long(1, MAX_METADATA_VALUE_CHARS + 1)));
+        assert!(!check(json!({ "number": 1 })));
+    }
+
+    #[test]
+    fn impossible_input_item_is_refused_by_field() {
+        for (items, pointer) in [
+            (json!([{"type": "computer_call"}]), "/input/0/type"),
+            (json!([{"role": "robot", "content": "x"}]), "/input/0/role"),
+            (json!([{"type": "function_call_output", "output": "x"}]), "/input/0/call_id"),
+            (json!([{"type": "mcp_approval_response", "approval_request_id": "x"}]), "/input/0/approval_request_id"),
+        ] {
+            assert_eq!(input(items).unwrap_err().problem().errors[0].pointer, pointer);
+        }
+    }
+}

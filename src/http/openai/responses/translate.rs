@@ -1,0 +1,640 @@
+//! The events of a run as a response: a pure function of the log.
+//!
+//! A run that waits for an approval or for its client ends a response, and the answer begins the next one. So a run has one response more
+//! than it has waited so: the first one is number 0. Every number and id comes from the log, so a stream that is read again is the same.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::domain::conversation::message::Part;
+use crate::domain::event::{EventBody, StoredEvent};
+use crate::domain::ids::{CallId, PartId};
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemBody;
+use crate::domain::run::{FinishReason, WaitReason};
+use crate::http::openai::events::{Flow, Translator};
+use crate::http::openai::responses::items;
+use crate::http::openai::responses::object::{Outcome, ResponseDetails};
+
+/// The most events of a response for one event of the log.
+const MAX_FRAMES: i64 = 64;
+
+/// An item of the output.
+struct Item {
+    value: Value,
+    /// Whether the step that showed it began again.
+    is_void: bool,
+}
+
+/// A text or reasoning that is being written.
+struct OpenPart {
+    index: usize,
+    kind: items::TextKind,
+    text: String,
+}
+
+/// One response of a run in the making.
+pub(super) struct ResponseTranslator {
+    facts: ResponseDetails,
+    /// Frames up to this number are left out: the client has them.
+    after: i64,
+    /// The number of the response that the newest event belongs to.
+    segment: u32,
+    /// The `seq` of the response's first event.
+    base: Option<i64>,
+    /// The number of the next frame.
+    next: i64,
+    created_at: Option<i64>,
+    outcome: Outcome,
+    items: Vec<Item>,
+    /// The items of the open step begin here.
+    step_start: usize,
+    open: HashMap<PartId, OpenPart>,
+    /// Calls of server tools, by the place of their items.
+    calls: HashMap<CallId, usize>,
+    /// The approvals of calls.
+    approvals: HashMap<CallId, String>,
+    usage: Usage,
+}
+
+impl ResponseTranslator {
+    pub(super) fn new(facts: ResponseDetails, after: Option<i64>) -> Self {
+        Self {
+            facts,
+            after: after.unwrap_or(-1),
+            segment: 0,
+            base: None,
+            next: 0,
+            created_at: None,
+            outcome: Outcome::Queued,
+            items: Vec::new(),
+            step_start: 0,
+            open: HashMap::new(),
+            calls: HashMap::new(),
+            approvals: HashMap::new(),
+            usage: Usage::default(),
+        }
+    }
+
+    /// Returns the response as the log has it so far.
+    pub(super) fn response(&self) -> Value {
+        let output = self.items.iter().filter(|item| !item.is_void).map(|item| item.value.clone()).collect();
+        let usage = self.outcome.is_over().then_some(&self.usage);
+        self.facts.response(self.created_at, &self.outcome, output, usage)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.segment == self.facts.segment
+    }
+
+    fn frame(&mut self, kind: &str, mut fields: Value, frames: &mut String) {
+        let number = self.next;
+        self.next += 1;
+        if number <= self.after {
+            return;
+        }
+        fields["type"] = kind.into();
+        fields["sequence_number"] = number.into();
+        frames.push_str("event: ");
+        frames.push_str(kind);
+        frames.push_str("\ndata: ");
+        frames.push_str(&fields.to_string());
+        frames.push_str("\n\n");
+    }
+
+    fn response_frame(&mut self, kind: &str, frames: &mut String) {
+        let fields = json!({ "response": self.response() });
+        self.frame(kind, fields, frames);
+    }
+
+    fn begin(&mut self, event: &StoredEvent, frames: &mut String) {
+        self.base = Some(event.seq);
+        self.next = 0;
+        self.created_at = Some(event.at.0 / 1000);
+        let is_queued = self.segment == 0 && self.facts.is_background();
+        self.outcome = if is_queued { Outcome::Queued } else { Outcome::InProgress };
+        self.response_frame("response.created", frames);
+        match is_queued {
+            true => self.response_frame("response.queued", frames),
+            false => self.response_frame("response.in_progress", frames),
+        }
+    }
+
+    fn add(&mut self, item: Value, frames: &mut String) -> usize {
+        let index = self.items.len();
+        self.frame("response.output_item.added", json!({ "output_index": index, "item": item }), frames);
+        self.items.push(Item { value: item, is_void: false });
+        index
+    }
+
+    fn finish_item(&mut self, index: usize, item: Value, frames: &mut String) {
+        self.frame("response.output_item.done", json!({ "output_index": index, "item": item }), frames);
+        if let Some(known) = self.items.get_mut(index) {
+            known.value = item;
+        }
+    }
+
+    fn part_started(&mut self, id: PartId, kind: items::TextKind, frames: &mut String) {
+        let item = items::text(kind, &id, None, "in_progress");
+        let item_id = item["id"].clone();
+        let index = self.add(item, frames);
+        let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part("") });
+        self.frame(kind.part_added(), fields, frames);
+        self.open.insert(id, OpenPart { index, kind, text: String::new() });
+    }
+
+    fn part_delta(&mut self, id: &PartId, delta: &str, frames: &mut String) {
+        let Some(part) = self.open.get_mut(id) else { return };
+        part.text.push_str(delta);
+        let (kind, index) = (part.kind, part.index);
+        let mut fields = json!({ "item_id": items::text_id(kind, id), "output_index": index, kind.index(): 0, "delta": delta });
+        if kind == items::TextKind::Answer {
+            fields["logprobs"] = json!([]);
+        }
+        self.frame(kind.delta(), fields, frames);
+    }
+
+    fn part_ended(&mut self, id: &PartId, text: Option<&str>, status: &str, frames: &mut String) {
+        let Some(OpenPart { index, kind, text: written }) = self.open.remove(id) else { return };
+        let text = text.unwrap_or(&written);
+        let item_id = items::text_id(kind, id);
+        let mut fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "text": text });
+        if kind == items::TextKind::Answer {
+            fields["logprobs"] = json!([]);
+        }
+        self.frame(kind.text_done(), fields, frames);
+        let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part(text) });
+        self.frame(kind.part_done(), fields, frames);
+        self.finish_item(index, items::text(kind, id, Some(text), status), frames);
+    }
+
+    /// Takes back what the open step has shown.
+    fn reset(&mut self, frames: &mut String) {
+        self.close_open_parts(frames);
+        for item in self.items.iter_mut().skip(self.step_start) {
+            item.is_void = true;
+        }
+    }
+
+    /// Closes the open parts as incomplete, in the order of their items, so that a replay has the same frames.
+    fn close_open_parts(&mut self, frames: &mut String) {
+        let mut open: Vec<(usize, PartId)> = self.open.iter().map(|(id, part)| (part.index, id.clone())).collect();
+        open.sort_unstable();
+        for (_, id) in open {
+            self.part_ended(&id, None, "incomplete", frames);
+        }
+    }
+
+    fn call_started(&mut self, id: &CallId, name: &str, arguments: &Value, frames: &mut String) -> usize {
+        if let Some(index) = self.calls.get(id) {
+            return *index;
+        }
+        let approval = self.approvals.get(id).cloned();
+        let call = items::ServerCall { id, name, arguments: &arguments.to_string(), approval };
+        let item = call.item("in_progress", None, None);
+        let item_id = item["id"].clone();
+        let index = self.add(item, frames);
+        let fields = |key: &str, value: Value| {
+            let mut fields = json!({ "item_id": item_id, "output_index": index });
+            if !key.is_empty() {
+                fields[key] = value;
+            }
+            fields
+        };
+        self.frame("response.mcp_call_arguments.delta", fields("delta", arguments.to_string().into()), frames);
+        self.frame("response.mcp_call_arguments.done", fields("arguments", arguments.to_string().into()), frames);
+        self.frame("response.mcp_call.in_progress", fields("", Value::Null), frames);
+        self.calls.insert(id.clone(), index);
+        index
+    }
+
+    fn call_ended(&mut self, id: &CallId, name: &str, output: String, is_error: bool, frames: &mut String) {
+        if self.facts.is_client_tool(name) {
+            return;
+        }
+        let index = self.call_started(id, name, &json!({}), frames);
+        let Some(item) = self.items.get(index).map(|item| item.value.clone()) else { return };
+        let fields = json!({ "item_id": item["id"], "output_index": index });
+        let (kind, status) =
+            if is_error { ("response.mcp_call.failed", "failed") } else { ("response.mcp_call.completed", "completed") };
+        self.frame(kind, fields, frames);
+        self.finish_item(index, items::with_result(item, output, is_error, status), frames);
+    }
+
+    fn end(&mut self, kind: &str, outcome: Outcome, flow: Flow, frames: &mut String) -> Flow {
+        self.close_open_parts(frames);
+        self.outcome = outcome;
+        self.response_frame(kind, frames);
+        flow
+    }
+
+    /// Begins the next response of the run.
+    fn next_segment(&mut self) {
+        self.segment += 1;
+        (self.base, self.outcome, self.usage) = (None, Outcome::InProgress, Usage::default());
+        self.items.clear();
+        self.calls.clear();
+        self.open.clear();
+        self.step_start = 0;
+    }
+
+    fn apply(&mut self, event: &StoredEvent, body: EventBody, frames: &mut String) -> Flow {
+        let at = event.at.0 / 1000;
+        match body {
+            EventBody::RunStarted { .. } if self.outcome == Outcome::Queued => {
+                self.outcome = Outcome::InProgress;
+                self.response_frame("response.in_progress", frames);
+            }
+            EventBody::StepStarted { .. } => self.step_start = self.items.len(),
+            EventBody::StepReset { .. } => self.reset(frames),
+            EventBody::StepCompleted { usage: Some(usage), .. } => self.usage.add(usage),
+            EventBody::PartStarted { part_id, kind, .. } => match kind.as_str() {
+                "text" => self.part_started(part_id, items::TextKind::Answer, frames),
+                "reasoning" => self.part_started(part_id, items::TextKind::Reasoning, frames),
+                _ => {}
+            },
+            EventBody::PartDelta { part_id, delta } => self.part_delta(&part_id, &delta, frames),
+            EventBody::PartCompleted { part, .. } => match &part {
+                Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
+                Part::Reasoning(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
+                Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
+            },
+            EventBody::ToolRequested { call } => {
+                let arguments = call.arguments.to_string();
+                let item = items::function_call(&call, "in_progress", "");
+                let item_id = item["id"].clone();
+                let index = self.add(item, frames);
+                let fields = json!({ "item_id": item_id, "output_index": index, "delta": arguments });
+                self.frame("response.function_call_arguments.delta", fields, frames);
+                let fields = json!({ "item_id": item_id, "output_index": index, "arguments": arguments });
+                self.frame("response.function_call_arguments.done", fields, frames);
+                self.finish_item(index, items::function_call(&call, "completed", &arguments), frames);
+            }
+            EventBody::ToolStarted { call_id, name, arguments, .. } if !self.facts.is_client_tool(&name) => {
+                self.call_started(&call_id, &name, &arguments, frames);
+            }
+            EventBody::ToolCompleted { call_id, name, content, is_error, .. } => {
+                self.call_ended(&call_id, &name, items::tool_text(&content), is_error, frames);
+            }
+            EventBody::ToolOutcomeUnknown { call_id, name, .. } => {
+                let output = "the call may or may not have taken effect".to_owned();
+                self.call_ended(&call_id, &name, output, true, frames);
+            }
+            EventBody::ApprovalRequested { id, call_id, request } => {
+                let item = items::approval_request(&id, &request);
+                if let (Some(call), Some(id)) = (call_id, item["id"].as_str()) {
+                    self.approvals.insert(call, id.to_owned());
+                }
+                let index = self.add(item.clone(), frames);
+                self.finish_item(index, item, frames);
+            }
+            EventBody::RunWaiting { reason: WaitReason::Approval | WaitReason::ClientTool, .. } => {
+                return self.end("response.completed", Outcome::Completed { at }, Flow::Suspended, frames);
+            }
+            EventBody::RunCompleted { finish_reason, .. } => {
+                let reason = match finish_reason {
+                    FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Cancelled => {
+                        return self.end("response.completed", Outcome::Completed { at }, Flow::End, frames);
+                    }
+                    FinishReason::Length | FinishReason::Budget => "max_output_tokens",
+                    FinishReason::MaxRounds => "max_messages",
+                    FinishReason::Refused => "content_filter",
+                };
+                return self.end("response.incomplete", Outcome::Incomplete { reason }, Flow::End, frames);
+            }
+            EventBody::RunFailed { error } => {
+                return self.end("response.failed", Outcome::Failed(Box::new(error)), Flow::End, frames);
+            }
+            EventBody::RunCancelled { .. } => {
+                return self.end("response.incomplete", Outcome::Cancelled, Flow::End, frames);
+            }
+            _ => {}
+        }
+        Flow::Continue
+    }
+}
+
+impl Translator for ResponseTranslator {
+    fn translate(&mut self, event: &StoredEvent, frames: &mut String) -> Flow {
+        let Some(body) = event.body() else { return Flow::Continue };
+        // The message that began the run is its input.
+        if self.base.is_none() && matches!(body, EventBody::MessageCreated { .. }) && self.segment == 0 {
+            return Flow::Continue;
+        }
+        let mut unwanted = String::new();
+        let out = if self.is_wanted() { frames } else { &mut unwanted };
+        match self.base {
+            None => self.begin(event, out),
+            Some(base) => self.next = event.seq.saturating_sub(base).saturating_mul(MAX_FRAMES),
+        }
+        let flow = self.apply(event, body, out);
+        if self.is_wanted() || flow == Flow::End {
+            return flow;
+        }
+        if flow == Flow::Suspended {
+            self.next_segment();
+        }
+        Flow::Continue
+    }
+
+    fn interrupt(&mut self, problem: &ProblemBody, frames: &mut String) {
+        let fields = json!({ "code": problem.code, "message": problem.detail, "param": null });
+        self.frame("error", fields, frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::agent::AgentProfile;
+    use crate::domain::conversation::message::{Message, ReasoningPart, Role, TextPart, ToolContent};
+    use crate::domain::event::NewEvent;
+    use crate::domain::ids::{ConversationId, InputId, MessageId, RunId};
+    use crate::domain::problem::ProblemCode;
+    use crate::domain::run::{Run, RunStatus};
+    use crate::domain::tool::ToolCallState;
+    use crate::domain::tool::approval::ApprovalRequest;
+    use crate::domain::tool::client_tool::{ClientCall, ClientTool};
+    use crate::support::clock::UnixMillis;
+    use crate::support::ids::SequentialIds;
+
+    struct Log {
+        ids: SequentialIds,
+        run: Run,
+        events: Vec<StoredEvent>,
+    }
+
+    fn run(ids: &SequentialIds) -> Run {
+        Run {
+            id: RunId::generate(ids),
+            conversation_id: ConversationId::generate(ids),
+            status: RunStatus::Processing,
+            reason: None,
+            agent: "default".to_owned(),
+            agent_version: 1,
+            model: "acme/large".to_owned(),
+            attempt: 1,
+            finish_reason: None,
+            usage: None,
+            output: None,
+            error: None,
+            trace_id: None,
+            created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+            started_at: None,
+            finished_at: None,
+        }
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let ids = SequentialIds::default();
+            let run = run(&ids);
+            let mut log = Self { ids, run, events: Vec::new() };
+            let of = (log.run.id.clone(), log.run.conversation_id.clone());
+            let message = Message::new(MessageId::generate(&log.ids), of, Role::User, Vec::new());
+            log.add(EventBody::MessageCreated { message });
+            log.add(EventBody::RunQueued { position: 0, supersedes: Vec::new() });
+            let (model, agent) = (log.run.model.clone(), log.run.agent.clone());
+            log.add(EventBody::RunStarted { model, agent, agent_version: 1, left_out: Vec::new() });
+            log
+        }
+
+        fn add(&mut self, body: EventBody) {
+            // Events of other runs lie between those of this one.
+            let seq = 40 + 3 * i64::try_from(self.events.len()).unwrap();
+            let event = NewEvent::new(&body, Some(self.run.id.clone()), 1, UnixMillis(1_767_225_600_000 + seq));
+            self.events.push(event.stored(self.run.conversation_id.clone(), seq));
+        }
+
+        fn step(&mut self, step: u32) {
+            self.add(EventBody::StepStarted { step, kind: "model".to_owned(), tools: None });
+        }
+
+        fn part(&mut self, kind: &str, deltas: &[&str], is_complete: bool) {
+            let (message_id, id) = (MessageId::generate(&self.ids), PartId::generate(&self.ids));
+            let (call_id, name) = (None, None);
+            let (part_id, kind_name) = (id.clone(), kind.to_owned());
+            self.add(EventBody::PartStarted { message_id: message_id.clone(), part_id, index: 0, kind: kind_name, call_id, name });
+            for delta in deltas {
+                self.add(EventBody::PartDelta { part_id: id.clone(), delta: (*delta).to_owned() });
+            }
+            let text = deltas.concat();
+            if is_complete {
+                let part = match kind {
+                    "text" => Part::Text(TextPart { id, text }),
+                    _ => Part::Reasoning(ReasoningPart { id, text, raw: None }),
+                };
+                self.add(EventBody::PartCompleted { message_id, part });
+            }
+        }
+
+        fn call(&mut self, name: &str, is_error: bool) {
+            let (call_id, name) = (CallId::generate(&self.ids), name.to_owned());
+            let arguments = json!({"path": "a"});
+            self.add(EventBody::ToolStarted {
+                call_id: call_id.clone(),
+                name: name.clone(),
+                server: None,
+                arguments,
+                repair: None,
+                undoes: None,
+            });
+            self.add(EventBody::ToolCompleted {
+                call_id,
+                name,
+                server: None,
+                state: if is_error { ToolCallState::Failed } else { ToolCallState::Done },
+                content: vec![ToolContent::text("the result")],
+                is_error,
+                duration_ms: 1,
+                truncated: false,
+                undoable: false,
+            });
+        }
+
+        fn ask_client(&mut self) -> CallId {
+            let call_id = CallId::generate(&self.ids);
+            let (name, arguments) = ("look".to_owned(), json!({"at": 1}));
+            let started = EventBody::ToolStarted {
+                call_id: call_id.clone(),
+                name: name.clone(),
+                server: None,
+                arguments: arguments.clone(),
+                repair: None,
+                undoes: None,
+            };
+            self.add(started);
+            self.add(EventBody::ToolRequested { call: ClientCall { call_id: call_id.clone(), name, arguments, expires_at: None } });
+            self.add(EventBody::RunWaiting { reason: WaitReason::ClientTool, id: None, detail: None });
+            call_id
+        }
+
+        fn completed(&mut self, finish_reason: FinishReason) {
+            self.add(EventBody::RunCompleted { finish_reason, usage: Usage::default(), output: None, error: None, notice: None });
+        }
+
+        fn translator(&self, segment: u32, after: Option<i64>) -> ResponseTranslator {
+            let client_tools = vec![ClientTool { name: "look".to_owned(), description: String::new(), parameters: None }];
+            let profile = AgentProfile { client_tools, ..AgentProfile::default() };
+            ResponseTranslator::new(ResponseDetails::of(&self.run, segment, &profile), after)
+        }
+
+        /// Returns the frames of a response, and the response.
+        fn read(&self, segment: u32, after: Option<i64>) -> (Vec<Value>, Value) {
+            let mut translator = self.translator(segment, after);
+            let mut frames = String::new();
+            for event in &self.events {
+                if translator.translate(event, &mut frames) != Flow::Continue {
+                    break;
+                }
+            }
+            (parsed(&frames), translator.response())
+        }
+    }
+
+    fn parsed(frames: &str) -> Vec<Value> {
+        let frames = frames.split_terminator("\n\n").map(|frame| {
+            let (name, data) = frame.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+            data
+        });
+        frames.collect()
+    }
+
+    fn kinds(frames: &[Value]) -> Vec<&str> {
+        frames.iter().map(|frame| frame["type"].as_str().unwrap().strip_prefix("response.").unwrap()).collect()
+    }
+
+    /// Returns a run with every kind of item, a step that began again, and two answers of its client.
+    fn eventful() -> Log {
+        let mut log = Log::new();
+        log.step(1);
+        log.part("reasoning", &["so", "me"], true);
+        log.part("text", &["Hello wor"], false);
+        log.add(EventBody::StepReset { step: 1, reason: "crash".to_owned() });
+        log.part("text", &["Hello", " world"], true);
+        log.call("files__read", false);
+        log.call("calculate", true);
+        log.ask_client();
+        log.add(EventBody::RunResumed { cause: "request".to_owned() });
+        log.step(3);
+        let (id, call_id) = (InputId::generate(&log.ids), Some(CallId::generate(&log.ids)));
+        let request = ApprovalRequest {
+            name: "mail__send".to_owned(),
+            server: Some("mail".to_owned()),
+            tool: "send".to_owned(),
+            description: String::new(),
+            arguments: json!({"to": "b"}),
+            arguments_hash: String::new(),
+            rationale: None,
+            preview: String::new(),
+            destructive: false,
+            undoable: false,
+            scopes: Vec::new(),
+        };
+        log.add(EventBody::ApprovalRequested { id, call_id, request: Box::new(request) });
+        log.add(EventBody::RunWaiting { reason: WaitReason::Approval, id: None, detail: None });
+        log.add(EventBody::RunResumed { cause: "request".to_owned() });
+        log.step(5);
+        log.part("text", &["Done", "."], true);
+        log.completed(FinishReason::Stop);
+        log
+    }
+
+    #[test]
+    fn text_run_has_the_minimal_grammar() {
+        let mut log = Log::new();
+        log.step(1);
+        log.part("text", &["Hel", "lo"], true);
+        log.add(EventBody::StepCompleted { step: 1, usage: Some(Usage { input_tokens: 5, output_tokens: 2, ..Usage::default() }) });
+        log.completed(FinishReason::Stop);
+        let (frames, response) = log.read(0, None);
+        let expected = [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "completed",
+        ];
+        assert_eq!(kinds(&frames), expected);
+        assert_eq!((&response["status"], &response["output"][0]["content"][0]["text"]), (&json!("completed"), &json!("Hello")));
+        assert_eq!((&response["usage"]["total_tokens"], &response["model"]), (&json!(7), &json!("acme/large")));
+        assert_eq!(frames.last().unwrap()["response"], response);
+        assert_eq!(response["id"], log.run.id.as_str().replace("run_", "resp_"));
+    }
+
+    #[test]
+    fn run_has_one_response_for_each_answer_of_its_client() {
+        let log = eventful();
+        let (frames, first) = log.read(0, None);
+        let types = |response: &Value| -> Vec<String> {
+            response["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap().to_owned()).collect()
+        };
+        // The first text and the reasoning before it were taken back.
+        assert_eq!(types(&first), ["message", "mcp_call", "mcp_call", "function_call"]);
+        let output = first["output"].as_array().unwrap();
+        assert_eq!((&output[1]["server_label"], &output[1]["name"]), (&json!("files"), &json!("read")));
+        assert_eq!((&output[1]["output"], &output[2]["status"]), (&json!("the result"), &json!("failed")));
+        assert_eq!((&output[2]["server_label"], &output[3]["arguments"]), (&json!("capstan"), &json!("{\"at\":1}")));
+        let incomplete: Vec<&Value> = frames.iter().filter(|frame| frame["item"]["status"] == "incomplete").collect();
+        assert_eq!((incomplete.len(), &incomplete[0]["type"]), (1, &json!("response.output_item.done")));
+        let (frames, second) = log.read(1, None);
+        assert_eq!(types(&second), ["mcp_approval_request"]);
+        assert_eq!(kinds(&frames), ["created", "in_progress", "output_item.added", "output_item.done", "completed"]);
+        assert_eq!(second["previous_response_id"], first["id"]);
+        let (_, third) = log.read(2, None);
+        assert_eq!((types(&third), &third["previous_response_id"]), (vec!["message".to_owned()], &second["id"]));
+        let mut translator = log.translator(3, None);
+        let mut frames = String::new();
+        for event in &log.events {
+            translator.translate(event, &mut frames);
+        }
+        assert_eq!(frames, "", "there is no fourth response");
+    }
+
+    #[test]
+    fn response_cut_at_each_frame_resumes_with_the_same_frames() {
+        let log = eventful();
+        for segment in 0..3 {
+            let (whole, response) = log.read(segment, None);
+            let numbers: Vec<i64> = whole.iter().map(|frame| frame["sequence_number"].as_i64().unwrap()).collect();
+            assert_eq!(numbers[0], 0);
+            assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+            for cut in 0..whole.len() {
+                let (rest, same) = log.read(segment, Some(numbers[cut]));
+                assert_eq!((rest.as_slice(), &same), (&whole[cut + 1..], &response), "cut after frame {cut} of response {segment}");
+            }
+        }
+    }
+
+    #[test]
+    fn end_of_run_is_the_end_of_its_response() {
+        for (body, kind, status) in [
+            (EventBody::RunFailed { error: ProblemCode::ProviderRateLimit.body("slow down") }, "failed", "failed"),
+            (EventBody::RunCancelled { by: "user".to_owned() }, "incomplete", "cancelled"),
+        ] {
+            let mut log = Log::new();
+            log.step(1);
+            log.part("text", &["Hel"], false);
+            log.add(body);
+            let (frames, response) = log.read(0, None);
+            assert_eq!((*kinds(&frames).last().unwrap(), &response["status"]), (kind, &json!(status)));
+            let opened = kinds(&frames).iter().filter(|kind| **kind == "output_item.added").count();
+            let closed = kinds(&frames).iter().filter(|kind| **kind == "output_item.done").count();
+            assert_eq!((opened, closed), (1, 1), "each item is closed");
+        }
+        for (reason, shown) in [(FinishReason::Length, "max_output_tokens"), (FinishReason::Refused, "content_filter")] {
+            let mut log = Log::new();
+            log.completed(reason);
+            let (frames, response) = log.read(0, None);
+            assert_eq!((*kinds(&frames).last().unwrap(), &response["incomplete_details"]["reason"]), ("incomplete", &json!(shown)));
+        }
+    }
+}

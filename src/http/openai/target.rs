@@ -1,0 +1,46 @@
+//! The agent or model that a request names as its `model`.
+
+use crate::domain::problem::ProblemCode;
+use crate::http::wire::problem::Problem;
+
+/// The agent and the model of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub agent: Option<String>,
+    pub model: Option<String>,
+}
+
+impl Target {
+    /// A name with a slash is a model, any other one an agent.
+    pub(super) fn of(name: &str) -> Self {
+        let (agent, model) = match name {
+            "" => (None, None),
+            name if name.contains('/') => (None, Some(name.to_owned())),
+            name => (Some(name.to_owned()), None),
+        };
+        Self { agent, model }
+    }
+
+    /// Returns whether the model itself is wanted, without an agent's prompt and tools.
+    pub(super) fn is_plain(&self) -> bool {
+        self.model.is_some()
+    }
+}
+
+/// Names the field `model` in an error about the agent, which the request did not name.
+pub(super) fn without_agent(Problem(mut problem): Problem) -> Problem {
+    if problem.errors.iter().any(|error| error.pointer == "/agent") {
+        let detail = format!("{}; GET /v1/models lists agents and models", problem.detail.split(';').next().unwrap_or_default());
+        let mut unknown = ProblemCode::UnknownModel.body(detail);
+        unknown.errors = std::mem::take(&mut problem.errors);
+        for error in &mut unknown.errors {
+            "/model".clone_into(&mut error.pointer);
+        }
+        unknown.status = 404;
+        return Problem(Box::new(unknown));
+    }
+    if problem.code == ProblemCode::UnknownModel.as_str() {
+        problem.status = 404;
+    }
+    Problem(problem)
+}

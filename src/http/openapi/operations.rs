@@ -1,0 +1,194 @@
+//! The rules of all operations: errors, idempotency keys, links to next pages, and shared parameters.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::schemas::{deny_null, members, pascal_case};
+use crate::http::streams::delivery::SETTLED;
+
+/// The error responses by status: name and description.
+const PROBLEMS: [(u16, &str, &str); 15] = [
+    (400, "BadRequest", "The request is not valid"),
+    (401, "Unauthorized", "The request has no valid key"),
+    (403, "Forbidden", "The key does not allow this"),
+    (404, "NotFound", "The resource does not exist or belongs to another user"),
+    (406, "NotAcceptable", "The wanted media type cannot be produced"),
+    (408, "RequestTimeout", "The body took too long to arrive"),
+    (409, "Conflict", "The state does not allow this"),
+    (410, "Gone", "The log has no events at this cursor (JSON only)"),
+    (412, "PreconditionFailed", "The version does not match `If-Match`"),
+    (413, "PayloadTooLarge", "The body is too large"),
+    (415, "UnsupportedMediaType", "The body is not application/json, or has an unknown content-encoding"),
+    (422, "UnprocessableEntity", "The Idempotency-Key was used with another request"),
+    (429, "TooManyRequests", "Too many concurrent requests of this kind"),
+    (502, "BadGateway", "The provider failed"),
+    (504, "GatewayTimeout", "The provider took too long"),
+];
+
+const WITH_KEY: [u16; 4] = [400, 401, 403, 404];
+const WITH_BODY: [u16; 3] = [409, 413, 422];
+/// The response for statuses that any operation may have and none explains: 408, 415, 429, 500 and 503.
+const DEFAULT: (&str, &str) = (
+    "Problem",
+    "A problem that any operation may have: 408, 415, 429, 503, or 500, whose cause is in the server's log under `request_id`",
+);
+
+/// POSTs that are executed at each request and ignore the `Idempotency-Key`. Their responses hold secrets that are not stored, or
+/// they act on or inspect the current state. Their descriptions say so.
+const NEVER_REPLAYED: [&str; 9] = [
+    "sign_in",
+    "create_stream_ticket",
+    "upload_file",
+    "begin_mcp_server_login",
+    "begin_openrouter_login",
+    "start_mcp_server",
+    "stop_mcp_server",
+    "restart_mcp_server",
+    "test_provider",
+];
+
+pub(super) fn complete(document: &mut Value) {
+    for (method, operation) in operations(document) {
+        if method == "post" {
+            add_idempotency_key(operation);
+        }
+        add_problems(operation, method == "post" || method == "patch");
+        add_link(operation);
+        make_body_optional(operation);
+    }
+    share_repeated(document);
+    let content = json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/ProblemBody" } } });
+    if let Some(responses) = members(document, "/components/responses") {
+        let response = |text: &str| json!({ "description": text, "content": content });
+        responses.extend(PROBLEMS.map(|(_, name, text)| (name.to_owned(), response(text))));
+        responses.insert(DEFAULT.0.to_owned(), response(DEFAULT.1));
+        responses.sort_keys();
+    }
+}
+
+/// Returns all operations with their methods.
+fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    let paths = members(document, "/paths").into_iter().flat_map(Map::values_mut);
+    paths.filter_map(Value::as_object_mut).flatten()
+}
+
+fn add_idempotency_key(operation: &mut Value) {
+    let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
+    if NEVER_REPLAYED.contains(&id) {
+        return;
+    }
+    let key = json!({
+        "name": "Idempotency-Key",
+        "in": "header",
+        "description": "Makes repeating the request safe for 24 hours",
+        "required": false,
+        "schema": { "type": "string", "maxLength": 255, "minLength": 1 },
+    });
+    if let Some(operation) = operation.as_object_mut()
+        && let Value::Array(parameters) = operation.entry("parameters").or_insert_with(|| json!([]))
+    {
+        parameters.push(key);
+    }
+}
+
+fn has_parameter(operation: &mut Value, name: &str) -> bool {
+    parameters(operation).any(|parameter| parameter.get("name").is_some_and(|found| found == name))
+}
+
+/// Adds the errors that follow from the method and the parameters of an operation. An error that the handler describes itself keeps
+/// its description.
+fn add_problems(operation: &mut Value, writes: bool) {
+    let needs_key = operation.get("security").is_none();
+    let mut statuses: Vec<u16> = WITH_KEY.iter().copied().filter(|_| needs_key).collect();
+    statuses.extend(WITH_BODY.iter().filter(|_| writes));
+    statuses.extend(has_parameter(operation, "Last-Event-ID").then_some(410));
+    statuses.extend(has_parameter(operation, "If-Match").then_some(412));
+    let Some(responses) = members(operation, "/responses") else { return };
+    let is_stream = |response: &Value| response.pointer("/content/text~1event-stream").is_some();
+    let settled = format!("#/components/responses/{SETTLED}");
+    let is_settled = |response: &Value| response["$ref"].as_str().is_some_and(|name| name.starts_with(&settled));
+    statuses.extend(responses.values().any(|response| is_stream(response) || is_settled(response)).then_some(406));
+    for (status, name, _) in PROBLEMS {
+        let own = responses.remove(&status.to_string());
+        if own.is_none() && !statuses.contains(&status) {
+            continue;
+        }
+        let mut response = json!({ "$ref": format!("#/components/responses/{name}") });
+        if let (Some(response), Some(text)) = (response.as_object_mut(), own.as_ref().and_then(|own| own.get("description"))) {
+            response.insert("description".to_owned(), text.clone());
+        }
+        responses.insert(status.to_string(), response);
+    }
+    responses.insert("default".to_owned(), json!({ "$ref": format!("#/components/responses/{}", DEFAULT.0) }));
+}
+
+/// Adds the header of the next page to an operation with pages.
+fn add_link(operation: &mut Value) {
+    if has_parameter(operation, "cursor")
+        && let Some(response) = members(operation, "/responses/200")
+    {
+        response.insert("headers".to_owned(), json!({ "Link": { "schema": { "type": "string" } } }));
+    }
+}
+
+/// Lets a request omit a body of type `Option`. A body of `null` is not valid.
+fn make_body_optional(operation: &mut Value) {
+    for content in members(operation, "/requestBody/content").into_iter().flat_map(Map::values_mut) {
+        if content.pointer("/schema/oneOf/1") == Some(&json!({ "type": "null" }))
+            && let Some(some) = content.pointer("/schema/oneOf/0").cloned()
+        {
+            *content = json!({ "schema": some });
+        }
+    }
+}
+
+/// Moves the parameters and headers that several operations repeat into the components.
+fn share_repeated(document: &mut Value) {
+    let mut shared: BTreeMap<String, (Value, usize)> = BTreeMap::new();
+    let mut headers = Map::new();
+    for (_, operation) in operations(document) {
+        for parameter in parameters(operation) {
+            if let Some(schema) = parameter.get_mut("schema") {
+                deny_null(schema);
+            }
+            let (form, uses) = shared.entry(shared_name(parameter)).or_insert_with(|| (parameter.clone(), 0));
+            *uses += usize::from(form == parameter);
+        }
+        for response in members(operation, "/responses").into_iter().flat_map(Map::values_mut) {
+            for (name, header) in members(response, "/headers").into_iter().flatten() {
+                let reference = json!({ "$ref": format!("#/components/headers/{name}") });
+                headers.insert(name.clone(), std::mem::replace(header, reference));
+            }
+        }
+    }
+    shared.retain(|_, (_, uses)| *uses > 1);
+    for (_, operation) in operations(document) {
+        for parameter in parameters(operation) {
+            let name = shared_name(parameter);
+            if shared.get(&name).is_some_and(|(form, _)| form == parameter) {
+                *parameter = json!({ "$ref": format!("#/components/parameters/{name}") });
+            }
+        }
+    }
+    headers.sort_keys();
+    let shared = shared.into_iter().map(|(name, (form, _))| (name, form));
+    if let Some(components) = members(document, "/components") {
+        components.insert("parameters".to_owned(), shared.collect());
+        components.insert("headers".to_owned(), Value::Object(headers));
+    }
+}
+
+fn parameters(operation: &mut Value) -> impl Iterator<Item = &mut Value> {
+    operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Returns the name of a parameter among the components: `Limit`, or `RunIdInPath` for an `id` in a path.
+fn shared_name(parameter: &Value) -> String {
+    let text = |pointer: &str| parameter.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    match (text("/in"), text("/schema/$ref").rsplit_once('/')) {
+        ("path", Some((_, schema))) => schema.to_owned() + "InPath",
+        ("path", None) => pascal_case(text("/name")) + "InPath",
+        _ => pascal_case(text("/name")),
+    }
+}
