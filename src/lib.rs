@@ -1,6 +1,6 @@
 //! Capstan: a self-hosted agent server that loses nothing.
 //!
-//! `ARCHITECTURE.md` is the map. Modules are listed from the bottom up; each may use only what stands above it.
+//! `ARCHITECTURE.md` is the map. Modules are listed from the bottom up; each may use only those above it.
 
 pub mod support;
 

@@ -14,19 +14,19 @@ use crate::app::commands::healthcheck;
 use crate::app::commands::keys;
 use crate::app::commands::migrate;
 use crate::app::commands::output::print;
+use crate::app::commands::rotate_secrets::{self, RotateArgs};
 use crate::app::commands::serve;
 use crate::app::commands::users;
 use crate::app::config::{self, Environment, Flag, Loaded};
 use crate::app::process::log;
-use crate::app::wiring::parts::Opener;
-use crate::app::wiring::reading;
-use crate::app::wiring::secrets::{self, RotateArgs};
+use crate::app::wiring::file_reader;
+use crate::app::wiring::parts::OpenPurpose;
 use crate::domain::access::principal::UserRole;
-use crate::service::FoldMode;
-use crate::store::OnCopy;
+use crate::service::CompactionMode;
+use crate::store::OnClone;
 use crate::tools::mcp::process::orphans;
 
-/// A self-hosted agent server that loses nothing.
+/// A self-hosted agent server that never loses an accepted message.
 #[derive(Debug, Parser)]
 #[command(name = "capstan", version, about, long_about = None)]
 struct Cli {
@@ -36,28 +36,28 @@ struct Cli {
     settings: SettingFlags,
 }
 
-/// Settings as flags; they win over the environment and the configuration file.
+/// Settings as flags. They have priority over the environment and the configuration file.
 #[derive(Debug, Clone, Default, Args)]
 struct SettingFlags {
-    /// Configuration file; without it, capstan.toml in the working folder if there is one.
+    /// Configuration file; by default capstan.toml in the working directory, if it exists.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on.
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// The role of this process: all, api or worker. `keys create` has another `--role`.
+    /// The role of this process: all, api or worker. `keys create` has a different `--role`.
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
-    /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it holds a password.
+    /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it contains a password.
     #[arg(long, global = true, value_name = "URL")]
     database_url: Option<String>,
-    /// Folder for the SQLite database and the files that tools may read.
+    /// Data directory: the SQLite database, the master keys, and `files/` for tools.
     #[arg(long, global = true, value_name = "FOLDER")]
     data_dir: Option<String>,
-    /// Model, as provider/name.
+    /// Default model, as provider/name.
     #[arg(long, global = true, value_name = "PROVIDER/NAME")]
     model: Option<String>,
-    /// Standard {"mcpServers": {...}} file.
+    /// A standard {"mcpServers": {...}} file.
     #[arg(long, global = true, value_name = "FILE")]
     mcp_config: Option<String>,
 }
@@ -80,30 +80,32 @@ impl SettingFlags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the API and work on runs (the default).
+    /// Serve the API and execute runs (the default).
     Serve {
         /// The role of this process: all, api or worker.
         #[arg(long, value_name = "ROLE")]
         role: Option<String>,
-        /// If the database is a copy that was put back or put elsewhere, it is the database from now on.
+        /// Accept a detected copy of the database, such as a restored backup, as the database from now on.
         #[arg(long)]
         accept_restore: bool,
     },
-    /// Bring the database's schema up to date and exit.
+    /// Migrate the database's schema and exit.
     Migrate {
-        /// The database is a copy that was put back, even if nothing tells so: from now on it is the database.
+        /// Accept the database as a restored copy, even if no copy was detected.
         #[arg(long)]
         accept_restore: bool,
     },
     /// Print the OpenAPI document of the API.
     Openapi,
+    /// Print the reference of all settings and their defaults, as Markdown.
+    Settings,
     /// Print the effective settings, secrets redacted, with the source of each.
     Config,
-    /// Check settings, database, data folder, model and MCP servers.
+    /// Check settings, database, data directory, model and MCP servers.
     Doctor,
-    /// Do now what the server does in the background: remove expired rows, compact the deltas of runs that ended long ago.
+    /// Do the server's background maintenance now: remove expired rows, compact the deltas of old runs.
     Cleanup {
-        /// Only say what would be folded.
+        /// Only print what would be done.
         #[arg(long)]
         dry_run: bool,
     },
@@ -112,43 +114,43 @@ enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
-    /// Manage people who use the server.
+    /// Manage users.
     Users {
         #[command(subcommand)]
         command: UsersCommand,
     },
-    /// Manage the secrets in the database and the master keys that seal them.
+    /// Manage the secrets in the database and the master keys that encrypt them.
     Secrets {
         #[command(subcommand)]
         command: SecretsCommand,
     },
-    /// Ask a running server a question, and watch the answer.
+    /// Ask a running server a question, and show the answer.
     Chat(chat::ChatArgs),
-    /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
+    /// Check whether the server of this configuration is ready; the exit code is 0 if it is. For container health checks.
     Healthcheck,
-    /// Started by the server itself: says what the file on standard input is.
-    #[command(name = reading::COMMAND, hide = true)]
+    /// Started by the server: detects the type of the file on standard input and extracts its text.
+    #[command(name = file_reader::COMMAND, hide = true)]
     ReadFile {
-        /// The most characters of its text.
+        /// Limit of the extracted text, in characters.
         most_chars: usize,
-        /// Its name.
+        /// The file's name.
         name: String,
     },
-    /// Started by the server itself: waits until it is gone, and ends what it has left behind.
+    /// Started by the server: waits until the server has exited, and ends the processes that it left.
     #[command(name = orphans::GUARD_COMMAND, hide = true)]
     EndOrphans {
-        /// By which they are found.
-        word: String,
-        /// The program that runs containers whose names begin with the word, if there may be any.
-        engine: Option<PathBuf>,
-        /// Where the files lie that containers are handed.
-        handed: Option<PathBuf>,
+        /// The marker of these processes: the value of `MCP_STARTED_BY` in their environment.
+        marker: String,
+        /// The program that runs containers, if the server may have started any. Their names begin with the marker.
+        container_engine: Option<PathBuf>,
+        /// The directory of files that are mounted into containers.
+        mounted_files_dir: Option<PathBuf>,
     },
 }
 
 #[derive(Debug, Subcommand)]
 enum UsersCommand {
-    /// Give a user another role. It is theirs, whichever of their keys they use.
+    /// Change the role of a user, which applies to all their keys.
     Role {
         /// The user's name.
         name: String,
@@ -156,19 +158,19 @@ enum UsersCommand {
         #[arg(value_parser = role_parser())]
         role: UserRole,
     },
-    /// Put a user into these groups and no others; into none, if none is named. Agents can be for some groups only.
+    /// Set the groups of a user; without names, remove the user from all groups. An agent can be restricted to groups.
     SetGroups {
         /// The user's name.
         name: String,
-        /// The groups: each 1 to 64 of a-z, 0-9, '_' and '-', and 32 of them at most.
+        /// The groups: each 1 to 64 of a-z, 0-9, '_' and '-'; at most 32.
         #[arg(value_name = "GROUP")]
         groups: Vec<String>,
     },
-    /// Delete a user with their keys, conversations, files and all else that is theirs, for good.
+    /// Delete a user permanently, with all keys, conversations, files and other records.
     Delete {
         /// The user's name.
         name: String,
-        /// Do it. Without this the command only says how much there is.
+        /// Confirm the deletion. Without this flag, the command only counts what it would delete.
         #[arg(long)]
         yes: bool,
     },
@@ -176,20 +178,20 @@ enum UsersCommand {
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a key and print it, once, alone on the last line.
+    /// Create a key and print it once, alone on the last line.
     Create {
-        /// The user's name; a new one is made.
+        /// The user's name; a missing user is created.
         #[arg(long)]
         user: String,
-        /// The role of a new user, which holds for all their keys: by default member. `users role` changes it.
+        /// The role of a new user, which applies to all their keys; by default member. `users role` changes it.
         #[arg(long, value_parser = role_parser())]
         role: Option<UserRole>,
     },
     /// List all keys by id and label.
     List,
-    /// Revoke a key: within 5 s every server refuses it and ends the streams that were opened with it.
+    /// Revoke a key: within 5 s, every server refuses it and ends the streams that were opened with it.
     Revoke {
-        /// Its id or its label, as `keys list` shows them.
+        /// The key's id or label, as shown by `keys list`.
         #[arg(value_name = "ID|LABEL")]
         key: String,
     },
@@ -197,16 +199,16 @@ enum KeysCommand {
 
 #[derive(Debug, Subcommand)]
 enum SecretsCommand {
-    /// Seal every secret with the newest master key. May be repeated, and runs beside servers.
+    /// Encrypt every secret with the newest master key. Can be repeated, and works beside running servers.
     Rotate(RotateArgs),
 }
 
-/// Reads the word of a role: the domain does not know the command line.
+/// Parses the name of a role, because the domain must not know the command line.
 fn role_parser() -> impl TypedValueParser<Value = UserRole> {
-    PossibleValuesParser::new(UserRole::ALL.map(UserRole::as_str)).try_map(|word| UserRole::from_word(&word).ok_or("no role"))
+    PossibleValuesParser::new(UserRole::ALL.map(UserRole::as_str)).try_map(|name| UserRole::from_name(&name).ok_or("unknown role"))
 }
 
-/// Runs the command that flags, environment and file ask for.
+/// Runs the command of the flags, the environment and the file.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli, &Environment::of_process()) {
@@ -231,21 +233,22 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
     };
     match command {
         Command::Serve { accept_restore, .. } => {
-            let on_copy = if accept_restore { OnCopy::Accept } else { OnCopy::Refuse };
-            block_on(serve::run(load()?, environment, on_copy))
+            let on_clone = if accept_restore { OnClone::Accept } else { OnClone::Refuse };
+            block_on(serve::run(load()?, environment, on_clone))
         }
         Command::Migrate { accept_restore } => {
-            let opener = if accept_restore { Opener::Server(OnCopy::AcceptUnseen) } else { Opener::Command };
-            block_on(migrate::run(&load()?, opener))
+            let purpose = if accept_restore { OpenPurpose::Server(OnClone::AcceptUndetected) } else { OpenPurpose::Command };
+            block_on(migrate::run(&load()?, purpose))
         }
         Command::Openapi => print(&crate::http::openapi_json()),
+        Command::Settings => print(&config::reference().map_err(anyhow::Error::msg)?),
         Command::Config => print(&config::show(&load()?)),
         Command::Doctor => match load() {
             Ok(loaded) => block_on(doctor::run(&loaded, environment)),
             Err(error) => doctor::report_settings(&error),
         },
         Command::Cleanup { dry_run } => {
-            let mode = if dry_run { FoldMode::Count } else { FoldMode::Fold };
+            let mode = if dry_run { CompactionMode::Count } else { CompactionMode::Write };
             block_on(cleanup::run(&load()?, mode))
         }
         Command::Keys { command: KeysCommand::Create { user, role } } => block_on(keys::create(&load()?, &user, role)),
@@ -256,13 +259,13 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
             block_on(users::set_groups(&load()?, &name, groups.into_iter().collect()))
         }
         Command::Users { command: UsersCommand::Delete { name, yes } } => block_on(users::delete(&load()?, &name, yes)),
-        Command::Secrets { command: SecretsCommand::Rotate(args) } => block_on(secrets::rotate(&load()?, args)),
+        Command::Secrets { command: SecretsCommand::Rotate(args) } => block_on(rotate_secrets::run(&load()?, args)),
         Command::Chat(args) => block_on(chat::run(&args, cli.settings.model.as_deref(), &load()?, environment)),
         Command::Healthcheck => block_on(healthcheck::run(&load()?)),
-        Command::ReadFile { most_chars, name } => reading::run(&name, most_chars),
-        Command::EndOrphans { word, engine, handed } => {
-            let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            small.block_on(orphans::guard(&word, engine.as_deref(), handed.as_deref()));
+        Command::ReadFile { most_chars, name } => file_reader::run(&name, most_chars),
+        Command::EndOrphans { marker, container_engine, mounted_files_dir } => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(orphans::guard(&marker, container_engine.as_deref(), mounted_files_dir.as_deref()));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -317,6 +320,7 @@ mod tests {
             "migrate --accept-restore",
             "serve --role api --accept-restore",
             "openapi",
+            "settings",
             "cleanup --data-dir d",
             "cleanup --dry-run",
             "healthcheck --listen 127.0.0.1:1",

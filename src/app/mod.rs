@@ -1,7 +1,7 @@
 //! The composition root: configuration, command line, telemetry and the life of the process.
 //!
-//! Owns the settings, the runtime and the order in which the parts start and stop. The only module that knows every other
-//! one; none of them knows it.
+//! Owns the settings, the runtime, and the order in which the parts start and stop. It is the only module that knows all others,
+//! and none of them knows it.
 
 mod chat;
 mod cli;

@@ -1,12 +1,14 @@
 //! Detects the type of a file by its bytes, and extracts its text.
 
-use super::page::{ACCEPTED, PDF, Refused, refused};
+use super::page::{ACCEPTED, PDF, RefusedFile, refused};
 use super::{office, pdf};
-use crate::domain::conversation::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
+use crate::domain::conversation::file::{
+    FileFacts, FileText, may_be_other_text, may_be_pdf, picture_fault, picture_type, utf8_text, utf16_text,
+};
 use crate::support::text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A picture of this media type.
     Picture(&'static str),
     Pdf,
@@ -16,7 +18,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl FileKind {
     /// Detects the kind by the first bytes: neither the name nor the claimed type counts.
     pub fn of(bytes: &[u8]) -> Self {
         if let Some(media_type) = picture_type(bytes) {
@@ -38,36 +40,36 @@ impl Kind {
 /// Detects the type of a file and reads at most `most_chars` of its text.
 ///
 /// `known` gets the facts that hold even if the file then crashes the process that reads its text.
-pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, Refused> {
+pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, RefusedFile> {
     if bytes.is_empty() {
         return refused("the file is empty");
     }
-    let (media_type, text) = match Kind::of(bytes) {
-        Kind::Picture(media_type) => {
+    let (media_type, text) = match FileKind::of(bytes) {
+        FileKind::Picture(media_type) => {
             if let Some(fault) = picture_fault(bytes) {
                 return refused(fault);
             }
             (media_type, None)
         }
-        Kind::Pdf => match pdf::open(bytes) {
+        FileKind::Pdf => match pdf::open(bytes) {
             Ok(document) => {
                 known(&FileFacts { media_type: PDF.to_owned(), text: None });
                 (PDF, Some(pdf::text(&document, most_chars)))
             }
             Err(refused) if bytes.starts_with(b"%PDF-") => return Err(refused),
-            // A text may mention a PDF header.
+            // Text may mention `%PDF`: a file that is no valid PDF is read as text.
             Err(refused) => (text_type(name), Some(plain(bytes, most_chars).map_err(|_| refused)?)),
         },
-        Kind::Zip => {
+        FileKind::Zip => {
             let (media_type, text) = office::read(bytes, most_chars)?;
             (media_type, Some(text))
         }
-        Kind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
+        FileKind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
     };
     Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
 }
 
-/// Returns the media type of a text, the only fact that a name decides.
+/// Returns the media type of a text file by its name. No other fact comes from the name.
 fn text_type(name: &str) -> &'static str {
     let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match end.as_deref() {
@@ -78,14 +80,18 @@ fn text_type(name: &str) -> &'static str {
     }
 }
 
-fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
-    match utf8_text(bytes) {
+fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, RefusedFile> {
+    let utf16 = utf16_text(bytes);
+    match utf16.as_deref().or_else(|| utf8_text(bytes)) {
         Some(words) => Ok(cut(words, most_chars)),
-        None => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
+        None if may_be_other_text(bytes) => {
+            refused("the file looks like text that is not UTF-8: save it as UTF-8 and upload it again")
+        }
+        None => refused(format!("the type of the file is not accepted; accepted are {ACCEPTED}")),
     }
 }
 
 fn cut(words: &str, most_chars: usize) -> FileText {
-    let kept = text::prefix_chars(words, most_chars);
-    FileText { words: kept.to_owned(), is_cut: kept.len() < words.len() }
+    let shown = text::prefix_chars(words, most_chars);
+    FileText { words: shown.to_owned(), is_cut: shown.len() < words.len() }
 }

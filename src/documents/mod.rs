@@ -1,7 +1,7 @@
 //! Detects the type of an uploaded file and extracts its text.
 //!
-//! Pure functions from bytes. The libraries for PDFs and packed documents expect well-meant files, so they run in a process of its own
-//! with limits on memory and time (`app::reading`). Must not know where files come from or go to.
+//! Pure functions of bytes. The libraries for PDFs and packed documents are not hardened against hostile input, so
+//! `app::wiring::file_reader` runs them in a separate process with limits on memory and time. This module must not know where files come from or go to.
 
 mod content;
 mod office;
@@ -9,6 +9,6 @@ mod page;
 mod pdf;
 mod reader;
 
-pub use content::{Kind, read};
-pub use page::{DOCX, PDF, Refused, XLSX};
-pub use reader::{FileDeps, FileReader, Unreadable};
+pub use content::{FileKind, read};
+pub use page::{DOCX, PDF, RefusedFile, XLSX};
+pub use reader::{FileDeps, FileReader, ReadFileError};

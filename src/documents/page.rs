@@ -4,28 +4,29 @@ use crate::domain::conversation::file::FileText;
 use crate::support::text::prefix_chars;
 
 /// The accepted types, for error messages.
-pub const ACCEPTED: &str = "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 (plain, Markdown, CSV, JSON)";
+pub const ACCEPTED: &str =
+    "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 or UTF-16 (plain, Markdown, CSV, JSON)";
 
 pub const PDF: &str = "application/pdf";
 pub const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 pub const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
 
-/// The bytes that a packed document may unpack to.
+/// The limit of a packed document's unpacked size, in bytes.
 pub(super) const MAX_UNPACKED: u64 = 256 * 1024 * 1024;
 
-/// The files in a packed document.
+/// The limit of files in a packed document.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 
-/// Why a file is refused, in words for its sender.
+/// The reason why a file is refused, as shown to its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(pub String);
+pub struct RefusedFile(pub String);
 
-pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(why.into()))
+pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, RefusedFile> {
+    Err(RefusedFile(why.into()))
 }
 
-/// Text up to a limit.
+/// A text buffer with a limit.
 pub(super) struct Page {
     words: String,
     left: usize,
@@ -37,7 +38,7 @@ impl Page {
         Self { words: String::new(), left: most_chars, is_cut: false }
     }
 
-    /// Adds words. Returns false if they did not fit.
+    /// Appends a text. Returns false if it did not fit.
     pub(super) fn add(&mut self, words: &str) -> bool {
         let fitting = prefix_chars(words, self.left);
         self.left -= fitting.chars().count();

@@ -10,12 +10,12 @@ use crate::domain::conversation::file::{FileFacts, FileLimits};
 #[async_trait]
 pub trait FileReader: Send + Sync {
     /// Returns the type of a file and at most `most_chars` of its text.
-    async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> Result<FileFacts, Unreadable>;
+    async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> Result<FileFacts, ReadFileError>;
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
-    /// Why the file is not accepted, in words for its sender.
+pub enum ReadFileError {
+    /// The reason why the file is not accepted, as shown to its sender.
     #[error("{0}")]
     Refused(String),
     #[error("the process that reads files cannot be started")]
@@ -33,8 +33,8 @@ struct NoReader;
 
 #[async_trait]
 impl FileReader for NoReader {
-    async fn read(&self, _bytes: Bytes, _name: &str, _most_chars: usize) -> Result<FileFacts, Unreadable> {
-        Err(Unreadable::Refused("this server accepts no files".to_owned()))
+    async fn read(&self, _bytes: Bytes, _name: &str, _most_chars: usize) -> Result<FileFacts, ReadFileError> {
+        Err(ReadFileError::Refused("this server accepts no files".to_owned()))
     }
 }
 

@@ -1,8 +1,8 @@
-//! Hands an accepted run straight to the worker of this process.
+//! Hands an accepted run directly to the worker of this process.
 //!
-//! Most messages come while a worker here has a free slot. Its claim is then written together with the message, and the loaded run
-//! is handed over. A run that is claimed and not handed over is an orphaned claim, which the heartbeat releases. Must not know the
-//! store.
+//! Most messages arrive while the local worker has a free slot. The claim is then stored together with the message, and the loaded
+//! run is handed over. A run that is claimed but not handed over is an orphaned claim, which the heartbeat releases. This module
+//! must not know the store.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ struct Offer {
     node: NodeId,
     lease_ms: u64,
     slots: Arc<Semaphore>,
-    /// Slots for runs from the queue, which new runs must not overtake.
+    /// Slots that are kept free for queued runs, so that new runs do not starve them.
     for_queue: usize,
     runs: mpsc::UnboundedSender<HandedRun>,
 }
@@ -35,19 +35,19 @@ pub struct HandOff {
 }
 
 impl HandOff {
-    /// Lets runs be handed to `node` as long as more than `for_queue` of its slots are free.
+    /// Allows hand-offs to `node` while more than `for_queue` of its slots are free.
     pub fn open(&self, node: NodeId, lease_ms: u64, slots: Arc<Semaphore>, for_queue: usize) -> mpsc::UnboundedReceiver<HandedRun> {
         let (runs, handed) = mpsc::unbounded_channel();
         *lock(&self.offer) = Some(Offer { node, lease_ms, slots, for_queue, runs });
         handed
     }
 
-    /// Reserves no more slots. The receiver ends when all reserved slots are used or dropped.
+    /// Stops reserving slots. The receiver ends when all reserved slots are used or dropped.
     pub fn close(&self) {
         *lock(&self.offer) = None;
     }
 
-    /// Reserves a slot for a run that is about to be accepted. `None` without a worker, or if it has few free slots.
+    /// Reserves a slot for a run that is about to be accepted. `None` without a worker, or without enough free slots.
     pub fn reserve(&self) -> Option<ReservedSlot> {
         let offer = lock(&self.offer).clone()?;
         if offer.slots.available_permits() <= offer.for_queue {
@@ -69,7 +69,7 @@ impl ReservedSlot {
         &self.offer.node
     }
 
-    /// Returns the time until the lease expires at first.
+    /// Returns the initial duration of the lease.
     pub fn lease_ms(&self) -> u64 {
         self.offer.lease_ms
     }
@@ -99,7 +99,7 @@ mod tests {
         let mut handed = hand_off.open(node.clone(), 10_000, Arc::clone(&slots), 1);
         let (one, two) = (hand_off.reserve().unwrap(), hand_off.reserve().unwrap());
         assert_eq!((one.node(), one.lease_ms(), slots.available_permits()), (&node, 10_000, 1));
-        assert!(hand_off.reserve().is_none(), "the last slot is for the queue");
+        assert!(hand_off.reserve().is_none(), "the last slot is kept for the queue");
         drop(one);
         assert_eq!(slots.available_permits(), 2);
         hand_off.close();

@@ -1,6 +1,6 @@
-//! Hands committed events to the streams of this process, and carries wake-ups.
+//! Distributes committed events to the streams of this process, and carries wake-ups.
 //!
-//! Each subscription has a bounded queue. A lagging subscriber loses the queue, not events: it is told to read from the store
+//! Each subscription has a bounded queue. A lagging subscriber loses its queue, but no events: it then reads from the store
 //! ([`Tail::Reread`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,11 +14,11 @@ use crate::support::locks::lock;
 
 use super::{HandOff, Signal};
 
-/// Bounds of one subscription's queue.
+/// Limits of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubLimits {
     pub max_events: usize,
-    /// Of event data.
+    /// In bytes of event data.
     pub max_bytes: usize,
 }
 
@@ -28,16 +28,16 @@ impl Default for HubLimits {
     }
 }
 
-/// News of a subscription.
+/// An item from a subscription.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tail {
     /// New events, in order. May begin with events that the reader already has.
     Events(Vec<SharedEvent>),
-    /// Something may have happened; the store knows what.
+    /// Something may have happened: read the store.
     Reread,
-    /// The conversation was deleted; nothing more will come.
+    /// The conversation was deleted. The subscription ends.
     Deleted,
-    /// The server is shutting down; nothing more will come from here.
+    /// The server is shutting down. The subscription ends.
     Closed,
 }
 
@@ -55,39 +55,39 @@ struct Listener {
     wake: Notify,
 }
 
-/// Subscribers in the order of their arrival.
+/// Subscribers by order of arrival.
 type SubscriberMap = BTreeMap<u64, Weak<Listener>>;
 
 /// The subscribers of one conversation.
 #[derive(Default)]
 struct Subscribers {
     listeners: SubscriberMap,
-    /// Subscribers that will read from the store anyway, and are skipped until they do.
+    /// Lagging subscribers, which will read the store anyway. They are skipped until they do.
     lagging: SubscriberMap,
     next_number: u64,
     /// The newest published `seq`.
     published: i64,
 }
 
-/// Ordered, so that what is done to all of them is reproducible.
+/// Ordered, so that an action on all of them is reproducible.
 type Listeners = BTreeMap<ConversationId, Subscribers>;
 
 pub struct Hub {
     limits: HubLimits,
     listeners: Mutex<Listeners>,
-    /// Logs that other processes appended to, and that were not read since.
+    /// Conversations to whose logs other processes appended since the last read.
     grown: Mutex<BTreeSet<ConversationId>>,
     grown_signal: Signal,
     queue_signal: Signal,
     control_signal: Signal,
     hand_off: HandOff,
-    /// Tells other nodes about events of this one.
+    /// Announces events of this node to other nodes.
     announce: Mutex<Option<Announce>>,
-    wake_elsewhere: Mutex<Option<WakeElsewhere>>,
+    wake_elsewhere: Mutex<Option<RemoteWakeupSender>>,
 }
 
 impl Subscribers {
-    fn present(&self) -> Vec<Arc<Listener>> {
+    fn listeners(&self) -> Vec<Arc<Listener>> {
         self.listeners.values().filter_map(Weak::upgrade).collect()
     }
 
@@ -99,7 +99,7 @@ impl Subscribers {
         self.listeners.is_empty() && self.lagging.is_empty()
     }
 
-    /// Puts lagging subscribers aside until they read from the store.
+    /// Skips lagging subscribers until they read from the store.
     fn set_lagging_aside(&mut self) {
         let lags = |listener: &Weak<Listener>| listener.upgrade().is_some_and(|listener| lock(&listener.queue).reread);
         self.lagging.extend(self.listeners.extract_if(.., |_, listener| lags(listener)));
@@ -116,14 +116,14 @@ type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
 
 /// Wake-ups for workers of other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Elsewhere {
+pub enum RemoteWakeup {
     /// A run may have become claimable.
     Queue,
-    /// A run in progress has a control request.
+    /// A running run has a control request.
     Control,
 }
 
-type WakeElsewhere = Arc<dyn Fn(Elsewhere) + Send + Sync>;
+type RemoteWakeupSender = Arc<dyn Fn(RemoteWakeup) + Send + Sync>;
 
 impl Hub {
     pub fn new(limits: HubLimits) -> Arc<Self> {
@@ -140,18 +140,18 @@ impl Hub {
         })
     }
 
-    /// Sets a callback for each conversation that got events from this process.
+    /// Sets the callback for conversations to which this process appended events.
     pub fn announce_with(&self, announce: Announce) {
         *lock(&self.announce) = Some(announce);
     }
 
-    /// Sets a callback to wake workers of other processes.
-    pub fn wake_elsewhere_with(&self, wake: WakeElsewhere) {
+    /// Sets the callback that wakes workers of other processes.
+    pub fn wake_elsewhere_with(&self, wake: RemoteWakeupSender) {
         *lock(&self.wake_elsewhere) = Some(wake);
     }
 
-    /// Hands committed events of a conversation to its subscribers here, and announces them to other nodes. Called after the
-    /// commit, in `seq` order.
+    /// Distributes committed events of a conversation to local subscribers, and announces them to other nodes. Must be called after
+    /// the commit, in `seq` order.
     pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         if events.is_empty() {
             return;
@@ -163,12 +163,12 @@ impl Hub {
         }
     }
 
-    /// Hands events that another process has committed to the subscribers here.
+    /// Distributes events that another process committed to local subscribers.
     pub fn relay(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         let Some(last) = events.last() else { return };
         let bytes: usize = events.iter().map(|event| event.data.len()).sum();
         let mut has_lagging = false;
-        for listener in self.heard(conversation, last.seq) {
+        for listener in self.listeners_for(conversation, last.seq) {
             let mut queue = lock(&listener.queue);
             if queue.reread {
                 has_lagging = true;
@@ -190,7 +190,7 @@ impl Hub {
         }
     }
 
-    /// Notes that another process appended to a log, which the waiter of [`Hub::grown`] reads once for all subscribers.
+    /// Records that another process appended to a log. The caller of [`Hub::foreign_appends`] reads it once for all subscribers.
     pub fn has_grown(&self, conversation: &ConversationId) {
         if lock(&self.listeners).contains_key(conversation) {
             lock(&self.grown).insert(conversation.clone());
@@ -198,8 +198,8 @@ impl Hub {
         }
     }
 
-    /// Waits for logs that other processes appended to, each with [`Hub::published`]. Cancel-safe.
-    pub async fn grown(&self) -> Vec<(ConversationId, i64)> {
+    /// Waits for logs to which other processes appended, and returns each with [`Hub::published`]. Cancel-safe.
+    pub async fn foreign_appends(&self) -> Vec<(ConversationId, i64)> {
         loop {
             self.grown_signal.wait().await;
             let grown = std::mem::take(&mut *lock(&self.grown));
@@ -215,7 +215,7 @@ impl Hub {
         }
     }
 
-    /// Has all subscribers read the store, where the log reaches to `head` or beyond. Later events can be relayed.
+    /// Tells all subscribers to read the store, whose log reaches `head` or beyond. Later events can be relayed.
     pub fn read_until(&self, conversation: &ConversationId, head: i64) {
         if let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
             subscribers.published = subscribers.published.max(head);
@@ -223,7 +223,7 @@ impl Hub {
         self.hint(conversation);
     }
 
-    /// Has all subscribers of a conversation read the store.
+    /// Tells all subscribers of a conversation to read the store.
     pub fn hint(&self, conversation: &ConversationId) {
         for listener in self.of(conversation) {
             lock(&listener.queue).reread = true;
@@ -231,16 +231,16 @@ impl Hub {
         }
     }
 
-    /// Notes that the log ends at `head`, before what was published: the database has lost confirmed commits, as after a failover
-    /// to a lagging replica.
-    pub fn went_back(&self, conversation: &ConversationId, head: i64) {
+    /// Records that the log ends at `head`, before events that were published. The database has lost confirmed commits, as after a
+    /// failover to a lagging replica.
+    pub fn log_truncated(&self, conversation: &ConversationId, head: i64) {
         if let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
             subscribers.published = head;
         }
         self.hint(conversation);
     }
 
-    /// Ends the subscriptions of a conversation that was deleted.
+    /// Ends the subscriptions of a deleted conversation.
     pub fn deleted(&self, conversation: &ConversationId) {
         self.end(conversation, &Tail::Deleted);
     }
@@ -259,7 +259,7 @@ impl Hub {
         }
     }
 
-    /// Returns the conversations with subscribers.
+    /// Returns the conversations that have subscribers.
     pub fn watched(&self) -> Vec<ConversationId> {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|_, subscribers| {
@@ -275,7 +275,7 @@ impl Hub {
         lock(&self.listeners).get(conversation).map_or(0, |subscribers| subscribers.published)
     }
 
-    /// Subscribes to a conversation. Subscribe first, then read the store, so that no event is missed.
+    /// Subscribes to a conversation. A reader subscribes before it reads the store, so that it misses no event.
     pub fn subscribe(self: &Arc<Self>, conversation: &ConversationId) -> Subscription {
         let listener = Arc::new(Listener { queue: Mutex::default(), wake: Notify::new() });
         let mut listeners = lock(&self.listeners);
@@ -287,12 +287,12 @@ impl Hub {
         Subscription { hub: Arc::clone(self), conversation: conversation.clone(), number, listener }
     }
 
-    /// Woken when a run may have become claimable.
+    /// Notified when a run may have become claimable.
     pub fn queue_signal(&self) -> &Signal {
         &self.queue_signal
     }
 
-    /// Woken when a run in progress may have been asked to end or to take in a message.
+    /// Notified when a running run may have a cancellation or a new message.
     pub fn control_signal(&self) -> &Signal {
         &self.control_signal
     }
@@ -301,19 +301,19 @@ impl Hub {
         &self.hand_off
     }
 
-    /// Wakes workers here and elsewhere, because a run may have become claimable.
+    /// Wakes local and remote workers, because a run may have become claimable.
     pub fn notify_queue(&self) {
         self.queue_signal.notify();
-        self.wake(Elsewhere::Queue);
+        self.wake(RemoteWakeup::Queue);
     }
 
-    /// Wakes workers here and elsewhere, because `_run` has a control request in the store.
+    /// Wakes local and remote workers, because `_run` has a control request in the store.
     pub fn notify_control(&self, _run: &RunId) {
         self.control_signal.notify();
-        self.wake(Elsewhere::Control);
+        self.wake(RemoteWakeup::Control);
     }
 
-    fn wake(&self, what: Elsewhere) {
+    fn wake(&self, what: RemoteWakeup) {
         let wake = lock(&self.wake_elsewhere).clone();
         if let Some(wake) = wake {
             wake(what);
@@ -324,12 +324,12 @@ impl Hub {
         lock(&self.listeners).get(conversation).map(Subscribers::all).unwrap_or_default()
     }
 
-    /// Returns the subscribers of a conversation, to which events up to `seq` are published.
-    fn heard(&self, conversation: &ConversationId, seq: i64) -> Vec<Arc<Listener>> {
+    /// Records that events up to `seq` are published, and returns the subscribers of the conversation.
+    fn listeners_for(&self, conversation: &ConversationId, seq: i64) -> Vec<Arc<Listener>> {
         let mut listeners = lock(&self.listeners);
         let Some(subscribers) = listeners.get_mut(conversation) else { return Vec::new() };
         subscribers.published = subscribers.published.max(seq);
-        subscribers.present()
+        subscribers.listeners()
     }
 }
 
@@ -342,7 +342,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Waits for news. Cancel-safe.
+    /// Waits for the next item. Cancel-safe.
     pub async fn next(&self) -> Tail {
         loop {
             if self.is_to_reread() {
@@ -362,12 +362,12 @@ impl Subscription {
         }
     }
 
-    /// Returns whether the store is to be read. The queue then holds later events.
+    /// Returns whether the reader must read the store. The queue then contains only later events.
     fn is_to_reread(&self) -> bool {
         if !lock(&self.listener.queue).reread {
             return false;
         }
-        // Both locks, in the order of `set_lagging_aside`, so that a subscriber that begins to read is not put aside.
+        // Takes both locks in the order of `set_lagging_aside`, so that a subscriber that begins to read is not skipped.
         let mut listeners = lock(&self.hub.listeners);
         let mut queue = lock(&self.listener.queue);
         queue.reread = false;
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_is_told_to_reread() {
+    async fn lagging_subscriber_is_sent_to_the_store() {
         let hub = Hub::new(HubLimits { max_events: 2, max_bytes: 1000 });
         let slow = hub.subscribe(&conversation());
         let fast = hub.subscribe(&conversation());
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_lags_costs_nothing_and_loses_nothing() {
+    async fn lagging_subscriber_holds_no_memory_and_misses_nothing() {
         let hub = Hub::new(HubLimits { max_events: 1, max_bytes: 1000 });
         let slow = hub.subscribe(&conversation());
         let aside = || {
@@ -452,7 +452,7 @@ mod tests {
         hub.publish(&conversation(), &[event(5)]);
         assert_eq!(slow.next().await, Tail::Events(vec![event(5)]));
 
-        // Aside, it still hears of hints, and of the end.
+        // A skipped subscriber still receives hints, and the end.
         for seq in 6..9 {
             hub.publish(&conversation(), &[event(seq)]);
         }

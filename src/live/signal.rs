@@ -1,8 +1,8 @@
-//! A wake-up that is kept until a task waits for it.
+//! A wake-up that is stored until a task waits for it.
 
 use tokio::sync::Notify;
 
-/// Wakes one waiting task; at most one wake-up is remembered.
+/// Wakes one waiting task. Stores at most one wake-up.
 #[derive(Debug, Default)]
 pub struct Signal(Notify);
 

@@ -1,4 +1,4 @@
-//! The connection: sends the question, reads the stream, and reconnects with its cursor.
+//! The client's connection: sends the question, reads the stream, and reconnects with its cursor.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal as _, Write as _};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use sse_stream::SseByteStream;
 
 use super::args::ChatArgs;
-use super::asking::Question;
+use super::questions::Question;
 use super::safe_text::printable;
-use super::screen::{Change, Ending, Screen};
-use super::typing::Typing;
+use super::screen::{Change, RunOutcome, Screen};
+use super::terminal_input::Typing;
 use crate::app::commands::healthcheck::reachable;
 use crate::app::config::{Environment, Loaded};
 use crate::support::net::http::client_for;
@@ -33,7 +33,7 @@ struct Client {
     key: Option<String>,
 }
 
-/// Asks the question and shows the answer. The first interrupt cancels the run, the second one ends the client only.
+/// Asks the question and shows the answer. The first interrupt cancels the run, the second one only ends the client.
 pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
     let url = args.url.clone().or_else(|| environment.get("CAPSTAN_URL").map(str::to_owned));
     let url = url.unwrap_or_else(|| format!("http://{}", reachable(loaded.config.server.listen)));
@@ -72,12 +72,12 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environm
     if let Some(conversation) = &follower.conversation
         && std::io::stderr().is_terminal()
     {
-        remark(&format!("-- go on with: capstan chat --conversation {conversation} \"...\""));
+        remark(&format!("-- to continue: capstan chat --conversation {conversation} \"...\""));
     }
     Ok(match ending {
-        Ending::Completed => ExitCode::SUCCESS,
-        Ending::Failed => ExitCode::FAILURE,
-        Ending::Cancelled => ExitCode::from(130),
+        RunOutcome::Completed => ExitCode::SUCCESS,
+        RunOutcome::Failed => ExitCode::FAILURE,
+        RunOutcome::Cancelled => ExitCode::from(130),
     })
 }
 
@@ -110,9 +110,11 @@ impl Client {
         self.send(request).await
     }
 
-    /// Fetches the whole event if its frame was shortened, and returns any other event as it is.
+    /// Fetches the complete event if its frame was shortened. Returns any other event unchanged.
     async fn whole(&self, event: Value) -> anyhow::Result<Value> {
-        let Some(path) = event["shortened"]["url"].as_str().filter(|path| path.starts_with("/api/v1/")) else { return Ok(event) };
+        // Before it stands the path of the server, which the client's URL has, too.
+        let path = event["shortened"]["url"].as_str().and_then(|url| url.get(url.find("/api/v1/")?..));
+        let Some(path) = path else { return Ok(event) };
         let request = self.http.get(format!("{}{path}", self.url)).header("accept", "application/json");
         let answer = accepted(self.send(request).await?).await?;
         let mut page: Value = answer.json().await.map_err(reqwest::Error::without_url)?;
@@ -127,7 +129,7 @@ impl Client {
         let request = request.header("content-type", "application/octet-stream");
         let sent = self.send(request).await.context("the file could not be sent")?;
         let answer = accepted(sent).await.with_context(|| path.display().to_string())?;
-        let file: Value = answer.json().await.context("the server's answer is no JSON")?;
+        let file: Value = answer.json().await.context("the server's response is not JSON")?;
         Ok(file["id"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -144,7 +146,7 @@ impl Client {
     }
 }
 
-/// Turns an error response into an error with the server's words.
+/// Converts an error response to an error with the server's explanation.
 async fn accepted(answer: reqwest::Response) -> anyhow::Result<reqwest::Response> {
     let status = answer.status();
     if status.is_success() {
@@ -163,14 +165,14 @@ struct Follower {
     conversation: Option<String>,
     cursor: Option<String>,
     at_line_start: bool,
-    /// The open questions, the oldest first.
+    /// The open questions, oldest first.
     questions: VecDeque<Question>,
     /// The terminal, if there is one.
     typing: Option<Typing>,
 }
 
 impl Follower {
-    async fn follow(&mut self, mut answer: reqwest::Response) -> anyhow::Result<Ending> {
+    async fn follow(&mut self, mut answer: reqwest::Response) -> anyhow::Result<RunOutcome> {
         let mut interrupted = false;
         loop {
             if let Some(ending) = self.read(answer, &mut interrupted).await? {
@@ -180,8 +182,8 @@ impl Follower {
         }
     }
 
-    /// Reads one stream until the run ends. Returns `None` if the stream is cut before.
-    async fn read(&mut self, answer: reqwest::Response, interrupted: &mut bool) -> anyhow::Result<Option<Ending>> {
+    /// Reads one stream until the run ends. Returns `None` if the stream breaks before.
+    async fn read(&mut self, answer: reqwest::Response, interrupted: &mut bool) -> anyhow::Result<Option<RunOutcome>> {
         let mut stream = SseByteStream::new(answer.bytes_stream().boxed());
         loop {
             let next = tokio::select! {
@@ -202,7 +204,7 @@ impl Follower {
             };
             let Ok(Some(Ok(message))) = next else { return Ok(None) };
             let Some(event) = message.data.and_then(|data| serde_json::from_str::<Value>(&data).ok()) else { continue };
-            // Without the whole event the client comes back to it.
+            // Without the complete event, the client reconnects and reads it again.
             let Ok(event) = self.client.whole(event).await else { return Ok(None) };
             if let Some(id) = message.id.filter(|id| !id.is_empty()) {
                 self.cursor = Some(id);
@@ -231,7 +233,7 @@ impl Follower {
         }
     }
 
-    /// Shows a question, unless another one is being answered.
+    /// Shows a question, unless another one is open.
     fn ask(&mut self, question: Question) -> anyhow::Result<()> {
         if self.typing.is_none() {
             return self.remark(&question.remark());
@@ -247,14 +249,14 @@ impl Follower {
         }
     }
 
-    /// Removes a question that was answered here or elsewhere, or that expired.
+    /// Removes a question that was answered here or elsewhere, or has expired.
     fn resolved(&mut self, id: &str) -> anyhow::Result<()> {
         let was_shown = self.questions.front().is_some_and(|question| question.id == id);
         self.questions.retain(|question| question.id != id);
         if was_shown { self.prompt() } else { Ok(()) }
     }
 
-    /// Sends a line as the answer to the question that is shown. The stream has an event when it is resolved.
+    /// Sends a line as the answer to the displayed question. An event of the stream confirms it.
     async fn reply(&mut self, line: &str) -> anyhow::Result<()> {
         let Some(question) = self.questions.front() else { return Ok(()) };
         let words = match question.answer(line) {
@@ -268,15 +270,15 @@ impl Follower {
     }
 
     async fn reconnect(&mut self) -> anyhow::Result<reqwest::Response> {
-        let Some(run) = self.run.clone() else { bail!("the stream was cut before the run was known; ask again") };
-        self.remark("-- the connection was cut; coming back")?;
+        let Some(run) = self.run.clone() else { bail!("the stream broke before the run was known; send the question again") };
+        self.remark("-- connection lost; reconnecting")?;
         let tries = async {
             loop {
                 tokio::time::sleep(RECONNECT_PAUSE).await;
                 match self.client.come_back(&run, self.cursor.as_deref()).await {
-                    // The run has ended and its last event was seen before.
+                    // The run has ended, and the client has received its last event.
                     Ok(answer) if answer.status() == reqwest::StatusCode::NO_CONTENT => {
-                        bail!("the run is over; nothing is left to read")
+                        bail!("the run has ended; there are no more events")
                     }
                     Ok(answer) if answer.status().is_server_error() => {}
                     Ok(answer) => return accepted(answer).await,
@@ -286,7 +288,7 @@ impl Follower {
         };
         match tokio::time::timeout(RECONNECT_TIMEOUT, tries).await {
             Ok(answer) => answer,
-            Err(_) => bail!("no server answers at {}; the run {run} goes on without us", self.client.url),
+            Err(_) => bail!("no server answers at {}; the run {run} continues there", self.client.url),
         }
     }
 
@@ -309,7 +311,7 @@ impl Follower {
     }
 }
 
-/// Returns the next typed line, while an answer is wanted.
+/// Returns the next typed line, while an answer is needed.
 async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
     match typing {
         Some(typing) if is_wanted => typing.line().await,
@@ -317,7 +319,7 @@ async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
     }
 }
 
-/// Writes a remark to standard error. A failure does not keep the answer from standard output.
+/// Writes a remark to standard error. A failure does not affect the answer on standard output.
 fn remark(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }

@@ -1,13 +1,13 @@
 //! `capstan chat`: a terminal client of a running server.
 //!
-//! Owns nothing but a cursor. It uses the public API only, as any other client does.
+//! Owns only a cursor. It uses the public API, like any other client. Must not know the server's other modules.
 
 mod args;
-mod asking;
 mod client;
+mod questions;
 mod safe_text;
 mod screen;
-mod typing;
+mod terminal_input;
 
 pub use args::ChatArgs;
 pub use client::run;

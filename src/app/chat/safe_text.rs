@@ -2,10 +2,10 @@
 
 use crate::support::text;
 
-/// The characters of a tool's arguments or answer that are shown.
+/// Limit of displayed arguments and results of tools, in characters.
 const SHOWN_CHARS: usize = 200;
 
-/// Returns one short line without control characters, because models and tools must not control the terminal.
+/// Returns one short line without control characters, with which models and tools could control the terminal.
 pub(super) fn brief(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let safe: String = line.chars().filter(|c| !c.is_control()).collect();
@@ -13,7 +13,7 @@ pub(super) fn brief(words: &str) -> String {
     if cut.len() < safe.len() { format!("{cut}...") } else { safe }
 }
 
-/// Removes control characters other than line ends and tabs.
+/// Removes control characters except line ends and tabs.
 pub fn printable(words: &str) -> String {
     words.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }

@@ -1,42 +1,42 @@
-//! Turns the events of a run into text for the terminal.
+//! Converts the events of a run to text for the terminal.
 
 use serde_json::Value;
 
-use super::asking::{Question, items};
+use super::questions::{Question, items};
 use super::safe_text::brief;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum RunOutcome {
     Completed,
     Failed,
     Cancelled,
 }
 
-/// The change of the screen by one event.
+/// The effect of one event on the screen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Part of the answer, for standard output.
+    /// A piece of the answer, for standard output.
     Answer(String),
-    /// A remark on a line of its own, for standard error.
+    /// A remark on a separate line, for standard error.
     Remark(String),
     Asks(Question),
-    /// The question of this id is no longer open.
+    /// The question with this id is no longer open.
     Resolved(String),
     Nothing,
-    /// The end of the run, perhaps with a remark.
-    End(Ending, Option<String>),
+    /// The end of the run, with an optional remark.
+    End(RunOutcome, Option<String>),
 }
 
 #[derive(Debug, Default)]
 pub struct Screen {
-    /// The parts whose deltas are shown: neither reasoning nor raw arguments.
+    /// The parts with displayed deltas: neither reasoning nor raw arguments.
     text_parts: Vec<String>,
-    /// The context use of the newest model call, in words.
+    /// The context use of the last model call as text.
     context: Option<String>,
 }
 
 impl Screen {
-    /// Applies an event envelope. Unknown types change nothing.
+    /// Applies an event envelope. Ignores unknown types.
     pub fn show(&mut self, event: &Value) -> Change {
         let data = &event["data"];
         let word = |key: &str| data[key].as_str().unwrap_or_default();
@@ -54,7 +54,9 @@ impl Screen {
                 let took = data["duration_ms"].as_u64().unwrap_or_default();
                 Change::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
-            "tool.outcome_unknown" => Change::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
+            "tool.outcome_unknown" => {
+                Change::Remark(format!("?? {}: outcome unknown, it may or may not have taken effect", word("name")))
+            }
             "approval.requested" => Change::Asks(Question::approval(data)),
             "input.requested" => Change::Asks(Question::input(data)),
             "approval.resolved" | "input.resolved" => Change::Resolved(word("id").to_owned()),
@@ -66,19 +68,19 @@ impl Screen {
             }
             "plan.step_started" => Change::Remark(format!("-- step {}", data["step"])),
             "step.reset" => Change::Remark(match word("reason") {
-                reason @ ("failed" | "cancelled") => format!("-- {reason}: what was said is void"),
+                reason @ ("failed" | "cancelled") => format!("-- {reason}: ignore the text above"),
                 reason => format!("-- {reason}: the answer starts over"),
             }),
             "run.retrying" => {
                 let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
                 let cause = data["error"]["title"].as_str().unwrap_or_default();
                 Change::Remark(match data["model"].as_str() {
-                    Some(model) => format!("-- {cause}; trying {model}"),
-                    None => format!("-- {cause}; trying again in {seconds} s"),
+                    Some(model) => format!("-- {cause}; continuing with {model}"),
+                    None => format!("-- {cause}; retrying in {seconds} s"),
                 })
             }
             "tool.quarantined" => {
-                Change::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
+                Change::Remark(format!("-- the model's provider refuses the tool {}: continuing without it", word("name")))
             }
             "model.adapted" => Change::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason")))),
             "context.budget" => {
@@ -91,14 +93,14 @@ impl Screen {
                 let early = Some(word("finish_reason")).filter(|reason| !matches!(*reason, "" | "stop"));
                 let early = early.map(|reason| format!("-- ended early: {reason}"));
                 let remarks: Vec<String> = early.into_iter().chain(self.context.take()).collect();
-                Change::End(Ending::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
+                Change::End(RunOutcome::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
             }
             "run.failed" => {
                 let error = &data["error"];
                 let (code, detail) = (error["code"].as_str().unwrap_or_default(), error["detail"].as_str().unwrap_or_default());
-                Change::End(Ending::Failed, Some(format!("!! {code}: {detail}")))
+                Change::End(RunOutcome::Failed, Some(format!("!! {code}: {detail}")))
             }
-            "run.cancelled" => Change::End(Ending::Cancelled, Some("-- cancelled".to_owned())),
+            "run.cancelled" => Change::End(RunOutcome::Cancelled, Some("-- cancelled".to_owned())),
             _ => Change::Nothing,
         }
     }
@@ -142,7 +144,7 @@ mod tests {
                 Change::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
                 Change::Answer("It is 391.".to_owned()),
                 Change::Asks(asked),
-                Change::End(Ending::Completed, None),
+                Change::End(RunOutcome::Completed, None),
             ]
         );
     }
@@ -157,6 +159,6 @@ mod tests {
         }
         let ended = screen.show(&event("run.completed", json!({"finish_reason": "max_rounds"})));
         let words = "-- ended early: max_rounds\n-- context: 2048 of 8192 tokens (25%)";
-        assert_eq!(ended, Change::End(Ending::Completed, Some(words.to_owned())));
+        assert_eq!(ended, Change::End(RunOutcome::Completed, Some(words.to_owned())));
     }
 }

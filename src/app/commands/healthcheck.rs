@@ -1,4 +1,4 @@
-//! `capstan healthcheck`: asks the server of this configuration whether it is ready. Container images have no curl.
+//! `capstan healthcheck`: checks whether the server of this configuration is ready. Container images have no curl.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crate::app::commands::output::print;
 use crate::app::config::Loaded;
 
-/// Exits with 0 if the server answers within two seconds that it is ready.
+/// Exits with 0 if the server reports within two seconds that it is ready.
 pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let url = format!("http://{}/readyz", reachable(loaded.config.server.listen));
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
@@ -19,7 +19,7 @@ pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns the address for clients: a wildcard address can be reached at loopback.
+/// Returns the address for clients. The wildcard address is reachable at loopback.
 pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,

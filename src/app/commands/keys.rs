@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use crate::app::commands::output::print;
 use crate::app::config::Loaded;
-use crate::app::wiring::parts::{self, Opener};
+use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::domain::access::principal::UserRole;
 use crate::domain::ids::KeyId;
 use crate::service::new_key;
@@ -14,28 +14,30 @@ use crate::store::StoredKey;
 use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
 use crate::support::ids::UuidIds;
 
-/// Creates a key and prints it once; the database has only its hash. A new user gets the `role`, by default member. For an existing
-/// user another role is refused, because it would hold for all their keys.
+/// Creates a key and prints it once; the database contains only its hash. A new user gets the `role`, by default member. Refuses
+/// another role for an existing user, because it would apply to all their keys.
 pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
     let name = user.trim();
     if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
-        bail!("a user's name has 1 to 100 characters, none of them a control character");
+        bail!("a user's name must have 1 to 100 characters, and no control characters");
     }
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
-    let known = store.user_named(name).await.context("the users cannot be read")?.map(|user| user.role);
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
+    let known = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
     if let (Some(known), Some(role)) = (known, role)
         && known != role
     {
         let (known, role) = (known.as_str(), role.as_str());
-        bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
+        bail!(
+            "the user {name} has the role {known}, which applies to all their keys; `capstan users role {name} {role}` changes it"
+        );
     }
     let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member)).await?;
-    let key = new_key().context("the operating system gives no random bytes")?;
+    let key = new_key().context("the operating system provides no random bytes")?;
     let id = KeyId::generate(&UuidIds);
     store.create_key(id, &user.id, &key.hash, &key.label, SystemClock.now()).await.context("the key cannot be stored")?;
     store.close().await;
     print(&format!(
-        "key of {} ({}); it is shown only now. A server that was started without keys asks for them after its next start.\n{}\n",
+        "key of {} ({}); it is shown only once. A server that runs without keys requires keys after a restart.\n{}\n",
         user.name,
         user.role.as_str(),
         key.key
@@ -43,32 +45,32 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
 }
 
 pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let keys = store.keys().await.context("the keys cannot be read")?;
     store.close().await;
     let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "made", "revoked");
     for StoredKey { id, label, user, created_at, revoked_at } in keys {
         let revoked = revoked_at.map_or_else(|| "-".to_owned(), UnixMillis::to_rfc3339);
-        let (role, made) = (user.role.as_str(), created_at.to_rfc3339());
-        out.push_str(&format!("{:<36}  {label:<10}  {role:<6}  {made:<24}  {revoked:<24}  {}\n", id.as_str(), user.name));
+        let (role, created) = (user.role.as_str(), created_at.to_rfc3339());
+        out.push_str(&format!("{:<36}  {label:<10}  {role:<6}  {created:<24}  {revoked:<24}  {}\n", id.as_str(), user.name));
     }
     print(&out)
 }
 
-/// Revokes a key, by its id or its label. Servers notice within 5 s.
+/// Revokes a key by its id or label. Servers notice within 5 s.
 pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let keys = store.keys().await.context("the keys cannot be read")?;
     let mut meant = keys.iter().filter(|key| key.id.as_str() == named || key.label == named);
     let key = match (meant.next(), meant.next()) {
         (Some(key), None) => key,
-        (Some(_), Some(_)) => bail!("several keys begin with {named}; name one by its id, which `capstan keys list` shows"),
-        // The argument is not repeated: it may be a whole key.
-        (None, _) => bail!("there is no such key; `capstan keys list` shows ids and labels, and either names a key"),
+        (Some(_), Some(_)) => bail!("several keys begin with {named}; use the id of one, as shown by `capstan keys list`"),
+        // The error does not repeat the argument, which may be a complete key.
+        (None, _) => bail!("the key does not exist; use an id or a label, as shown by `capstan keys list`"),
     };
     if let Some(at) = key.revoked_at {
         store.close().await;
-        return print(&format!("the key {} of {} was revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
+        return print(&format!("the key {} of {} was already revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
     }
     store.revoke_key(&key.id, SystemClock.now()).await.context("the key cannot be revoked")?;
     let others = store.has_keys().await.context("the keys cannot be read")?;
@@ -76,11 +78,11 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
     let last = if others {
         ""
     } else {
-        "It was the last one in the database: unless the configuration has keys, a server that starts from now on needs none and \
-         answers on the loopback interface only.\n"
+        "It was the last key in the database: unless the configuration has keys, a server that starts from now on requires \
+         none and listens on the loopback interface only.\n"
     };
     print(&format!(
-        "the key {} of {} is revoked; within 5 s no server accepts it, and what is open with it ends\n{last}",
+        "the key {} of {} is revoked; within 5 s, every server refuses it and ends its open streams\n{last}",
         key.label, key.user.name
     ))
 }

@@ -1,4 +1,6 @@
 //! The commands of the command line, one file each.
+//!
+//! Owns what each command prints. Must not know how flags are parsed.
 
 pub(super) mod cleanup;
 pub(super) mod doctor;
@@ -6,5 +8,6 @@ pub(super) mod healthcheck;
 pub(super) mod keys;
 pub(super) mod migrate;
 pub(super) mod output;
+pub(super) mod rotate_secrets;
 pub(super) mod serve;
 pub(super) mod users;

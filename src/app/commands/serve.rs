@@ -1,4 +1,4 @@
-//! `capstan serve`: starts the parts, and stops them in order.
+//! `capstan serve`: starts the parts of a server, and stops them in order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::commands::healthcheck::reachable;
-use crate::app::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
+use crate::app::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, Role, ToolReviewMode};
 use crate::app::models::{self, DefaultModel, Models};
 use crate::app::process::lifecycle::{self, Signals};
 use crate::app::process::listen;
@@ -23,55 +23,55 @@ use crate::app::process::notify;
 use crate::app::process::telemetry;
 use crate::app::process::upkeep;
 use crate::app::process::watchdog::{self, Watchdog};
-use crate::app::wiring::parts::{self, Opener};
-use crate::app::wiring::reading::ReadingProcesses;
-use crate::app::wiring::records::{Records, RecordsOptions};
-use crate::app::wiring::secrets;
-use crate::app::wiring::servers::KeptInStore;
+use crate::app::wiring::file_reader::ReadingProcesses;
+use crate::app::wiring::master_keys;
+use crate::app::wiring::parts::{self, OpenPurpose};
+use crate::app::wiring::provider_records::{RecordClients, RecordClientsOptions};
+use crate::app::wiring::user_servers::StoredUserServers;
 use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
 use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
-use crate::store::{OnCopy, Store};
+use crate::store::{OnClone, Store};
 use crate::support::clock::SystemClock;
 use crate::support::ids::UuidIds;
-use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
+use crate::tools::context_providers::{ContextOptions, ContextSource, Contexts};
 use crate::tools::mcp::{McpConfig, McpWarning};
-use crate::tools::{Door, Toolbox as _};
+use crate::tools::{ToolExecutor, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 
-/// How long connections may take to close after their streams ended.
+/// Time limit for connections to close after their streams have ended.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the last connections, tasks and commits may take, each.
+/// Time limit for each of the last connections, tasks and commits.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal comes.
-pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> anyhow::Result<ExitCode> {
+/// Serves until a signal arrives.
+pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
     lifecycle::raise_file_limit();
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
-    // Starts on a worker thread: the allocator gives memory back to the thread that had it.
-    let started = starting.spawn(async move { Server::start(loaded, &environment, on_copy, metrics).await });
+    // Starts on a worker thread, because the allocator returns memory to the thread that allocated it.
+    let started = starting.spawn(async move { Box::pin(Server::start(loaded, &environment, on_clone, metrics)).await });
     let server = tokio::select! {
-        server = started => server.context("the start came to no end")??,
-        // A start that hangs on a silent database must not keep the process.
-        signal = signals.next() => bail!("ended by {signal} before the start was complete"),
+        server = started => server.context("the server could not start")??,
+        // A start that waits for a silent database must not block the end of the process.
+        signal = signals.next() => bail!("{signal} ended the process before the start was complete"),
     };
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        () = server.listener.wait() => bail!("the listener ended by itself"),
+        () = server.listener.wait() => bail!("the listener ended unexpectedly"),
         () = server.worker_failed() => {
-            tracing::error!("ending: the worker cannot go on");
+            tracing::error!("shutting down: the worker cannot continue");
             server.stop(&mut signals).await;
             return Ok(ExitCode::FAILURE);
         }
     };
-    tracing::info!(signal, "ending: a second signal ends at once");
+    tracing::info!(signal, "shutting down: another signal shortens the shutdown");
     server.stop(&mut signals).await;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
@@ -81,11 +81,13 @@ struct Server {
     config: Config,
     store: Arc<dyn Store>,
     hub: Arc<Hub>,
-    tools: Arc<Door>,
+    tools: Arc<ToolExecutor>,
     worker: Option<Arc<Worker>>,
+    /// Ends readiness.
+    unready: CancellationToken,
     /// Closes the listening socket.
     drain: CancellationToken,
-    /// Ends streams and readiness.
+    /// Ends streams.
     shutdown: CancellationToken,
     /// Ends background tasks.
     stop: CancellationToken,
@@ -97,18 +99,29 @@ struct Server {
 }
 
 impl Server {
-    async fn start(loaded: Loaded, environment: &Environment, on_copy: OnCopy, metrics: PrometheusHandle) -> anyhow::Result<Self> {
-        let models = models::select(&loaded, environment).await?;
+    async fn start(
+        loaded: Loaded,
+        environment: &Environment,
+        on_clone: OnClone,
+        metrics: PrometheusHandle,
+    ) -> anyhow::Result<Self> {
+        let mut models = models::select(&loaded, environment).await?;
         let mut config = loaded.config;
-        if let DefaultModel::Known(model) = &models.default_model {
-            config.agent.model.clone_from(model);
+        if let Some(model) = models.default_model.known() {
+            config.agent.model = model;
         }
 
-        let store = parts::open_store(&config, Opener::Server(on_copy)).await?;
+        let store = parts::open_store(&config, OpenPurpose::Server(on_clone)).await?;
+        models.limitations.open(&store);
+        if let Some(problem) = models::unserved_default(&models, store.as_ref()).await? {
+            tracing::warn!("{problem}");
+        }
         models::check_served("agent.fallbacks", &config.agent.fallbacks, &models, store.as_ref()).await?;
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
-        let vault = secrets::vault(&config)?;
-        secrets::require_keys(store.as_ref(), &vault).await?;
+        // Not before the checks: this provider serves no fallback.
+        models.explain_missing_key()?;
+        let vault = master_keys::vault(&config)?;
+        master_keys::require_keys(store.as_ref(), &vault).await?;
         let keys = parts::configured_keys(&config, store.records()).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
@@ -118,7 +131,7 @@ impl Server {
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
         let rules = parts::member_rules(&config);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
+        let kept_servers = StoredUserServers::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
         let mcp = parts::mcp_config(&config, environment)?;
         warn_of_mcp_config(&config, &mcp);
         let tools = parts::tools(&config, mcp, environment, Some(kept_servers))?;
@@ -126,20 +139,23 @@ impl Server {
         let configured = tools.mcp().configured().map(|server| server.id).collect();
         tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
-        if store.is_shared() {
-            notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
+        if store.is_pooled() {
+            tracing::info!("a pooler is in front of the database: other processes are heard by polling alone");
+        } else if store.is_shared() {
+            notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("Postgres notifications cannot be set up")?;
         }
 
         let router = Arc::clone(&models.router);
-        let kept = RecordsOptions {
+        let client_options = RecordClientsOptions {
             endpoints: models.endpoints.clone(),
             openrouter: config.outbound.openrouter_url.clone(),
             embedders: models.embedders(&config.embeddings)?,
             embeddings: config.embeddings.model.is_some().then(|| config.embeddings.limits()),
             breaker: config.breaker.limits(),
-            reach_of_members: rules.reach,
+            limitations: models.limitations.clone(),
+            member_egress: rules.egress,
         };
-        let records = Records::new(Arc::clone(&store), Arc::clone(&vault), router, kept);
+        let records = RecordClients::new(Arc::clone(&store), Arc::clone(&vault), router, client_options);
         let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
         let worker = match config.server.role {
             Role::All | Role::Worker => {
@@ -160,9 +176,11 @@ impl Server {
         };
 
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records()).await?) };
-        let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        let shutdown = CancellationToken::new();
+        let unready = shutdown.child_token();
+        let (sockets, commits) = (TaskTracker::new(), TaskTracker::new());
         let max_per_owner = config.limits.max_providers_per_owner;
-        let providers = ProviderDeps { vault, endpoints: records, reach_of_members: rules.reach, max_per_owner };
+        let providers = ProviderDeps { vault, endpoints: records, member_egress: rules.egress, max_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
         let max_logins = config.limits.max_mcp_logins_per_owner;
         let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
@@ -174,17 +192,18 @@ impl Server {
             ..service_deps(&config, &store, &hub, &tools, &models, commits.clone())
         }));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
-        let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
+        let mut options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
+        options.unready = unready.clone();
         let app = match config.server.role {
             Role::All | Role::Api => http::router(service, options),
             Role::Worker => http::system_router(service, options),
         };
         let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
-        greet(&config, &socket, &models, &auth, &node)?;
+        log_startup(&config, &socket, &models, &auth, &node)?;
         tools.mcp().prepare_containers();
         listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
         listener.close();
-        Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, commits, tasks })
+        Ok(Self { config, store, hub, tools, worker, unready, drain, shutdown, stop, listener, sockets, commits, tasks })
     }
 
     async fn worker_failed(&self) {
@@ -194,9 +213,17 @@ impl Server {
         }
     }
 
-    /// Stops accepting connections, then drains runs, then ends streams, then the rest. Streams last as long as the drain, so that
-    /// subscribers see each run handed back or ended.
+    /// Stops in order: waits until load balancers have noticed, if so configured, accepts no more connections, drains runs, ends
+    /// streams, then ends everything else. Streams stay open during the drain, so that subscribers receive the end or hand-back of each
+    /// run.
     async fn stop(self, signals: &mut Signals) {
+        self.unready.cancel();
+        let delay = self.config.server.drain_delay_ms;
+        if delay > 0 {
+            tracing::info!(delay_ms = delay, "requests are accepted until the drain begins, and /readyz answers 503");
+            // A second signal ends the delay, and a third one the drain.
+            let _ = tokio::time::timeout(Duration::from_millis(delay), signals.next()).await;
+        }
         self.drain.cancel();
         if let Some(worker) = &self.worker {
             let grace = Duration::from_millis(self.config.worker.drain_grace_ms);
@@ -220,7 +247,7 @@ impl Server {
         tokio::select! {
             ended = tokio::time::timeout(CONNECTIONS_GRACE, connections) => {
                 if ended.is_err() {
-                    tracing::warn!("closing connections that did not end");
+                    tracing::warn!("closing the remaining connections");
                 }
             }
             _ = signals.next() => {}
@@ -229,7 +256,7 @@ impl Server {
         self.stop.cancel();
         self.tasks.close();
         self.commits.close();
-        // Commits last: dropped connections leave theirs behind.
+        // Commits are last: dropped connections leave commits in progress.
         let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
         for (what, end) in ends {
             if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
@@ -237,21 +264,21 @@ impl Server {
             }
         }
         if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
-            tracing::warn!("tools did not end in time");
+            tracing::warn!("MCP servers did not stop in time");
         }
-        // The database is closed even if the tools hang.
+        // The database is closed even if an MCP server does not stop.
         if tokio::time::timeout(CONNECTIONS_GRACE, self.store.close()).await.is_err() {
-            tracing::warn!("the database did not end in time");
+            tracing::warn!("the database connections did not close in time");
         }
     }
 }
 
-/// Logs the entries of the `mcpServers` file that are refused, and the parts of it that have no effect.
+/// Logs the refused entries of the `mcpServers` file, and its parts without effect.
 fn warn_of_mcp_config(config: &Config, mcp: &McpConfig) {
     let file = config.tools.mcp_config.as_deref().unwrap_or(Path::new("")).display();
     for (entry, server) in &mcp.servers {
         if let Err(reason) = server {
-            tracing::warn!(%file, entry, reason, "an MCP server is not started: its entry is refused");
+            tracing::warn!(%file, entry, reason, "an MCP server is not available, because its entry is invalid");
         }
     }
     for McpWarning { entry, text } in &mcp.warnings {
@@ -271,19 +298,19 @@ fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let listen = config.server.listen;
     if serves(config) && !has_keys && !listen.ip().is_loopback() {
         bail!(
-            "refusing to listen on {listen} without authentication: any client that can reach it could use it; make a key with \
-             `capstan keys create --user NAME`, or listen on 127.0.0.1"
+            "refusing to listen on {listen} without authentication, because every client that can reach it could use it; \
+             create a key with `capstan keys create --user NAME`, or listen on 127.0.0.1"
         );
     }
     Ok(())
 }
 
-fn embedding_source(config: &Config, records: &Arc<Records>) -> Option<EmbeddingSource> {
+fn embedding_source(config: &Config, records: &Arc<RecordClients>) -> Option<EmbeddingSource> {
     let EmbeddingsConfig { model, timeout_ms, batch, dimensions: _, cache_mib } = config.embeddings.clone();
     Some(EmbeddingSource {
         embedders: Arc::clone(records) as _,
         model: model?,
-        patience: Duration::from_millis(timeout_ms),
+        time_limit: Duration::from_millis(timeout_ms),
         texts_per_request: batch,
         cache_bytes: cache_mib * 1024 * 1024,
     })
@@ -320,7 +347,7 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options.sweep = Duration::from_millis(worker.sweep_ms);
     options.self_stop = Duration::from_millis(worker.self_stop_ms);
     options.poll = Duration::from_millis(worker.poll_ms);
-    options.hold_changed_tools = config.tools.pin == PinMode::Hold;
+    options.hold_changed_tools = config.tools.pin == ToolReviewMode::Hold;
     options.gather = Duration::from_millis(worker.commit_gather_ms);
     options
 }
@@ -330,7 +357,7 @@ fn service_deps(
     config: &Config,
     store: &Arc<dyn Store>,
     hub: &Arc<Hub>,
-    tools: &Arc<Door>,
+    tools: &Arc<ToolExecutor>,
     models: &Models,
     commits: TaskTracker,
 ) -> ServiceDeps {
@@ -346,7 +373,7 @@ fn service_deps(
         clock: Arc::new(SystemClock),
         ids: Arc::new(UuidIds),
         default_profile: config.agent.clone(),
-        models: Arc::new(move |model| router.knows(model)),
+        models: Arc::new(move |model| router.has_provider(model)),
         limits: ServiceLimits {
             max_message_chars: config.limits.max_message_chars,
             max_active_runs: config.limits.max_active_runs_per_owner,
@@ -354,6 +381,9 @@ fn service_deps(
             day: config.limits.day(),
             max_agents: config.limits.max_agents_per_owner,
             max_feedback_chars: config.limits.max_feedback_chars,
+            max_client_tools: config.limits.max_client_tools,
+            client_tool_bytes: config.limits.client_tool_bytes,
+            client_result_bytes: config.limits.client_result_bytes,
             copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
         },
         configured_keys: HashMap::new(),
@@ -389,25 +419,27 @@ fn http_options(
     options.cors_origins.clone_from(&config.server.allowed_origins);
     options.public_url.clone_from(&config.server.public_url);
     options.page = config.server.page;
+    options.page_dir.clone_from(&config.server.page_dir);
     options.limits.max_body_bytes = config.limits.body_bytes;
+    options.limits.completion_grace = Duration::from_millis(config.server.completion_grace_ms);
     options.limits.ws_max_per_principal = config.limits.max_websockets_per_owner;
     options.limits.ws_max_subscriptions = config.limits.max_subscriptions_per_websocket;
     options
 }
 
 /// Logs the address of the server and the facts of its start.
-fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
+fn log_startup(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
     for warning in &models.warnings {
         tracing::warn!("{warning}");
     }
     let address = socket.local_addr().context("the listener has no address")?;
     let keys = match auth {
-        Auth::Open(_) => "not needed, this machine only",
+        Auth::Open(_) => "not required, this machine only",
         Auth::Keys => "needed",
     };
     tracing::info!(
         url = %format_args!("http://{address}"),
-        role = ?config.server.role,
+        role = config.server.role.as_str(),
         model = %models.default_model,
         database = %crate::app::config::redact_url(config.database_url().expose_secret()),
         key = keys,
@@ -420,8 +452,8 @@ fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, no
     }
     if models.demonstration {
         tracing::warn!(
-            "the model is demo/demo, which is only a demonstration: it works offline and knows nothing; set OPENAI_API_KEY, or \
-             OPENAI_BASE_URL for any compatible endpoint, or start Ollama, and restart"
+            "the default model is demo/demo, which is only a demonstration: it works offline and knows nothing; set \
+             OPENAI_API_KEY, or OPENAI_BASE_URL for any compatible endpoint, or start Ollama, and restart"
         );
     }
     Ok(())

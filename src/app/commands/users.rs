@@ -9,73 +9,76 @@ use indicatif::ProgressBar;
 
 use crate::app::commands::output::print;
 use crate::app::config::Loaded;
-use crate::app::wiring::parts::{self, Opener};
+use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::domain::access::principal::{User, UserRole, check_groups};
-use crate::store::{ConversationFilter, Owned, PageRequest, Store};
+use crate::store::{ConversationFilter, OwnedCounts, PageRequest, Store};
 use crate::support::clock::{Clock as _, SystemClock};
 
-/// How long a process may use a revoked key or an old role.
+/// How long a process may accept a revoked key or an old role.
 const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 
-/// Conversations that are read at a time.
+/// Number of conversations in one read.
 const PAGE: u32 = 100;
 
 pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let user = named(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
     if (user.role, role) == (UserRole::Admin, UserRole::Member) {
-        // Repeated, because a process with the old role may have stored something with an administrator's rights meanwhile.
+        // Repeated, because a process with the old role may have stored something with administrator rights meanwhile.
         tokio::time::sleep(KEY_CACHE_TTL).await;
-        store.set_role(&user.id, role).await.context("the role is stored, but the command must be repeated")?;
+        store
+            .set_role(&user.id, role)
+            .await
+            .context("the role is stored, but records may have kept the rights of the old role; repeat the command")?;
     }
     store.close().await;
-    print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
+    print(&format!("{name} has the role {}, which applies to all their keys\n", role.as_str()))
 }
 
-/// Replaces the groups of a user. Servers read them with each request that depends on them.
+/// Replaces the groups of a user. Servers read them for each request that depends on them.
 pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
     check_groups(&groups).context("nothing was changed")?;
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let user = named(store.as_ref(), name).await?;
     let groups: Vec<String> = groups.into_iter().collect();
     store.set_groups(&user.id, &groups).await.context("the groups cannot be stored")?;
     store.close().await;
     print(&match groups.is_empty() {
-        true => format!("{name} is in no group\n"),
-        false => format!("{name} is in these groups and no others: {}\n", groups.join(", ")),
+        true => format!("{name} belongs to no group\n"),
+        false => format!("{name} belongs to these groups: {}\n", groups.join(", ")),
     })
 }
 
 async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
     match store.user_named(name).await.context("the users cannot be read")? {
         Some(user) => Ok(user),
-        None => bail!("there is no user {name:?}; `capstan keys list` shows who has keys"),
+        None => bail!("the user {name:?} does not exist; `capstan keys list` shows users with keys"),
     }
 }
 
-/// Deletes a user with all their records if it is `confirmed`, otherwise prints how many there are.
+/// Deletes a user with all their records if it is `confirmed`. Otherwise only prints their number.
 pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let user = named(store.as_ref(), name).await?;
-    let Owned { conversations, records } = store.owned_by(&user.id).await.context("what is theirs cannot be counted")?;
+    let OwnedCounts { conversations, records } = store.owned_by(&user.id).await.context("the user's records cannot be counted")?;
     let what = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
     if !confirmed {
         store.close().await;
-        return print(&format!("{name} has {what}. Nothing was deleted; with --yes all of it is, for good\n"));
+        return print(&format!("{name} has {what}. Nothing was deleted; --yes deletes all of it permanently\n"));
     }
     revoke_keys(store.as_ref(), &user).await?;
     let bar = ProgressBar::new(conversations);
     loop {
         delete_conversations(store.as_ref(), &user, &bar).await?;
-        // A request that was under way may have created another one.
-        if store.remove_user(&user.id).await.context("the user cannot be removed; the command may be repeated")? {
+        // A request that was still running may have created another one.
+        if store.remove_user(&user.id).await.context("the user cannot be deleted; the command can be repeated")? {
             break;
         }
     }
     bar.finish_and_clear();
     store.close().await;
-    print(&format!("{name} is deleted, with {what}\n"))
+    print(&format!("{name} was deleted, with {what}\n"))
 }
 
 /// Revokes the user's keys, so that nothing new is created during the deletion.
@@ -101,7 +104,7 @@ async fn delete_conversations(store: &dyn Store, user: &User, bar: &ProgressBar)
         }
         for conversation in page.items {
             let deleted = store.delete_conversation(&user.id, &conversation.id).await;
-            deleted.context("a conversation cannot be deleted; what is deleted stays so, and the command may be repeated")?;
+            deleted.context("a conversation cannot be deleted; the command can be repeated")?;
             bar.inc(1);
         }
     }

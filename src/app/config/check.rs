@@ -1,4 +1,4 @@
-//! Checks of settings beyond their types: bounds, names and combinations.
+//! Checks of settings beyond their types: limits, names and combinations.
 
 use secrecy::ExposeSecret as _;
 use tracing_subscriber::filter::LevelFilter;
@@ -8,10 +8,10 @@ use super::error::{ConfigError, invalid};
 use super::settings::{Config, ConfiguredKey, WorkerConfig};
 use crate::domain::agent::{InvalidProfile, is_model};
 use crate::domain::run::budget::Budget;
-use crate::support::nearest::nearest;
 use crate::support::net::origin::check_host;
+use crate::support::suggestion::nearest;
 
-/// Refuses quotes in the variables that settings name.
+/// Refuses quotes around the values of variables that settings name.
 pub(super) fn check_named_variables(config: &Config, environment: &Environment) -> Result<(), ConfigError> {
     let of_providers = config.providers.values().flat_map(|provider| provider.key_env.iter().chain(provider.headers_env.values()));
     let of_contexts = config.contexts.providers.values().filter_map(|provider| provider.key_env.as_ref());
@@ -38,15 +38,15 @@ fn check_server(config: &Config) -> Result<(), ConfigError> {
     ];
     for (setting, site) in sites {
         if let Some(site) = site.filter(|site| !is_site(site)) {
-            return Err(invalid(setting, format!("{site:?} is no http or https URL without query and fragment")));
+            return Err(invalid(setting, format!("{site:?} must be an http or https URL without query and fragment")));
         }
     }
     for directive in config.log.level.split(',').map(str::trim) {
-        // Anything else may be the name of a module.
+        // Any other word may be the name of a module.
         let is_word = directive.bytes().all(|byte| byte.is_ascii_alphabetic()) && directive.parse::<LevelFilter>().is_err();
         let levels = ["error", "warn", "info", "debug", "trace", "off"];
         if let Some(near) = is_word.then(|| nearest(directive, levels)).flatten() {
-            return Err(invalid("log.level", format!("{directive:?} is no level; did you mean {near:?}?")));
+            return Err(invalid("log.level", format!("{directive:?} is not a log level; did you mean {near:?}?")));
         }
     }
     Ok(())
@@ -59,14 +59,14 @@ fn check_worker(worker: &WorkerConfig) -> Result<(), ConfigError> {
     if !(worker.renew_ms > 0 && worker.renew_ms < worker.self_stop_ms && worker.self_stop_ms < worker.lease_ms) {
         return Err(invalid(
             "worker.lease_ms",
-            "renew_ms must be below self_stop_ms and that below lease_ms, or a worker acts on a lease that it lost",
+            "must satisfy renew_ms < self_stop_ms < lease_ms, or a worker could act on a lost lease",
         ));
     }
-    // An orphaned claim is released when a third of its lease is over. Two renewals have to fit into the rest.
+    // An orphaned claim is released after a third of its lease. Two renewals must fit into the rest.
     if worker.renew_ms > worker.lease_ms / 3 {
         return Err(invalid(
             "worker.renew_ms",
-            "must be at most a third of lease_ms, or one failed renewal lets a claim with a lost reply expire, which counts as a crash",
+            "must be at most a third of lease_ms, or one failed renewal lets an orphaned claim expire, which counts as a crash",
         ));
     }
     Ok(())
@@ -104,19 +104,19 @@ fn check_contexts(config: &Config) -> Result<(), ConfigError> {
         return Err(invalid(format!("contexts.providers.{name}.url"), "must be an http or https URL"));
     }
     match config.agent.context_providers.iter().find(|name| !providers.contains_key(*name)) {
-        Some(name) => Err(invalid("agent.context_providers", format!("{name} is none of [contexts.providers]"))),
+        Some(name) => Err(invalid("agent.context_providers", format!("{name} is not in [contexts.providers]"))),
         None => Ok(()),
     }
 }
 
 fn check_key(key: &ConfiguredKey) -> Result<(), ConfigError> {
     if key.user.trim().is_empty() {
-        return Err(invalid("auth.keys", "a key without a user"));
+        return Err(invalid("auth.keys", "a key has no user"));
     }
     let reason = match (&key.key, &key.key_hash) {
-        (Some(_), Some(_)) | (None, None) => "needs either key or key_hash",
+        (Some(_), Some(_)) | (None, None) => "must have either key or key_hash",
         (Some(plain), None) if plain.expose_secret().len() < 16 => {
-            "the key is shorter than 16 characters; `capstan keys create` makes a good one"
+            "the key has fewer than 16 characters; `capstan keys create` generates one"
         }
         (None, Some(hash)) if hash.len() != 64 || !hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) => {
             "key_hash must be SHA-256 as 64 lower-case hexadecimal digits"
@@ -138,9 +138,9 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let unit = field.trim_start_matches("day/");
         return Err(invalid(format!("limits.max_day_{unit}_per_owner"), reason));
     }
-    config.outbound.reach().map_err(|reason| invalid("outbound.allow", reason))?;
+    config.outbound.egress().map_err(|reason| invalid("outbound.allow", reason))?;
     if config.embeddings.model.as_ref().is_some_and(|model| !is_model(model)) {
-        return Err(invalid("embeddings.model", "a model is written provider/name, such as openai/text-embedding-3-small"));
+        return Err(invalid("embeddings.model", "must have the form provider/name, such as openai/text-embedding-3-small"));
     }
     check_contexts(config)?;
     if let Err(InvalidProfile { field, reason }) = config.agent.check() {

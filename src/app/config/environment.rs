@@ -1,20 +1,20 @@
-//! The process environment as a value.
+//! The environment of the process as a value.
 
 use std::collections::BTreeMap;
 
-/// Environment variables. Names and values that are not Unicode are left out: no setting can be one.
+/// Environment variables. Names and values that are not Unicode are omitted, because no setting can use them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Reads the environment of this process. Call it once, at the start.
+    /// Reads the environment of this process. Called once, at the start.
     pub fn of_process() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
         let variables = std::env::vars_os();
         variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
     }
 
-    /// Returns a variable. An empty one counts as unset, as in compose files.
+    /// Returns a variable. An empty variable counts as unset, as in compose files.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -24,11 +24,11 @@ impl Environment {
     }
 }
 
-/// Refuses a value that begins and ends with quotes.
+/// Refuses a value in quotes.
 pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<(), String> {
     match environment.get(name).is_some_and(is_quoted) {
-        true => Err("the value begins and ends with quotes, which are part of it: write it without them (`docker run --env-file` \
-                     and some service managers do not remove quotes)"
+        true => Err("the value begins and ends with quotes, which count as part of it: remove them (`docker run --env-file` \
+         and some service managers do not)"
             .to_owned()),
         false => Ok(()),
     }
@@ -46,7 +46,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
 }
 
 impl std::fmt::Debug for Environment {
-    /// Names only: values may be secrets.
+    /// Shows names only, because values may be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Messages name the key and its source, never a value: it may be a secret.
+/// An error in the settings. It contains the key and its source, never a value, because that may be a secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{source_name}: {reason}")]
 pub struct ConfigError {

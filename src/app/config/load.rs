@@ -8,16 +8,16 @@ use serde::Deserialize as _;
 use toml::{Table, Value};
 
 use super::check::{check, check_named_variables};
+use super::check_values::{check_value, error_without_values, insert_dotted, parse_value};
 use super::environment::{Environment, check_unquoted};
 use super::error::{ConfigError, invalid};
 use super::settings::Config;
-use super::values::{error_words, fits, parse_value, put};
 use super::variables;
 use crate::provider::catalog;
-use crate::support::nearest::nearest;
 use crate::support::net::origin::parse_origin;
+use crate::support::suggestion::nearest;
 
-/// Variables with a short name, and the key that each one sets.
+/// Variables with a short name, each with its setting.
 const SHORT_NAMES: &[(&str, &str)] = &[
     ("DATABASE_URL", "database.url"),
     ("CAPSTAN_LISTEN", "server.listen"),
@@ -32,10 +32,10 @@ const SHORT_NAMES: &[(&str, &str)] = &[
 const OTHER_NAMES: &[&str] =
     &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_PLANTED", "CAPSTAN_URL", "CAPSTAN_KEY", COMPOSE_KEY];
 
-/// The variable of `docker/compose.yaml`. It may be exported in a shell that also runs commands.
+/// The variable of `docker/compose.yaml`, which may be set in a shell that runs commands.
 const COMPOSE_KEY: &str = "CAPSTAN_ADMIN_KEY";
 
-/// Prefixes of variables that are no settings: those of tests, and those that Kubernetes sets for a service named `capstan`.
+/// Prefixes of variables that are not settings: those of tests, and those that Kubernetes sets for a service named `capstan`.
 const OTHER_PREFIXES: &[&str] = &["CAPSTAN_TEST_", "CAPSTAN_SERVICE_", "CAPSTAN_PORT_"];
 
 /// Variables that libraries and the search for Ollama read.
@@ -70,7 +70,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The source of each key that is not at its default, by dotted path.
+/// The source of each setting that differs from its default, by dotted path.
 pub type Sources = BTreeMap<String, Source>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,8 @@ pub struct Loaded {
 pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, ConfigError> {
     let path = named.unwrap_or(Path::new("capstan.toml"));
     match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some((path.to_owned(), text))),
+        // Editors on Windows begin a file with a byte order mark.
+        Ok(text) => Ok(Some((path.to_owned(), text.trim_start_matches('\u{feff}').to_owned()))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
         Err(error) => Err(invalid(format!("cannot read the configuration file {}", path.display()), error.to_string())),
     }
@@ -104,13 +105,13 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
         table = parse_file(&path, &text, environment)?;
         sources.extend(leaf_paths(&table).into_iter().map(|key| (key, Source::File(path.clone()))));
     }
-    // Short names first, so that the more exact long names win.
+    // Short names come first, so that long names have priority.
     for (name, key) in SHORT_NAMES {
         if let Some(value) = environment.get(name) {
             set(&mut table, &mut sources, key, value, Source::Environment((*name).to_owned()))?;
         }
     }
-    for (variable, key) in provider_places() {
+    for (variable, key) in provider_url_variables() {
         if let Some(value) = environment.get(variable) {
             set(&mut table, &mut sources, &key, value, Source::Environment(variable.to_owned()))?;
         }
@@ -128,7 +129,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
         if !setting.contains("__") {
             let near = nearest(name, SHORT_NAMES.iter().map(|(short, _)| *short));
             let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            return Err(invalid(name, format!("no such setting; keys of a section are written CAPSTAN_SECTION__KEY{hint}")));
+            return Err(invalid(name, format!("this setting does not exist; the form is CAPSTAN_SECTION__KEY{hint}")));
         }
         let key = setting.split("__").map(str::to_ascii_lowercase).collect::<Vec<_>>().join(".");
         set(&mut table, &mut sources, &key, value, Source::Environment(name.to_owned()))?;
@@ -136,7 +137,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     for flag in flags {
         set(&mut table, &mut sources, flag.key, &flag.value, Source::Flag(flag.name))?;
     }
-    let mut config = Config::deserialize(table).map_err(|error| invalid("the settings together", error_words(&error)))?;
+    let mut config = Config::deserialize(table).map_err(|error| invalid("the settings together", error_without_values(&error)))?;
     for origin in &mut config.server.allowed_origins {
         *origin = parse_origin(origin).map_err(|reason| invalid("server.allowed_origins", reason))?;
     }
@@ -145,7 +146,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     Ok(Loaded { config, sources })
 }
 
-/// Refuses quotes around the value of every variable that the program reads by a fixed name.
+/// Refuses quotes around the values of all variables that the program reads by a fixed name.
 pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     let known = catalog::providers().ok().into_iter().flatten();
     let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
@@ -158,8 +159,8 @@ pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns the variables with URLs of providers, and the key that each one sets. Tests prove that the catalog can be read.
-fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
+/// Returns the variables for URLs of providers, each with its setting. Tests prove that the catalog is readable.
+fn provider_url_variables() -> impl Iterator<Item = (&'static str, String)> {
     let known = catalog::providers().ok().into_iter().flatten();
     known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
 }
@@ -169,28 +170,28 @@ fn parse_file(path: &Path, text: &str, environment: &Environment) -> Result<Tabl
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         line.map_or_else(|| path.display().to_string(), |line| format!("{}:{line}", path.display()))
     };
-    let mut table: Table = toml::from_str(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
+    let mut table: Table = toml::from_str(text).map_err(|error| invalid(at(&error), error_without_values(&error)))?;
     if variables::expand(&mut table, environment).map_err(|reason| invalid(path.display(), reason))? {
-        Config::deserialize(table.clone()).map_err(|error| invalid(path.display(), error_words(&error)))?;
+        Config::deserialize(table.clone()).map_err(|error| invalid(path.display(), error_without_values(&error)))?;
     } else {
-        // Read straight into the settings: errors then know their line.
-        toml::from_str::<Config>(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
+        // Deserialized directly from the text, so that errors contain the line.
+        toml::from_str::<Config>(text).map_err(|error| invalid(at(&error), error_without_values(&error)))?;
     }
     Ok(table)
 }
 
-/// Sets one key, as text if the key takes text, or else as the TOML value that the text spells.
+/// Sets one key: as text if the key accepts text, or else as the TOML value in the text.
 fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: Source) -> Result<(), ConfigError> {
     let as_text = Value::String(text.to_owned());
-    let value = match fits(key, as_text.clone()) {
+    let value = match check_value(key, as_text.clone()) {
         Ok(()) => as_text,
         Err(as_text_error) => {
             let Some(value) = parse_value(text) else { return Err(invalid(&source, as_text_error)) };
-            fits(key, value.clone()).map_err(|reason| invalid(&source, reason))?;
+            check_value(key, value.clone()).map_err(|reason| invalid(&source, reason))?;
             value
         }
     };
-    put(table, key, value).map_err(|()| invalid(&source, format!("`{key}` is not a section")))?;
+    insert_dotted(table, key, value).map_err(|()| invalid(&source, format!("`{key}` is not a section")))?;
     sources.retain(|other, _| other != key && !other.starts_with(&format!("{key}.")));
     sources.insert(key.to_owned(), source);
     Ok(())
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(config.agent.system_prompt, "Say ${NAME}, ann.");
         assert_eq!(config.auth.keys[0].key.as_ref().unwrap().expose_secret(), "canary-0123456789");
         assert_eq!(loaded.sources["server.listen"], Source::File("capstan.toml".into()));
-        // The output has the same meaning when it is read again.
+        // Reading the output again gives the same settings.
         let shown = show(&loaded);
         let prompt = shown.lines().find(|line| line.starts_with("system_prompt")).unwrap();
         assert!(prompt.contains("Say $${NAME}, ann.") && !shown.contains("canary"), "{shown}");
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_run_would_fail_with_is_refused_at_the_start() {
+    fn setting_that_fails_every_run_is_refused_at_start() {
         for (text, name) in [
             ("[agent.options]\ntemperature = 9.0", "agent.options.temperature"),
             ("[agent.options]\nstop = ['']", "agent.options.stop"),

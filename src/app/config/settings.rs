@@ -1,4 +1,4 @@
-//! The settings with their defaults. `docs/reference/settings.md` explains each key.
+//! The settings with their defaults. `reference.md` explains each key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::domain::conversation::file::FileLimits;
 use crate::domain::model::cost::Usd;
 use crate::domain::model::provider::CallLimits;
 use crate::domain::run::budget::Allowance;
-use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalog::ProviderKind;
+use crate::provider::circuit_breaker::BreakerLimits;
 use crate::provider::embeddings::EmbeddingLimits;
-use crate::service::TidyAges;
+use crate::service::IdleAges;
 use crate::store::Durability;
-use crate::support::net::allowed::{self, Allowed};
-use crate::support::net::outbound::Reach;
+use crate::support::net::egress::EgressScope;
+use crate::support::net::egress_allowlist::{self, AllowlistEntry};
 use crate::support::redact::{REDACTED, error_text};
 use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
 
@@ -32,7 +32,7 @@ pub struct Config {
     pub auth: AuthConfig,
     pub database: DatabaseConfig,
     pub worker: WorkerConfig,
-    /// The profile of runs that name no agent.
+    /// The profile of runs that name no agent: the default agent.
     pub agent: AgentProfile,
     pub tools: ToolsConfig,
     pub providers: ProvidersConfig,
@@ -58,6 +58,17 @@ pub enum Role {
     Worker,
 }
 
+impl Role {
+    /// Returns the name, as the flag and the setting spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Api => "api",
+            Self::Worker => "worker",
+        }
+    }
+}
+
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -65,12 +76,18 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     pub role: Role,
     pub data_dir: PathBuf,
-    /// Host names that the server answers for besides its own addresses; needed behind a proxy when no key is configured.
+    /// Host names for which the server answers, in addition to its own addresses. Needed behind a proxy if no key is configured.
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
-    /// The URL of the server for browsers, such as `https://chat.example.org`; by default the host of each request.
+    /// The URL of the server for browsers, such as `https://chat.example.org`; by default from the host of each request.
     pub public_url: Option<String>,
+    /// How long requests are accepted after SIGTERM while `/readyz` answers 503, so that load balancers notice, in milliseconds.
+    pub drain_delay_ms: u64,
+    /// How long a chat completion goes on whose client has disconnected, in milliseconds.
+    pub completion_grace_ms: u64,
     pub page: bool,
+    /// The folder with the built chat page, instead of the embedded page.
+    pub page_dir: Option<PathBuf>,
 }
 
 impl Default for ServerConfig {
@@ -82,7 +99,10 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             public_url: None,
+            drain_delay_ms: 0,
+            completion_grace_ms: 10_000,
             page: true,
+            page_dir: None,
         }
     }
 }
@@ -91,7 +111,7 @@ impl Default for ServerConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Keys beside those made by `capstan keys create`.
+    /// Keys in addition to those of `capstan keys create`.
     pub keys: Vec<ConfiguredKey>,
     /// The master key for secrets in the database; by default `secret.key` in the data folder.
     #[serde(serialize_with = "redacted")]
@@ -126,16 +146,18 @@ pub struct DatabaseConfig {
     /// `postgres://...` or `sqlite:PATH`; by default SQLite in the data folder.
     #[serde(serialize_with = "redacted_url")]
     pub url: Option<SecretString>,
-    /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
+    /// Postgres: connections for requests and the log writer together. Leases have separate connections.
     pub max_connections: u32,
     /// Postgres: how long a request waits for a database that does not answer, before the client gets 503.
     pub request_timeout_ms: u64,
+    /// Postgres: whether a pooler in transaction mode, such as PgBouncer, is in front of the database; found out if absent.
+    pub pooler: Option<bool>,
     pub synchronous: Durability,
 }
 
 impl Default for DatabaseConfig {
     fn default() -> Self {
-        Self { url: None, max_connections: 16, request_timeout_ms: 1_500, synchronous: Durability::Full }
+        Self { url: None, max_connections: 16, request_timeout_ms: 1_500, pooler: None, synchronous: Durability::Full }
     }
 }
 
@@ -171,26 +193,26 @@ impl Default for WorkerConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolsConfig {
-    /// The one folder that the file tools can see; by default `files` in the data folder.
+    /// The only folder that the file tools can access; by default `files` in the data folder.
     pub files_root: Option<PathBuf>,
     /// A standard `{"mcpServers": {...}}` file.
     pub mcp_config: Option<PathBuf>,
     /// Optional built-in tools that are offered.
     pub enable: Vec<String>,
-    pub pin: PinMode,
+    pub pin: ToolReviewMode,
 }
 
-/// The treatment of a tool whose definition has changed, if its server is not trusted.
+/// The treatment of a changed tool definition from an untrusted server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PinMode {
-    /// It is not offered to new runs until a user accepts it.
+pub enum ToolReviewMode {
+    /// The tool is not offered to new runs until a user accepts the definition.
     #[default]
     Hold,
     Off,
 }
 
-/// `[providers]` by name. A provider of the catalog needs only its key in the environment.
+/// `[providers]` by name. A provider of the catalog only needs its key in the environment.
 pub type ProvidersConfig = BTreeMap<String, ProviderConfig>;
 
 /// `[providers.NAME]`. The catalog has the defaults.
@@ -201,9 +223,9 @@ pub struct ProviderConfig {
     pub kind: Option<ProviderKind>,
     #[serde(serialize_with = "shown_url")]
     pub base_url: Option<SecretString>,
-    /// The environment variable that holds the key: keys are not written into files.
+    /// The environment variable with the key, because keys do not belong in files.
     pub key_env: Option<String>,
-    /// More headers of each request, and the environment variables that hold their values.
+    /// Additional headers of each request, with the environment variables that contain their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers_env: BTreeMap<String, String>,
     pub streaming: Option<bool>,
@@ -213,7 +235,7 @@ pub struct ProviderConfig {
     pub first_byte_ms: Option<u64>,
     /// The longest time without any byte.
     pub idle_ms: Option<u64>,
-    /// The longest time without a part of the answer itself: keep-alives do not count.
+    /// The longest time without a part of the answer itself. Keep-alives do not count.
     pub progress_ms: Option<u64>,
     pub total_ms: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -233,7 +255,7 @@ pub struct ModelLimits {
 }
 
 impl ModelLimits {
-    /// Returns the limits without `connect_ms`, which no model changes.
+    /// Returns the limits without `connect_ms`, which is the same for all models.
     pub fn limits(&self) -> CallLimits {
         let Self { model: _, first_byte_ms, idle_ms, progress_ms, total_ms } = *self;
         CallLimits { connect_ms: None, first_byte_ms, idle_ms, progress_ms, total_ms }
@@ -244,7 +266,7 @@ impl ModelLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EmbeddingsConfig {
-    /// The model, as `provider/name`; without it tools are ranked by their words.
+    /// The model, as `provider/name`; without it, tools are ranked by their words.
     pub model: Option<String>,
     /// How long a run waits for vectors before its tools are ranked by their words.
     pub timeout_ms: u64,
@@ -265,15 +287,15 @@ impl EmbeddingsConfig {
     }
 }
 
-/// `[contexts]`: context providers, which agents ask before each turn.
+/// `[contexts]`: context providers, which agents call before each turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextsConfig {
     pub each_ms: u64,
-    /// The limit for all providers of a turn together.
+    /// The limit of all providers of a turn together.
     pub all_ms: u64,
     pub max_chars: usize,
-    /// Failures in a row that open the circuit breaker of a provider; 0 for never.
+    /// Consecutive failures that open the circuit breaker of a provider; 0 for never.
     pub failures: u32,
     /// The cool-down of the circuit breaker.
     pub rest_ms: u64,
@@ -292,7 +314,7 @@ impl Default for ContextsConfig {
 #[serde(deny_unknown_fields)]
 pub struct ContextProviderConfig {
     pub url: String,
-    /// The environment variable that holds the key: keys are not written into files.
+    /// The environment variable with the key, because keys do not belong in files.
     pub key_env: Option<String>,
 }
 
@@ -300,7 +322,7 @@ pub struct ContextProviderConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BreakerConfig {
-    /// Failures in a row that open it; 0 for never. Errors of the request do not count.
+    /// Consecutive failures that open it; 0 for never. Errors of the request do not count.
     pub failures: u32,
     /// The cool-down. After it one request tests the provider.
     pub open_ms: u64,
@@ -321,8 +343,8 @@ impl Default for BreakerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboundConfig {
-    /// The allowlist: hosts, addresses and networks, each perhaps with a port. URLs of members may lead there without https, even if
-    /// the address is not public.
+    /// The allowlist: hosts, addresses and networks, each with an optional port. URLs of members may have them without https, and
+    /// even if the address is not public.
     pub allow: Vec<String>,
     pub allow_private: bool,
     pub openrouter_url: String,
@@ -336,12 +358,12 @@ impl Default for OutboundConfig {
 
 impl OutboundConfig {
     /// Returns the egress policy for URLs of members, or why an entry of the allowlist is invalid.
-    pub fn reach(&self) -> Result<Reach, String> {
-        let list = self.allow.iter().map(|entry| Allowed::parse(entry)).collect::<Result<Vec<_>, _>>()?;
+    pub fn egress(&self) -> Result<EgressScope, String> {
+        let list = self.allow.iter().map(|entry| AllowlistEntry::parse(entry)).collect::<Result<Vec<_>, _>>()?;
         Ok(match (self.allow_private, list.is_empty()) {
-            (true, _) => Reach::Anywhere,
-            (false, true) => Reach::Public,
-            (false, false) => Reach::Listed(allowed::kept(list)),
+            (true, _) => EgressScope::Anywhere,
+            (false, true) => EgressScope::Public,
+            (false, false) => EgressScope::Listed(egress_allowlist::interned(list)),
         })
     }
 }
@@ -351,13 +373,13 @@ impl OutboundConfig {
 pub struct McpServersConfig {
     /// Whether members may add commands, which run on this machine with the rights of this process.
     pub allow_user_commands: bool,
-    /// How long an unused connection stays open; 0 for ever.
+    /// How long an unused connection stays open; 0 for no limit.
     pub idle_ms: u64,
-    /// Server processes and containers at a time; 0 for no limit.
+    /// Limit of server processes and containers; 0 for no limit.
     pub max_processes: u32,
     /// The limit from the start of a server to its list of tools.
     pub start_timeout_ms: u64,
-    /// How long a new run waits for servers that are not connected yet. After that it starts without their tools.
+    /// How long a new run waits for servers that are not connected. After that it starts without their tools.
     pub start_patience_ms: u64,
     pub containers: ContainerOptions,
 }
@@ -390,40 +412,46 @@ impl McpServersConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Client connections at a time; more get 503.
+    /// Limit of client connections; more get 503.
     pub max_connections: usize,
     pub body_bytes: usize,
     pub max_message_chars: usize,
-    /// Runs that have not ended; 0 for no limit.
+    /// Limit of unfinished runs; 0 for no limit.
     pub max_active_runs_per_owner: u32,
-    /// Conversations that are not archived; 0 for no limit.
+    /// Limit of conversations that are not archived; 0 for no limit.
     pub max_conversations_per_owner: u32,
     /// Input and output tokens of one day in UTC.
     pub max_day_tokens_per_owner: Option<u64>,
     pub max_day_usd_per_owner: Option<Usd>,
-    /// Runs that workers of all processes run at a time; the others wait in the queue. 0 for no limit.
+    /// Limit of runs that workers of all processes hold at a time. Other runs wait in the queue. 0 for no limit.
     pub max_running_runs_per_owner: u32,
     pub max_providers_per_owner: u32,
     pub max_mcp_servers_per_owner: u32,
-    /// Logins begun within 10 minutes, in each process; 0 for no limit.
+    /// Limit of logins begun within 10 minutes, in each process; 0 for no limit.
     pub max_mcp_logins_per_owner: u32,
     pub max_agents_per_owner: u32,
     pub max_feedback_chars: usize,
+    /// Limit of client tools of one run.
+    pub max_client_tools: usize,
+    /// Limit of the description and the schema of a client tool.
+    pub client_tool_bytes: usize,
+    /// Limit of a client's result of one call.
+    pub client_result_bytes: usize,
     pub copy_messages: u32,
     pub copy_bytes: usize,
     pub file_bytes: usize,
-    /// Uploaded files.
+    /// Limit of uploaded files.
     pub max_files_per_owner: u32,
-    /// Files that came inside messages and tool results.
+    /// Limit of files in messages and tool results.
     pub max_content_files_per_owner: u32,
     pub tool_call_file_bytes: usize,
     pub max_files_per_conversation: u32,
-    /// Characters of a file's text that models can read.
+    /// Limit of a file's text that models can read, in characters.
     pub file_text_chars: usize,
-    /// WebSockets in each process; more are closed with 4429.
+    /// Limit of WebSockets in each process; more are closed with 4429.
     pub max_websockets_per_owner: usize,
     pub max_subscriptions_per_websocket: usize,
-    /// Events that a stream buffers for a lagging subscriber, before it reads them from the store.
+    /// Limit of events that a stream buffers for a lagging subscriber, before it reads them from the store.
     pub stream_buffer_events: usize,
     pub stream_buffer_bytes: usize,
 }
@@ -444,6 +472,9 @@ impl Default for LimitsConfig {
             max_mcp_logins_per_owner: 20,
             max_agents_per_owner: 100,
             max_feedback_chars: 4_000,
+            max_client_tools: 128,
+            client_tool_bytes: 32 * 1024,
+            client_result_bytes: 256 * 1024,
             copy_messages: 10_000,
             copy_bytes: 16 * 1024 * 1024,
             file_bytes: 20 * 1024 * 1024,
@@ -477,13 +508,13 @@ impl LimitsConfig {
     }
 }
 
-/// `[retention]`: for each age 0 means never.
+/// `[retention]`: ages in days; 0 for never.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
     /// From the end of a run to the delta compaction.
     pub deltas_days: u32,
-    /// From the end of a tool call to the removal of its audit row.
+    /// From the end of a tool call to the removal of its audit record.
     pub audit_days: u32,
     /// From the last change of a conversation to its archival, unless it is pinned.
     pub archive_days: u32,
@@ -491,22 +522,33 @@ pub struct RetentionConfig {
     pub delete_days: u32,
     /// From the last change of a conversation without messages to its deletion, unless it has a title or is pinned.
     pub empty_days: u32,
-    /// From upload to removal, for a file that no message has.
+    /// From the last change of a hidden conversation to its deletion.
+    pub hidden_days: u32,
+    /// From upload to removal, for a file that no message uses.
     pub unused_files_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90, empty_days: 7, unused_files_days: 1 }
+        Self {
+            deltas_days: 7,
+            audit_days: 365,
+            archive_days: 30,
+            delete_days: 90,
+            empty_days: 7,
+            hidden_days: 1,
+            unused_files_days: 1,
+        }
     }
 }
 
 impl RetentionConfig {
-    pub fn tidy_ages(&self) -> TidyAges {
-        TidyAges {
+    pub fn idle_ages(&self) -> IdleAges {
+        IdleAges {
             archive_ms: days_ms(self.archive_days),
             delete_ms: days_ms(self.delete_days),
             empty_ms: days_ms(self.empty_days),
+            hidden_ms: days_ms(self.hidden_days),
         }
     }
 }
@@ -531,7 +573,7 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,capstan::worker=debug`.
     pub level: String,
-    /// The limit of lines that wait for standard error; further lines are dropped and counted.
+    /// Limit of lines that wait for standard error, in bytes. Further lines are dropped and counted.
     pub queue_bytes: usize,
 }
 
@@ -562,12 +604,12 @@ fn redacted_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Res
     url.as_ref().map(|url| redact_url(url.expose_secret())).serialize(serializer)
 }
 
-/// Serializes a provider's URL without its user part and its query, which may hold keys.
+/// Serializes a provider's URL without its user part and its query, which may contain keys.
 fn shown_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
     url.as_ref().map(|url| error_text(url.expose_secret())).serialize(serializer)
 }
 
-/// Returns a database URL without its password and its parameters, which may hold one too.
+/// Returns a database URL without its password and its parameters, which may contain one too.
 pub fn redact_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();

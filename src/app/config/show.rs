@@ -1,4 +1,4 @@
-//! The effective settings as text: valid TOML, secrets redacted, the source of each value beside it.
+//! Renders the effective settings: valid TOML, secrets redacted, with the source of each value.
 
 use std::fmt::Write as _;
 
@@ -10,16 +10,16 @@ use crate::support::expand::escape;
 pub fn show(loaded: &Loaded) -> String {
     let mut out = String::new();
     match Table::try_from(&loaded.config) {
-        Ok(table) => section(&mut out, "", &table, &loaded.sources),
-        // Every setting is a plain value, so this cannot happen; an empty answer would hide it if it did.
+        Ok(table) => write_section(&mut out, "", &table, &loaded.sources),
+        // Serialization of plain values cannot fail. If it did, empty output would hide it.
         Err(error) => {
-            let _ = writeln!(out, "# cannot be shown: {error}");
+            let _ = writeln!(out, "# the settings cannot be shown: {error}");
         }
     }
     out
 }
 
-fn section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
+fn write_section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
     let key_of = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     let (tables, values): (Vec<_>, Vec<_>) = table.iter().partition(|(_, value)| value.is_table());
     if !path.is_empty() && (!values.is_empty() || tables.is_empty()) {
@@ -33,7 +33,7 @@ fn section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
     }
     for (key, value) in tables {
         if let Value::Table(inner) = value {
-            section(out, &key_of(key), inner, sources);
+            write_section(out, &key_of(key), inner, sources);
         }
     }
 }
@@ -44,11 +44,11 @@ fn escaped(value: Value) -> Value {
         Value::String(text) => Value::String(escape(&text)),
         Value::Array(values) => Value::Array(values.into_iter().map(escaped).collect()),
         Value::Table(table) => Value::Table(table.into_iter().map(|(key, value)| (key, escaped(value))).collect()),
-        plain @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) => plain,
+        scalar @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) => scalar,
     }
 }
 
-/// Returns the source of a key, or of the table that it was set with.
+/// Returns the source of a key, or of the table that contained it.
 fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
-    sources.get(key).or_else(|| sources.iter().find(|(set, _)| key.starts_with(&format!("{set}."))).map(|(_, source)| source))
+    sources.get(key).or_else(|| sources.iter().find(|(parent, _)| key.starts_with(&format!("{parent}."))).map(|(_, source)| source))
 }

@@ -1,13 +1,13 @@
-//! Variables in the configuration file: `${VAR}` and `${VAR:-default}` in its texts.
+//! Variables in texts of the configuration file: `${VAR}` and `${VAR:-default}`.
 
 use toml::{Table, Value};
 
+use super::check_values::{check_value, parse_value};
 use super::environment::{Environment, check_unquoted};
-use super::values::{fits, parse_value};
 use crate::support::expand;
 
-/// Replaces the variables in all texts, and returns whether there were any. A key that takes no text gets the value that the text
-/// spells, as in the environment. Errors name the key and the variable, never a value.
+/// Replaces the variables in all texts, and returns whether there were any. A key that does not accept text gets the TOML value in
+/// the text, as from the environment. Errors contain the key and the variable, never a value.
 pub(super) fn expand(table: &mut Table, environment: &Environment) -> Result<bool, String> {
     let mut changed = false;
     for (key, value) in table.iter_mut() {
@@ -28,8 +28,8 @@ fn expand_value(value: &mut Value, key: &str, is_setting: bool, environment: &En
             });
             let expanded = Value::String(expanded.map_err(|error| format!("{key}: {error}"))?);
             unquoted?;
-            let spelled = || expanded.as_str().and_then(parse_value).filter(|spelled| fits(key, spelled.clone()).is_ok());
-            *value = match is_setting && fits(key, expanded.clone()).is_err() {
+            let spelled = || expanded.as_str().and_then(parse_value).filter(|spelled| check_value(key, spelled.clone()).is_ok());
+            *value = match is_setting && check_value(key, expanded.clone()).is_err() {
                 true => spelled().unwrap_or(expanded),
                 false => expanded,
             };

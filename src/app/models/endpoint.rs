@@ -6,13 +6,16 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::limitations::StoredLimitations;
 use crate::app::config::{Environment, ProviderConfig};
 use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::provider::breaker::{Breaker, BreakerLimits, Health};
 use crate::provider::catalog::{KnownProvider, ProviderKind};
+use crate::provider::circuit_breaker::{BreakerClient, BreakerLimits, ProviderBreaker};
 use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
-use crate::provider::{self, ClientOptions, ModelClient, Quirks, SetupError};
+use crate::provider::{self, ChosenModels, ClientOptions, LimitationMemory, ModelClient, Quirks, SetupError};
+use crate::support::json;
+use crate::support::net::egress::is_local;
 use crate::support::redact::error_text;
 
 #[derive(Clone)]
@@ -21,17 +24,25 @@ pub struct Endpoint {
     pub kind: ProviderKind,
     pub base_url: String,
     pub key: Option<SecretString>,
-    /// The model of runs that name none; `None` for the first that the endpoint lists. Without the provider's name.
+    /// The variable that holds the key, or would hold it.
+    pub key_variable: Option<String>,
+    /// The default model of the endpoint, without the provider's name; `None` for the first listed one.
     pub default_model: Option<String>,
-    /// The precedence for runs that name no model; `None` if they never use this endpoint.
+    /// The priority for the default model; `None` if the endpoint cannot provide it.
     pub rank: Option<u32>,
     quirks: Quirks,
     headers: Vec<(String, SecretString)>,
     config: ProviderConfig,
+    /// The limits of the provider's models, unless a model has its own.
+    max_tools: Option<u32>,
+    max_image_bytes: Option<usize>,
+    memory: Option<LimitationMemory>,
+    /// The models that became the default because they are first in the list.
+    chosen: ChosenModels,
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a provider if it is configured: by a key or a URL in the environment or in the settings, or because it
+    /// Returns the endpoint of a provider if it is configured: by a key or a URL in the environment or the settings, or because it
     /// needs no key and is `wanted`.
     pub(super) fn of(
         name: &str,
@@ -44,25 +55,25 @@ impl Endpoint {
         let config = config.cloned().unwrap_or_default();
         let Some(kind) = config.kind.or(known.map(|known| known.kind)) else {
             bail!(
-                "providers.{name}: no provider is known by this name; give its `kind` (openai, openai-responses, anthropic, gemini \
-                 or ollama) and its `base_url`"
+                "providers.{name}: no known provider has this name; set its `kind` (openai, openai-responses, anthropic, \
+                 gemini or ollama) and its `base_url`"
             );
         };
         let known_keys = known.map(|known| known.key_env.as_slice()).unwrap_or_default();
-        let key = match &config.key_env {
-            Some(variable) => environment.get(variable),
-            None => known_keys.iter().find_map(|variable| environment.get(variable)),
-        };
+        let variables = config.key_env.as_ref().map_or(known_keys, std::slice::from_ref);
+        let found = variables.iter().find_map(|variable| Some((variable, environment.get(variable)?)));
+        let key_variable = found.map(|(variable, _)| variable).or(variables.first()).cloned();
+        let key = found.map(|(_, key)| key);
         let own_url = config.base_url.as_ref().map(|url| url.expose_secret().trim_end_matches('/').to_owned());
         let keyless = known.is_some_and(|known| known.keyless);
         if key.is_none() && own_url.is_none() && !(keyless && wanted) && !(is_configured && config.kind.is_some()) {
             return Ok(None);
         }
-        // Another URL than the provider's own may have other models.
+        // Another URL than the provider's own may serve other models.
         let default_model = known.and_then(|known| known.default_model.clone()).filter(|_| own_url.is_none());
         let Some(base_url) = own_url.or_else(|| known.and_then(|known| known.base_url.clone())) else {
             let variable = known.and_then(|known| known.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
-            bail!("providers.{name}: nobody knows where it is; give its `base_url`{}", variable.unwrap_or_default());
+            bail!("providers.{name}: its URL is unknown; set its `base_url`{}", variable.unwrap_or_default());
         };
         let quirks = match &config.accent {
             Some(table) => {
@@ -81,27 +92,49 @@ impl Endpoint {
             kind,
             base_url,
             key: key.map(SecretString::from),
+            key_variable,
             default_model,
             rank: known.map_or(Some(u32::MAX), |known| known.rank),
             quirks,
             headers: headers.collect::<anyhow::Result<_>>()?,
             config,
+            max_tools: known.and_then(|known| known.max_tools),
+            max_image_bytes: known.and_then(|known| known.max_image_bytes),
+            memory: None,
+            chosen: ChosenModels::default(),
         }))
     }
 
-    /// Returns the same URL and key under another name and with another dialect.
+    /// Returns the endpoint with the same URL and key, but another name and dialect.
     pub(super) fn shared_as(&self, name: &str, known: &KnownProvider) -> Self {
-        Self { provider: name.to_owned(), kind: known.kind, default_model: None, rank: None, ..self.clone() }
+        Self {
+            provider: name.to_owned(),
+            kind: known.kind,
+            default_model: None,
+            rank: None,
+            chosen: ChosenModels::default(),
+            ..self.clone()
+        }
     }
 
-    /// Returns the base URL without its user part and its query, which may hold keys.
-    pub fn shown(&self) -> String {
+    pub(super) fn remember_in(&mut self, limitations: &StoredLimitations) {
+        self.memory = Some(limitations.memory(self.limitations_key()));
+    }
+
+    /// Returns the name of the provider in the store of limitations: another URL or another dialect has other models.
+    pub fn limitations_key(&self) -> String {
+        let endpoint_hash = json::hash_bytes(format!("{} {}", self.kind.as_str(), self.base_url).as_bytes());
+        format!("{}:{endpoint_hash}", self.provider)
+    }
+
+    /// Returns the base URL without its user part and its query, which may contain keys.
+    pub fn display_url(&self) -> String {
         error_text(&self.base_url)
     }
 
     pub(super) fn client(&self, breaker: BreakerLimits) -> anyhow::Result<Arc<dyn ModelClient>> {
         let client = self.bare_client().with_context(|| format!("provider {} cannot be used", self.provider))?;
-        Ok(Arc::new(Breaker::new(&Health::new(&self.provider, breaker), client)))
+        Ok(Arc::new(BreakerClient::new(&ProviderBreaker::new(&self.provider, breaker), client)))
     }
 
     fn bare_client(&self) -> Result<Arc<dyn ModelClient>, SetupError> {
@@ -125,6 +158,11 @@ impl Endpoint {
         options.headers.clone_from(&self.headers);
         options.vendor = options.vendor.named(&self.provider);
         options.streaming = config.streaming.unwrap_or(true);
+        options.max_tools = self.max_tools;
+        options.max_image_bytes = self.max_image_bytes;
+        options.may_load = self.key.is_none() || is_local(&self.base_url);
+        options.memory.clone_from(&self.memory);
+        options.chosen = self.chosen.clone();
         let all = CallLimits {
             connect_ms: config.connect_ms,
             first_byte_ms: config.first_byte_ms,
@@ -136,19 +174,38 @@ impl Endpoint {
         options
     }
 
-    pub async fn list(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
-        self.test_client()?.list_models(patience).await
+    pub async fn list(&self, time_limit: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+        self.test_client()?.list_models(time_limit).await
     }
 
-    /// Returns the names of the listed models without the provider. The error has no secrets of the URL.
-    pub async fn models(&self, patience: Duration) -> Result<Vec<String>, String> {
-        let listed = self.list(patience).await.map_err(|error| error.message)?;
-        Ok(listed.into_iter().map(|model| model.name).collect())
+    /// Returns the first listed model that answers messages, as far as the list says and, with a client, refusals have shown.
+    pub(super) async fn first_model(&self, time_limit: Duration, client: Option<&dyn ModelClient>) -> Result<String, NoModel> {
+        let listed = self.list(time_limit).await.map_err(|error| NoModel::Unlisted(error.message))?;
+        let count = listed.len();
+        for model in listed.into_iter().filter(|model| model.chats != Some(false)) {
+            self.chosen.add(&model.name);
+            let may_chat = match client {
+                Some(client) => client.may_chat(&model.name).await,
+                None => true,
+            };
+            if may_chat {
+                return Ok(model.name);
+            }
+        }
+        Err(if count == 0 { NoModel::Empty } else { NoModel::Chatless(count) })
     }
+}
 
-    pub(super) async fn first_model(&self, patience: Duration) -> Option<String> {
-        self.models(patience).await.ok()?.into_iter().next()
-    }
+/// The reason why the list of an endpoint gives no default model.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoModel {
+    /// The error contains no secrets of the URL.
+    #[error("lists no models ({0})")]
+    Unlisted(String),
+    #[error("lists no models")]
+    Empty,
+    #[error("lists no model that can chat ({0} in all)")]
+    Chatless(usize),
 }
 
 #[cfg(test)]
@@ -176,8 +233,8 @@ mod tests {
         let connect = Duration::from_millis(1500);
         assert_eq!((own.connect, options.limits.connect), (connect, connect));
         assert_eq!(options.limits, StreamLimits { connect, idle: Duration::from_secs(7), ..StreamLimits::default() });
-        assert!(!options.patient, "whoever sets limits means them");
-        // The output can be read again.
+        assert!(!options.lengthens_limits, "configured limits apply as they are");
+        // The output is readable as settings.
         let shown = config::show(&loaded);
         assert!(config::load(Some(("x.toml".into(), shown.clone())), &Environment::default(), &[]).is_ok(), "{shown}");
     }

@@ -1,5 +1,6 @@
-//! The default model of an endpoint that listed no model at the start.
+//! Chooses the default model of an endpoint: the first listed model that can chat.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,28 +8,35 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::endpoint::Endpoint;
+use crate::provider::ModelClient;
 use crate::service::FindModel;
 
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pause after a list without models: requests that come together share one attempt.
+/// The delay after an empty list, so that concurrent requests share one attempt.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Lists the models of an endpoint until there is a first one.
+/// Requests the model list of an endpoint until it has a chat model. Repeats this if that model refuses to chat.
 pub struct FirstListed {
     pub(super) endpoint: Endpoint,
+    /// The model found at the start. Later runs may use another one.
+    pub(super) first: Option<String>,
+    /// Knows refusals of models.
+    client: Arc<dyn ModelClient>,
     attempts: Mutex<Attempts>,
 }
 
 #[derive(Default)]
 struct Attempts {
+    /// The name of the model, without its provider.
     found: Option<String>,
     failed_at: Option<Instant>,
 }
 
 impl FirstListed {
-    pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, attempts: Mutex::default() }
+    pub(super) fn new(endpoint: Endpoint, client: Arc<dyn ModelClient>, first: Option<String>) -> Self {
+        let attempts = Mutex::new(Attempts { found: first.clone(), failed_at: None });
+        Self { endpoint, first, client, attempts }
     }
 }
 
@@ -36,24 +44,32 @@ impl FirstListed {
 impl FindModel for FirstListed {
     async fn find(&self) -> Result<String, String> {
         let provider = &self.endpoint.provider;
-        // A request that comes during an attempt waits here and shares the result.
+        // Concurrent requests wait here and share the result.
         let mut attempts = self.attempts.lock().await;
-        if let Some(model) = &attempts.found {
-            return Ok(model.clone());
+        let named = |model: &str| format!("{provider}/{model}");
+        if let Some(model) = &attempts.found
+            && self.client.may_chat(model).await
+        {
+            return Ok(named(model));
         }
-        // Clients see this text, so it has neither the URL nor the error of the endpoint.
-        let failed =
-            || Err(format!("{provider} lists no models; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL"));
-        if attempts.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
-            return failed();
-        }
-        let Some(model) = self.endpoint.first_model(LIST_TIMEOUT).await else {
-            attempts.failed_at = Some(Instant::now());
-            return failed();
+        // Clients see this text, so it contains neither the URL nor the error of the endpoint.
+        let failed = |found: Option<&String>| match found {
+            // Its client asks another model.
+            Some(model) => Ok(named(model)),
+            None => Err(format!(
+                "{provider} lists no models that can chat; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL"
+            )),
         };
-        let model = format!("{provider}/{model}");
-        tracing::info!(model, "the model of runs that name none was found");
-        attempts.found = Some(model.clone());
-        Ok(model)
+        if attempts.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
+            return failed(attempts.found.as_ref());
+        }
+        let Ok(model) = self.endpoint.first_model(LIST_TIMEOUT, Some(self.client.as_ref())).await else {
+            attempts.failed_at = Some(Instant::now());
+            return failed(attempts.found.as_ref());
+        };
+        let name = named(&model);
+        tracing::info!(model = name, "the default model was found");
+        attempts.found = Some(model);
+        Ok(name)
     }
 }

@@ -1,4 +1,4 @@
-//! Receives signals, and raises the limit of open files. The first SIGTERM or SIGINT drains the server, the second one ends it.
+//! Receives signals, and raises the limit of open files. The first SIGTERM or SIGINT begins the shutdown, and each further one shortens it.
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,7 +13,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs handlers for all five signals: the system's default is to kill the process.
+    /// Installs handlers for all five signals. By default, they would end the process.
     pub fn install() -> anyhow::Result<Self> {
         let install = |kind| signal(kind).context("signals cannot be received");
         Ok(Self {
@@ -25,10 +25,10 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that ends the process and names it. Cancel-safe.
+    /// Waits for the next signal that ends the process, and returns its name. Cancel-safe.
     ///
-    /// A closed terminal, `logrotate` and scripts send SIGHUP, and some managers SIGUSR1 or SIGUSR2. Capstan has nothing to reload or
-    /// reopen, so these signals change nothing.
+    /// A closed terminal, `logrotate` and scripts send SIGHUP, and some managers SIGUSR1 or SIGUSR2. Capstan has nothing to reload
+    /// or reopen, so it ignores them.
     pub async fn next(&mut self) -> &'static str {
         loop {
             let ignored = tokio::select! {
@@ -38,12 +38,12 @@ impl Signals {
                 _ = self.user_one.recv() => "SIGUSR1",
                 _ = self.user_two.recv() => "SIGUSR2",
             };
-            tracing::info!(signal = ignored, "signal ignored: SIGTERM ends the server, and settings are read at its start");
+            tracing::info!(signal = ignored, "signal ignored: SIGTERM ends the server; settings are only read at the start");
         }
     }
 }
 
-/// Raises the limit of open files to what the system allows: many systems begin at 1,024, and each stream needs one.
+/// Raises the limit of open files to the system's maximum: many systems start at 1,024, and each stream needs one.
 pub fn raise_file_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,6 +1,7 @@
-//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2 on them, and closes them in order.
+//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2, and closes connections in order.
 //!
-//! A drain closes the listening socket at once: a browser's EventSource tries again after a refused connection, but never after a 503.
+//! A drain closes the listening socket at once: a browser's EventSource reconnects after a refused connection, but never after a
+//! 503.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -19,34 +20,34 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use crate::http::OneTooMany;
+use crate::http::ExcessConnection;
 
-/// How long a client may take to send the head of a request, and how long a kept-alive connection may be idle.
+/// Time limit for a client to send the head of a request, and for an idle kept-alive connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The pause after a failed accept, which most often lacked a file descriptor.
+/// The delay after a failed accept, usually because of the limit of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const HTTP2_STREAMS: u32 = 250;
 
-/// The kernel's buffer for a client that does not read. Its default grows up to 4 MiB.
+/// The kernel's send buffer, for a client that does not read. By default, it grows up to 4 MiB.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 
-/// The part of that buffer that is not sent yet. So a client that stops reading is noticed early, while bytes on their way to a
-/// distant client do not count.
+/// The unsent part of that buffer. A small value detects a client that stops reading early, and does not count bytes on their way
+/// to a distant client.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 32 * 1024;
 
-/// How long sent bytes may stay unacknowledged. Then the connection ends: nothing else would end that of an event stream.
+/// How long sent bytes may stay unacknowledged before the connection is closed. Nothing else closes a stuck event stream.
 #[cfg(target_os = "linux")]
 const UNREAD_LIMIT: Duration = Duration::from_secs(45);
 
-/// Connections beyond the limit that get a 503 at a time. More wait to be accepted.
+/// Number of connections above the limit that get a 503 at a time. Further connections wait to be accepted.
 const MAX_EXTRA: usize = 64;
 
-/// The timeouts of these are short, because others wait for the same answer.
+/// Time limit for the first byte of such a connection. Short, because others wait for the same response.
 const EXTRA_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 const EXTRA_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -58,7 +59,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server need not wait for the connections of the earlier process.
+    // Allows a restart while connections of the previous process are still closing.
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
@@ -66,7 +67,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves until `drain`, then closes the listening socket and lets requests finish. Returns when all connections are closed; `stop`
-/// closes the last ones. A connection beyond `max_connections` gets one answer, [`OneTooMany`].
+/// closes the last ones. A connection above `max_connections` gets one response, [`ExcessConnection`].
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
     let mut either = auto::Builder::new(TokioExecutor::new());
     either.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
@@ -94,11 +95,11 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
         let service = app.clone().map_request(move |request: axum::http::Request<_>| {
             let mut request = request.map(axum::body::Body::new);
             if is_extra {
-                request.extensions_mut().insert(OneTooMany);
+                request.extensions_mut().insert(ExcessConnection);
             }
             request
         });
-        let (http1, patience) = match is_extra {
+        let (http1, time_limit) = match is_extra {
             true => (once.clone(), EXTRA_FIRST_BYTE_TIMEOUT),
             false => (http1.clone(), FIRST_BYTE_TIMEOUT),
         };
@@ -106,13 +107,13 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
         connections.spawn(async move {
             let begins = tokio::select! {
                 () = drain.cancelled() => return,
-                begins = tokio::time::timeout(patience, begins_as_http1(&stream)) => begins,
+                begins = tokio::time::timeout(time_limit, begins_as_http1(&stream)) => begins,
             };
             let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
             let ended = match begins {
-                // HTTP/2 has no simple single answer. Its clients try again when the connection is closed.
+                // HTTP/2 has no simple single response. Its clients retry when the connection is closed.
                 Ok(Ok(false)) if is_extra => Ok(()),
-                // Boxed, so that a connection takes no more memory than its version needs.
+                // Boxed, so that a connection only uses the memory of its HTTP version.
                 Ok(Ok(false)) => {
                     let mut connection = Box::pin(either.serve_connection_with_upgrades(io, service));
                     until_drained(connection.as_mut(), &drain, |connection| connection.graceful_shutdown()).await
@@ -139,7 +140,7 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
     }
 }
 
-/// Serves a connection. After `drain` it ends when the requests under way have their answers.
+/// Serves a connection. After `drain` it ends when the current requests have their responses.
 async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &CancellationToken, close: fn(Pin<&mut C>)) -> C::Output {
     tokio::select! {
         ended = connection.as_mut() => return ended,
@@ -149,8 +150,8 @@ async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &Cancellat
     connection.await
 }
 
-/// Peeks whether the first bytes cannot be those of HTTP/2 (`PRI * HTTP/2.0`, RFC 9113, section 3.4). In doubt the HTTP library
-/// decides by reading ahead, which doubles its buffer for the life of the connection.
+/// Returns whether the first bytes cannot be HTTP/2 (`PRI * HTTP/2.0`, RFC 9113, section 3.4). Otherwise the HTTP library decides
+/// by reading ahead, which doubles its buffer for the life of the connection.
 async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
     let mut first = [0; 3];
     let length = stream.peek(&mut first).await?;
@@ -164,7 +165,7 @@ struct Slots {
 
 struct Slot {
     permit: OwnedSemaphorePermit,
-    /// Whether the connection is beyond the limit.
+    /// Whether the connection is above the limit.
     is_extra: bool,
 }
 
@@ -183,7 +184,7 @@ impl Slots {
         Ok(Slot { permit: permit.map_err(std::io::Error::other)?, is_extra })
     }
 
-    /// Exchanges an extra slot for a usual one if there is one by now.
+    /// Replaces an extra slot by a regular one, if one is free.
     fn prefer_usual(&self, slot: Slot) -> Slot {
         match Arc::clone(&self.usual).try_acquire_owned() {
             Ok(permit) if slot.is_extra => Slot { permit, is_extra: false },
@@ -197,7 +198,7 @@ async fn accept(listener: &TcpListener, slots: &Slots) -> std::io::Result<(TcpSt
     let slot = slots.acquire().await?;
     let (stream, peer) = listener.accept().await?;
     let slot = slots.prefer_usual(slot);
-    // Deltas are small and must not wait for more bytes.
+    // Deltas are small and must be sent at once.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     {
@@ -217,7 +218,7 @@ mod tests {
 
     /// W-20. The paused clock advances while all tasks wait.
     #[tokio::test(start_paused = true)]
-    async fn whoever_says_nothing_or_never_ends_its_head_is_left() {
+    async fn silent_or_endless_request_head_closes_connection() {
         let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let app = Router::new().route("/", get(|| async { "here" }));

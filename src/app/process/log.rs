@@ -1,7 +1,7 @@
-//! Writes the log: lines go through a bounded queue to one thread, which alone writes to standard error.
+//! Writes the log. Lines go through a bounded queue to one thread, the only one that writes to standard error.
 //!
-//! The log is best effort. A closed pipe, a full disk or a stalled reader costs log lines, which a metric counts. It must never fail a
-//! request, stop a worker or delay the end of the process, so no other thread writes to standard error.
+//! The log is best effort. A closed pipe, a full disk or a stuck reader loses log lines, which a metric counts. It must never fail
+//! a request, stop a worker or delay the end of the process.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _, Write};
@@ -16,12 +16,12 @@ use tracing_subscriber::fmt;
 use crate::app::config::{LogConfig, LogFormat};
 use crate::support::locks::lock;
 
-/// How long the end of the process waits for the lines that are still in the queue.
+/// Time limit for writing the queued lines at the end of the process.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Starts the log of the process, which also gets panics.
+/// Starts the log of the process, which also receives panics.
 pub fn start(config: &LogConfig) -> anyhow::Result<LogGuard> {
-    let filter = EnvFilter::try_new(directives(&config.level)).context("log.level: cannot be understood")?;
+    let filter = EnvFilter::try_new(directives(&config.level)).context("log.level: invalid directives")?;
     let terminal = io::stderr().is_terminal();
     let text = match config.format {
         LogFormat::Auto => terminal,
@@ -30,7 +30,7 @@ pub fn start(config: &LogConfig) -> anyhow::Result<LogGuard> {
     };
     let queue = LineQueue::start(config.queue_bytes, io::stderr()).context("no thread can be started for the log")?;
     let guard = LogGuard(Arc::clone(&queue));
-    // The thread that logs would print an error of the subscriber to standard error.
+    // Otherwise an error of the subscriber would be printed to standard error by the logging thread.
     let format = fmt().with_env_filter(filter).with_writer(queue).log_internal_errors(false);
     let started = if text {
         format.with_ansi(terminal).with_target(false).try_init()
@@ -49,12 +49,12 @@ pub fn start(config: &LogConfig) -> anyhow::Result<LogGuard> {
     Ok(guard)
 }
 
-/// Writes the last words of a command to standard error, and gives up after [`FLUSH_LIMIT`].
+/// Writes the error of a command to standard error, with [`FLUSH_LIMIT`].
 pub fn print_error(text: &str) {
     let line = format!("{text}\n");
     let (done, wait) = mpsc::channel();
     let write = move || {
-        // An error has nowhere to go if standard error is gone.
+        // If standard error is closed, the error cannot be reported.
         let _ = io::stderr().write_all(line.as_bytes());
         let _ = done.send(());
     };
@@ -63,7 +63,7 @@ pub fn print_error(text: &str) {
     }
 }
 
-/// Waits for queued lines when it is dropped, for at most [`FLUSH_LIMIT`].
+/// Waits for queued lines when it is dropped, at most for [`FLUSH_LIMIT`].
 pub struct LogGuard(Arc<LineQueue>);
 
 impl Drop for LogGuard {
@@ -72,7 +72,7 @@ impl Drop for LogGuard {
     }
 }
 
-/// The queue between the threads that log and the one that writes.
+/// The queue between the logging threads and the writing thread.
 struct LineQueue {
     state: Mutex<QueueState>,
     /// Notified when lines arrive and when a batch is written.
@@ -83,14 +83,14 @@ struct LineQueue {
 #[derive(Default)]
 struct QueueState {
     lines: VecDeque<Vec<u8>>,
-    /// The bytes of `lines`.
+    /// The size of `lines`.
     bytes: usize,
-    /// Whether the writing thread has lines that it took out of the queue.
+    /// Whether the writing thread has taken lines from the queue.
     writing: bool,
 }
 
 impl LineQueue {
-    /// Starts the writing thread, which lives as long as the process.
+    /// Starts the writing thread, which runs as long as the process.
     fn start(max_bytes: usize, output: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
         let queue = Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), max_bytes });
         let writer = Arc::clone(&queue);
@@ -98,7 +98,7 @@ impl LineQueue {
         Ok(queue)
     }
 
-    /// Waits until every line is written or refused, for at most `limit`.
+    /// Waits until every line is written or dropped, at most for `limit`.
     fn flush(&self, limit: Duration) {
         let pending = |state: &mut QueueState| state.writing || !state.lines.is_empty();
         let waited = self.changed.wait_timeout_while(lock(&self.state), limit, pending);
@@ -118,7 +118,7 @@ impl LineQueue {
         self.changed.notify_all();
     }
 
-    /// Takes every queued line out; waits while there is none.
+    /// Takes all queued lines, and waits while there is none.
     fn take(&self) -> VecDeque<Vec<u8>> {
         let mut state = lock(&self.state);
         state.writing = false;
@@ -144,7 +144,7 @@ fn count_dropped_line() {
     metrics::counter!("capstan_log_lines_dropped_total").increment(1);
 }
 
-/// Takes one line a write, as the formatter hands them over. Never fails: the formatter would print the failure.
+/// Accepts one line per write, as the formatter sends them. Never fails, because the formatter would print the error.
 impl Write for &LineQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -156,12 +156,12 @@ impl Write for &LineQueue {
     }
 }
 
-/// Targets that log contents: libraries (MCP messages, WebSocket frames, stream events), and the log of requests to providers and of
-/// their answers.
+/// Targets that log contents: libraries (MCP messages, WebSocket frames, stream events), and the wire log of provider requests and
+/// responses.
 const CONTENT_TARGETS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
 
-/// Translates `log.level` into directives. A plain level is for Capstan's own lines. Lines of libraries may hold secret URLs and
-/// contents: they appear from `warn` on, and those of [`CONTENT_TARGETS`] never. Directives that name a library win.
+/// Converts `log.level` to directives. A plain level applies to Capstan's own lines. Lines of libraries may contain secret URLs and
+/// contents: they appear from `warn` on, and those of [`CONTENT_TARGETS`] never. Directives that name a library have priority.
 fn directives(level: &str) -> String {
     let mut all = CONTENT_TARGETS.map(|target| format!("{target}=off")).to_vec();
     for directive in level.split(',') {
@@ -183,7 +183,7 @@ mod tests {
     use tracing::Level;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    /// Of `capstan`, `reqwest` and `rmcp`: whether each shows a line of `warn`, and one of `debug`.
+    /// Returns for `capstan`, `reqwest` and `rmcp` whether `warn` and `debug` lines appear.
     fn shown(level: &str) -> [(bool, bool); 3] {
         let filter = EnvFilter::try_new(directives(level)).unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(filter), || {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Hands each line over to the test, and waits until the test lets it go on.
+    /// Sends each line to the test, and waits until the test continues it.
     struct HeldOutput {
         written: Sender<String>,
         released: Receiver<()>,
@@ -243,7 +243,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             push("first\n");
             assert_eq!(lines.recv_timeout(LIMIT).unwrap(), "first\n");
-            // The thread hangs in its first line, and ten bytes have room behind it.
+            // The thread is blocked in its first line, and ten more bytes fit.
             for line in ["12345\n", "abc\n", "lost\n", "!"] {
                 push(line);
             }
@@ -262,7 +262,7 @@ mod tests {
         let (written, lines) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let queue = LineQueue::start(100, HeldOutput { written, released }).unwrap();
-        // The receiver is gone, so each write fails.
+        // The receiver is dropped, so each write fails.
         drop(release);
         for _ in 0..2 {
             (&*queue).write_all(b"line\n").unwrap();

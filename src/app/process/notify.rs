@@ -1,6 +1,6 @@
-//! Wake-ups between processes on one Postgres, by NOTIFY and LISTEN.
+//! Wake-ups between processes on one Postgres database, by NOTIFY and LISTEN.
 //!
-//! They may be lost, late or doubled: the pollers find the same things a little later. A process without peers announces only its
+//! They may be lost, late or repeated: polling finds the same changes a little later. A process without peers only announces its
 //! presence.
 
 use std::sync::{Arc, Mutex};
@@ -13,33 +13,33 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::ids::NodeId;
-use crate::live::{Elsewhere, Hub, Signal};
+use crate::live::{Hub, RemoteWakeup, Signal};
 use crate::store::StoreResult;
-use crate::store::postgres::{Merger, Notice, PgNotifier};
+use crate::store::postgres::{Notice, NotificationBatch, PgNotifier};
 use crate::support::locks::lock;
 
-/// The least time between two notifications of one kind: a NOTIFY costs work in every listening process.
+/// The shortest interval of notifications of one kind, because each one costs work in every listening process.
 const MERGE: Duration = Duration::from_millis(20);
 
 const PRESENCE_EVERY: Duration = Duration::from_secs(3);
 
-/// How long without a peer until a process takes itself to be alone.
+/// How long a process must see no peer before it considers itself alone.
 const ALONE_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct Peers {
+struct PeerPresence {
     heard: Mutex<Option<Instant>>,
     /// Makes this process announce itself at once, after a peer appeared or this process began to listen.
     changed: Signal,
 }
 
-impl Peers {
+impl PeerPresence {
     fn any(&self) -> bool {
         let heard = *lock(&self.heard);
         heard.is_some_and(|at| at.elapsed() < ALONE_AFTER)
     }
 
-    fn heard(&self) {
+    fn mark_alive(&self) {
         let was_alone = !self.any();
         *lock(&self.heard) = Some(Instant::now());
         if was_alone {
@@ -50,18 +50,18 @@ impl Peers {
 
 #[derive(Default)]
 struct Pending {
-    logs: Merger,
+    logs: NotificationBatch,
     queue: bool,
     control: bool,
 }
 
 #[derive(Default)]
-struct Outbox {
+struct PendingNotifications {
     pending: Mutex<Pending>,
     filled: Signal,
 }
 
-impl Outbox {
+impl PendingNotifications {
     fn put(&self, change: impl FnOnce(&mut Pending)) {
         change(&mut lock(&self.pending));
         self.filled.notify();
@@ -72,10 +72,10 @@ impl Outbox {
     }
 }
 
-/// Starts both directions, which end with `stop` and reconnect by themselves.
+/// Starts sending and receiving. Both reconnect automatically, and end with `stop`.
 pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<Hub>, stop: &CancellationToken) -> StoreResult<()> {
     let notifier = PgNotifier::new(url.expose_secret(), node.as_str())?;
-    let (outbox, peers) = (Arc::new(Outbox::default()), Arc::new(Peers::default()));
+    let (outbox, peers) = (Arc::new(PendingNotifications::default()), Arc::new(PeerPresence::default()));
     let (logs, listeners) = (Arc::clone(&outbox), Arc::clone(&peers));
     hub.announce_with(Arc::new(move |conversation| {
         if listeners.any() {
@@ -86,8 +86,8 @@ pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<H
     hub.wake_elsewhere_with(Arc::new(move |what| {
         if listeners.any() {
             wakes.put(|pending| match what {
-                Elsewhere::Queue => pending.queue = true,
-                Elsewhere::Control => pending.control = true,
+                RemoteWakeup::Queue => pending.queue = true,
+                RemoteWakeup::Control => pending.control = true,
             });
         }
     }));
@@ -104,7 +104,7 @@ pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<H
     Ok(())
 }
 
-async fn announce(notifier: &PgNotifier, outbox: &Outbox) {
+async fn announce(notifier: &PgNotifier, outbox: &PendingNotifications) {
     loop {
         outbox.filled.wait().await;
         let mut pending = outbox.take();
@@ -119,33 +119,36 @@ async fn announce(notifier: &PgNotifier, outbox: &Outbox) {
             StoreResult::Ok(())
         };
         if let Err(error) = announced.await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "other processes were not notified, they poll");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "notification failed: other processes notice the change by polling"
+            );
         }
         tokio::time::sleep(MERGE).await;
     }
 }
 
-async fn show_presence(notifier: &PgNotifier, peers: &Peers) {
+async fn show_presence(notifier: &PgNotifier, peers: &PeerPresence) {
     loop {
         tokio::select! {
             () = peers.changed.wait() => {}
             () = tokio::time::sleep(PRESENCE_EVERY) => {}
         }
         if let Err(error) = notifier.announce_presence().await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "other processes were not told of this one");
+            tracing::debug!(error = &error as &dyn std::error::Error, "announcing this process to other processes failed");
         }
     }
 }
 
-async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &Peers) {
+async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &PeerPresence) {
     let mut notices = std::pin::pin!(notifier.listen());
     while let Some(notice) = notices.next().await {
         if notice != Notice::LogUnknown {
-            peers.heard();
+            peers.mark_alive();
         }
         match notice {
             Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.has_grown(conversation)),
-            // The poller finds out which logs have grown; re-reading all of them here would be a storm.
+            // Polling finds the logs that have grown. Reading all of them here would overload the database.
             Notice::LogUnknown => {
                 peers.changed.notify();
                 hub.queue_signal().notify();
@@ -163,14 +166,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_is_alone_until_it_hears_of_another_and_again_when_it_hears_no_more() {
-        let peers = Peers::default();
+    async fn process_is_alone_unless_another_one_announces_itself() {
+        let peers = PeerPresence::default();
         assert!(!peers.any());
-        peers.heard();
+        peers.mark_alive();
         peers.changed.wait().await;
         tokio::time::advance(ALONE_AFTER - Duration::from_millis(1)).await;
         assert!(peers.any());
-        peers.heard();
+        peers.mark_alive();
         tokio::time::advance(ALONE_AFTER).await;
         assert!(!peers.any());
     }

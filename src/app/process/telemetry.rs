@@ -13,73 +13,72 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 const TOKENS: &[f64] =
     &[256.0, 512.0, 1_024.0, 2_048.0, 4_096.0, 8_192.0, 16_384.0, 32_768.0, 65_536.0, 131_072.0, 262_144.0, 524_288.0, 1_048_576.0];
 
-/// Starts the metrics. The handle renders them and needs [`PrometheusHandle::run_upkeep`] every [`UPKEEP`].
+/// Starts the metrics. The handle renders them, and needs [`PrometheusHandle::run_upkeep`] every [`UPKEEP`].
 pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_writes".to_owned()), COUNTS))
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_request_messages".to_owned()), COUNTS))
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_request_tokens".to_owned()), TOKENS))
-        .context("the metrics' buckets are wrong")?
+        .context("the buckets of the metrics are invalid")?
         .install_recorder()
         .context("the metrics cannot be started")?;
     describe();
-    for name in FROM_THE_START {
+    for name in ZERO_INITIALIZED {
         metrics::counter!(name).absolute(0);
     }
     Ok(handle)
 }
 
-/// Counters that start at 0: a rate over a counter that appears later would miss its first increment.
-const FROM_THE_START: [&str; 9] = [
+/// Counters that start at 0: otherwise a rate would miss the first increment.
+const ZERO_INITIALIZED: [&str; 8] = [
     "capstan_context_compactions_total",
     "capstan_embedding_tokens_total",
     "capstan_lease_takeovers_total",
     "capstan_log_lines_dropped_total",
-    "capstan_mcp_escaped_total",
+    "capstan_mcp_orphans_ended_total",
     "capstan_stalls_total",
-    "capstan_tool_calls_total",
-    "capstan_tools_held_total",
-    "capstan_unsendable_requests_total",
+    "capstan_tools_awaiting_review_total",
+    "capstan_invalid_model_requests_total",
 ];
 
 pub const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Describes all metrics; `docs/reference/metrics.md` has the same list.
 fn describe() {
-    describe_gauge!("capstan_runs", "Runs that are not over, by status");
+    describe_gauge!("capstan_runs", "Unfinished runs, by status");
     describe_gauge!("capstan_runs_active", "Runs that this process works on");
     describe_counter!("capstan_runs_finished_total", "Runs that ended, by status");
     describe_histogram!("capstan_queue_wait_seconds", Unit::Seconds, "Time from claimable to claimed");
-    describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token");
+    describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token, by provider");
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
-    describe_counter!("capstan_tokens_total", "Tokens used, by direction");
-    describe_counter!("capstan_titles_total", "Times that a model was asked for a title, by outcome");
-    describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
+    describe_counter!("capstan_tokens_total", "Tokens used, by provider and direction");
+    describe_counter!("capstan_titles_total", "Model calls for titles, by outcome");
+    describe_counter!("capstan_model_failures_total", "Failed model calls, by provider and code");
     describe_histogram!("capstan_request_messages", Unit::Count, "Messages in one request to a model");
     describe_histogram!("capstan_request_tokens", Unit::Count, "Tokens of one request to a model, estimated");
-    describe_counter!("capstan_context_compactions_total", "Times that a run left messages out of its requests, or cut them");
-    describe_counter!("capstan_contexts_total", "Questions to context providers, by provider and outcome");
-    describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");
-    describe_counter!("capstan_tool_rankings_total", "Times that the tools of a run were put in order, by what");
-    describe_counter!("capstan_embedding_failures_total", "Times that there were no vectors of tools, by code");
-    describe_counter!("capstan_embedding_tokens_total", "Tokens of texts that were turned into vectors");
-    describe_counter!("capstan_unsendable_requests_total", "Requests to models that broke the rules and were not sent");
+    describe_counter!("capstan_context_compactions_total", "Requests that evicted or cut messages");
+    describe_counter!("capstan_contexts_total", "Calls of context providers, by provider and outcome");
+    describe_counter!("capstan_tools_awaiting_review_total", "Tools not offered to a run because of a changed definition");
+    describe_counter!("capstan_tool_rankings_total", "Rankings of a run's tools, by method");
+    describe_counter!("capstan_embedding_failures_total", "Failed embedding requests for tools, by code");
+    describe_counter!("capstan_embedding_tokens_total", "Tokens of embedded texts");
+    describe_counter!("capstan_invalid_model_requests_total", "Invalid model requests that were not sent");
     describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open, by provider");
-    describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");
-    describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, with those that are about to start or end");
-    describe_counter!("capstan_mcp_escaped_total", "Processes that had left the group of their MCP server and were ended");
+    describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server");
+    describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, including starting and ending ones");
+    describe_counter!("capstan_mcp_orphans_ended_total", "Ended processes that had left the process group of their MCP server");
     describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
-    describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
+    describe_counter!("capstan_tool_calls_total", "Tool calls with an outcome, by server, tool and outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
-    describe_counter!("capstan_log_lines_dropped_total", "Log lines lost: the queue was full, or standard error refused them");
+    describe_counter!("capstan_log_lines_dropped_total", "Dropped log lines: the queue was full, or standard error failed");
     describe_gauge!("capstan_database_oldest_snapshot_seconds", Unit::Seconds, "Age of the oldest open snapshot in the database");
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
-    describe_counter!("capstan_feedback_total", "Ratings of answers that users gave, or gave anew, by rating");
+    describe_counter!("capstan_feedback_total", "Ratings of answers, including changed ones, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
-    describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
+    describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until the response began, by route");
     describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of stored files");
-    describe_counter!("capstan_stalls_total", "Times that a task has not yielded its thread for 5 s");
+    describe_counter!("capstan_stalls_total", "Tasks that did not yield their thread for 5 s");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
 }

@@ -1,4 +1,4 @@
-//! Background tasks of a server: metrics, removal of old rows, and news from other processes.
+//! Background tasks of a server: metrics, removal of old rows, and changes by other processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::app::config::{RetentionConfig, days_ms};
 use crate::app::process::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
-use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
-use crate::store::{Expired, FileStore, RunStore, Store, StoreResult};
+use crate::service::{CleanupCounts, CompactionMode, CompactionStep, DeltaCompactor, IdleAges, IdleCleanup, follow_logs};
+use crate::store::{ExpiredRowCounts, RecordStore, RunStore, Store, StoreResult};
 
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
@@ -25,17 +25,17 @@ const LOW_WATER_EVERY: Duration = Duration::from_secs(1);
 const MARK_EVERY: Duration = Duration::from_secs(60);
 const LOGINS_EVERY: Duration = Duration::from_secs(600);
 
-/// The age of a snapshot from which on the log tells of it: longer than a report takes.
+/// The age from which an open snapshot is logged: longer than a report takes.
 const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
 
-/// The pause after one step of a long job, as a multiple of the step's duration: the database is free for others meanwhile.
+/// The delay after one step of a long task, as a multiple of the step's duration, so that others can use the database.
 const PAUSE_FACTOR: u32 = 3;
 
-/// Milliseconds without any process that configures an MCP server until the login there is deleted. A configuration may be rolled
-/// back, and processes with another one may be down for a while.
+/// How long no process may have configured an MCP server before its login is deleted, in milliseconds. A configuration may be
+/// rolled back, and processes with another one may be down for a while.
 const UNSEEN_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Milliseconds that an idempotency key is kept.
+/// How long an idempotency key is kept, in milliseconds.
 const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Starts the tasks; they end with `stop`.
@@ -48,9 +48,9 @@ pub fn start(
     stop: &CancellationToken,
 ) {
     if let Some(age_ms) = days_ms(retention.deltas_days) {
-        tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
+        tasks.spawn(compact_deltas(Arc::clone(store), age_ms, stop.clone()));
     }
-    tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
+    tasks.spawn(apply_retention(Arc::clone(store), Arc::clone(hub), retention.idle_ages(), stop.clone()));
     tasks.spawn(sort_samples(metrics, stop.clone()));
     tasks.spawn(count_runs(store.clone(), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
@@ -61,7 +61,7 @@ pub fn start(
     tasks.spawn(follow_logs(store.clone(), Arc::clone(hub), stop.clone()));
 }
 
-/// Puts the samples of histograms into their buckets: until then each takes memory of its own.
+/// Moves the samples of histograms into their buckets: until then each sample uses memory.
 async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
     while pause(UPKEEP, &stop).await {
         handle.run_upkeep();
@@ -71,7 +71,7 @@ async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
 async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     let mut shown: Vec<String> = Vec::new();
     while pause(COUNT_EVERY, &stop).await {
-        // A database that does not answer is the worker's to report; the gauges keep their last value.
+        // The worker reports a database that does not answer. The gauges keep their last value.
         let Ok(counts) = store.run_counts().await else { continue };
         for status in shown.drain(..).filter(|status| counts.iter().all(|(other, _)| other != status)) {
             metrics::gauge!("capstan_runs", "status" => status).set(0.0);
@@ -83,30 +83,30 @@ async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     }
 }
 
-/// Warns of a snapshot that is held open for long, once until none is left.
+/// Warns of a snapshot that stays open for long, once until none is left.
 async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
-    let mut told = false;
+    let mut was_warned = false;
     while pause(SNAPSHOTS_EVERY, &stop).await {
-        // A database that does not answer is the worker's to report.
+        // The worker reports a database that does not answer.
         let Ok(Some(age)) = store.oldest_snapshot().await else { continue };
         metrics::gauge!("capstan_database_oldest_snapshot_seconds").set(age.as_secs_f64());
         let is_old = age >= OLD_SNAPSHOT;
-        if is_old && !told {
+        if is_old && !was_warned {
             tracing::warn!(
                 seconds = age.as_secs(),
-                "a transaction of this database has been open for long: rows that change meanwhile cannot be cleaned away; \
-                 pg_stat_activity says who"
+                "a transaction of this database has been open for long: vacuum cannot remove rows that changed since; \
+                 pg_stat_activity shows its session"
             );
         }
-        told = is_old;
+        was_warned = is_old;
     }
 }
 
 async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
     while pause(LOW_WATER_EVERY, &stop).await {
-        // A database that does not answer is the worker's to report.
+        // The worker reports a database that does not answer.
         if let Some(Err(error)) = stop.run_until_cancelled(store.raise_low_water()).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the queue could not be looked through");
+            tracing::debug!(error = &error as &dyn std::error::Error, "the low-water marks could not be raised");
         }
     }
 }
@@ -122,8 +122,8 @@ async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationT
     }
 }
 
-/// Deletes logins at MCP servers that no process has, neither from its configuration nor from the API. The first pass waits, so that
-/// other processes can mark theirs.
+/// Deletes logins at MCP servers that exist neither in a configuration nor in the store. The first pass waits, so that other
+/// processes can mark theirs.
 pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, stop: CancellationToken) {
     loop {
         if let Err(error) = store.see_mcp_tokens(&configured).await {
@@ -137,20 +137,20 @@ pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, 
         }
         match store.forget_unseen_mcp_tokens(UNSEEN_MS).await {
             Ok(0) => {}
-            Ok(forgotten) => tracing::info!(forgotten, "forgot logins at MCP servers that are not configured any more"),
+            Ok(forgotten) => tracing::info!(forgotten, "removed logins at MCP servers that are no longer configured"),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "old logins at MCP servers could not be forgotten");
+                tracing::warn!(error = &error as &dyn std::error::Error, "old logins at MCP servers could not be removed");
             }
         }
     }
 }
 
-/// Runs a pass at the start, like [`fold`].
+/// Runs the first pass at the start, like [`compact_deltas`].
 async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: CancellationToken) {
     loop {
         match remove_unused_files(store.records(), age_ms).await {
             Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "removed files that no message has"),
+            Ok(removed) => tracing::info!(removed, "removed unused files"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "unused files could not be removed"),
         }
         if let Ok(bytes) = store.file_bytes().await {
@@ -162,34 +162,36 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
     }
 }
 
-/// Removes files that no message has and that are old enough. Returns how many.
-pub async fn remove_unused_files(store: &dyn FileStore, age_ms: Option<u64>) -> StoreResult<u64> {
+/// Removes old files that no message uses. Returns their number.
+pub async fn remove_unused_files(store: &dyn RecordStore, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
     to_the_end(|| store.remove_unused_files(age_ms)).await
 }
 
-/// Removes expired rows. Returns for each kind of them the words of messages and how many were removed.
-pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'static str, StoreResult<u64>); 5] {
+/// Removes expired rows. Returns the description and the number of each kind.
+pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'static str, StoreResult<u64>); 6] {
     let records = store.records();
     let audit = match audit_ms {
         Some(age_ms) => to_the_end(|| records.remove_old_audit(age_ms)).await,
         None => Ok(0),
     };
+    let tickets = async { Ok(store.remove_expired_sessions().await? + store.remove_expired_tickets().await?) };
     [
-        ("expired tickets", store.remove_expired_tickets().await),
+        ("expired tickets and sessions", tickets.await),
         ("old idempotency records", store.remove_expired_idempotency(IDEMPOTENCY_MS).await),
-        ("old rows of the audit", audit),
-        ("what budgets of days gone by have counted", to_the_end(|| store.remove_old_spending()).await),
-        ("sets of tools that no run names", to_the_end(|| records.remove_unused_tool_sets()).await),
+        ("old audit records", audit),
+        ("spending rows of past days", to_the_end(|| store.remove_old_spending()).await),
+        ("unused tool sets", to_the_end(|| records.remove_unused_tool_sets()).await),
+        ("expired limitations of models", store.remove_expired_model_limitations().await),
     ]
 }
 
 /// Counts the rows that [`remove_expired`] would remove.
-pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreResult<Expired> {
+pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreResult<ExpiredRowCounts> {
     store.count_expired(IDEMPOTENCY_MS, audit_ms).await
 }
 
-/// Repeats a removal, each time in a transaction of its own, until nothing is left. Returns how much was removed.
+/// Repeats a removal, each time in its own transaction, until nothing is left. Returns the total.
 async fn to_the_end<F: Future<Output = StoreResult<u64>>>(piece: impl Fn() -> F) -> StoreResult<u64> {
     let mut removed = 0;
     loop {
@@ -204,27 +206,24 @@ async fn to_the_end<F: Future<Output = StoreResult<u64>>>(piece: impl Fn() -> F)
 async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
     while pause(MARK_EVERY, &stop).await {
         if let Err(error) = store.leave_mark().await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "no mark could be left by which older copies of the database are noticed"
-            );
+            tracing::warn!(error = &error as &dyn std::error::Error, "the mark for clone detection could not be written");
         }
     }
 }
 
-/// Runs a pass at the start, for servers that never live long.
-async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
+/// Runs the first pass at the start, for servers that never run long.
+async fn compact_deltas(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     loop {
-        let mut folder = Folder::new(store.clone(), age_ms, FoldMode::Fold);
+        let mut folder = DeltaCompactor::new(store.clone(), age_ms, CompactionMode::Write);
         loop {
             let begun = Instant::now();
-            let step = folder.step().await.map(|step| step == FoldStep::Went);
-            if !goes_on(step, begun, "old deltas could not be folded", &stop).await {
+            let step = folder.step().await.map(|step| step == CompactionStep::Went);
+            if !goes_on(step, begun, "old deltas could not be compacted", &stop).await {
                 break;
             }
         }
         if folder.runs > 0 {
-            tracing::info!(runs = folder.runs, events = folder.events, "folded old deltas");
+            tracing::info!(runs = folder.runs, events = folder.events, "compacted old deltas");
         }
         if !pause(FOLD_EVERY, &stop).await {
             return;
@@ -232,20 +231,20 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     }
 }
 
-/// Runs a pass at the start, like [`fold`].
-async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: CancellationToken) {
+/// Runs the first pass at the start, like [`compact_deltas`].
+async fn apply_retention(store: Arc<dyn Store>, hub: Arc<Hub>, ages: IdleAges, stop: CancellationToken) {
     loop {
-        let mut tidier = Tidier::new(store.clone(), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
+        let mut tidier = IdleCleanup::new(store.clone(), Some(Arc::clone(&hub)), ages, CompactionMode::Write);
         loop {
             let begun = Instant::now();
             let step = tidier.step().await;
-            if !goes_on(step, begun, "old conversations could not be tidied", &stop).await {
+            if !goes_on(step, begun, "old conversations could not be archived or deleted", &stop).await {
                 break;
             }
         }
-        let Tidied { archived, deleted } = tidier.tidied;
+        let CleanupCounts { archived, deleted } = tidier.tidied;
         if archived + deleted > 0 {
-            tracing::info!(archived, deleted, "tidied old conversations");
+            tracing::info!(archived, deleted, "archived and deleted old conversations");
         }
         if !pause(TIDY_EVERY, &stop).await {
             return;
@@ -253,12 +252,12 @@ async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: Cancel
     }
 }
 
-/// Pauses after a step that began at `begun`. Returns whether the pass goes on. `failure` is logged if the step failed.
+/// Pauses after a step that began at `begun`. Returns whether the pass continues. Logs `failure` if the step failed.
 async fn goes_on(step: StoreResult<bool>, begun: Instant, failure: &str, stop: &CancellationToken) -> bool {
     match step {
         Ok(is_more) => is_more && pause(begun.elapsed() * PAUSE_FACTOR, stop).await,
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "{failure}; the next pass goes on");
+            tracing::warn!(error = &error as &dyn std::error::Error, "{failure}; the next pass continues");
             false
         }
     }

@@ -1,8 +1,8 @@
 //! Reports a worker thread of the runtime that does not yield.
 //!
-//! A task that computes without end or waits for a lock blocks its thread and the tasks in that thread's queue. Tasks of the runtime
-//! cannot be relied on to notice it, so a thread of its own looks: a worker that neither parked nor finished a round of
-//! polls since the last look is still in the same poll.
+//! A task that computes for long or waits for a lock blocks its thread and the tasks in that thread's queue. Tasks of the runtime
+//! cannot reliably detect that, so a separate thread takes samples. A worker that neither parked nor finished a round of polls
+//! since the last sample is still in the same poll.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// How long one poll may take before it is reported.
+/// The duration of one poll that is reported.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Samples within the limit. Samples are counted, not time, so that a process that was stopped as a whole is not reported.
+/// Samples within the limit. Samples are counted instead of time, so that a stopped process is not reported.
 const SAMPLES: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
-    /// Counts parking and waking: odd while the thread is parked.
+    /// Counts parking and waking; odd while the thread is parked.
     parks: u64,
-    /// The time that it polled tasks, up to its last round.
+    /// The time spent polling tasks, up to the last round.
     busy: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
+enum WatchdogEvent {
     Stalled,
     Yielded,
 }
@@ -33,12 +33,12 @@ enum News {
 #[derive(Default)]
 struct History {
     last: Option<Sample>,
-    /// Samples in a row without a change.
+    /// Consecutive samples without a change.
     unchanged: u32,
 }
 
 impl History {
-    fn add(&mut self, sample: Sample) -> Option<News> {
+    fn add(&mut self, sample: Sample) -> Option<WatchdogEvent> {
         let was_stalled = self.unchanged >= SAMPLES;
         if self.last.replace(sample) == Some(sample) && sample.parks.is_multiple_of(2) {
             self.unchanged = self.unchanged.saturating_add(1);
@@ -46,26 +46,30 @@ impl History {
             self.unchanged = 0;
         }
         match (was_stalled, self.unchanged >= SAMPLES) {
-            (false, true) => Some(News::Stalled),
-            (true, false) => Some(News::Yielded),
+            (false, true) => Some(WatchdogEvent::Stalled),
+            (true, false) => Some(WatchdogEvent::Yielded),
             (true, true) | (false, false) => None,
         }
     }
 }
 
-/// The thread that takes samples. It ends when this is dropped.
+/// The sampling thread. It ends when this value is dropped.
 pub struct Watchdog {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Watches a runtime. A poll that takes longer than `limit` is logged as an error and counted.
+    /// Watches a runtime. Logs and counts a poll that takes longer than `limit`.
     pub fn start(runtime: &Handle, limit: Duration) -> std::io::Result<Self> {
         Self::reporting(runtime, limit, move |worker, news| log(worker, news, limit))
     }
 
-    fn reporting(runtime: &Handle, limit: Duration, report: impl Fn(usize, News) + Send + 'static) -> std::io::Result<Self> {
+    fn reporting(
+        runtime: &Handle,
+        limit: Duration,
+        report: impl Fn(usize, WatchdogEvent) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let metrics = runtime.metrics();
         let (stop, stopped) = mpsc::channel();
         let watch = move || {
@@ -87,7 +91,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // It only fails after a panic, which the panic hook has logged.
+            // Joining only fails after a panic, which the panic hook has logged.
             let _ = thread.join();
         }
     }
@@ -97,13 +101,13 @@ fn sample(metrics: &RuntimeMetrics, worker: usize) -> Sample {
     Sample { parks: metrics.worker_park_unpark_count(worker), busy: metrics.worker_total_busy_duration(worker) }
 }
 
-fn log(worker: usize, news: News, limit: Duration) {
+fn log(worker: usize, news: WatchdogEvent, limit: Duration) {
     match news {
-        News::Stalled => {
+        WatchdogEvent::Stalled => {
             metrics::counter!("capstan_stalls_total").increment(1);
-            tracing::error!(worker, "a task has not yielded for {limit:?}: it holds up the others of its thread");
+            tracing::error!(worker, "a task has not yielded for {limit:?} and blocks the other tasks of its thread");
         }
-        News::Yielded => tracing::warn!(worker, "the task that held up its thread has yielded"),
+        WatchdogEvent::Yielded => tracing::warn!(worker, "the task that blocked its thread has yielded"),
     }
 }
 
@@ -121,13 +125,13 @@ mod tests {
             assert_eq!(looks(at(4, 100 + n), 2), [], "busy without parking, and yielding");
         }
         assert_eq!(looks(at(4, 500), SAMPLES), []);
-        assert_eq!(looks(at(4, 500), 20), [News::Stalled], "told once");
-        assert_eq!(looks(at(5, 900), 20), [News::Yielded]);
+        assert_eq!(looks(at(4, 500), 20), [WatchdogEvent::Stalled], "told once");
+        assert_eq!(looks(at(5, 900), 20), [WatchdogEvent::Yielded]);
     }
 
     #[test]
     fn a_task_that_does_not_yield_is_reported() {
-        let patience = Duration::from_secs(30);
+        let time_limit = Duration::from_secs(30);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         let (reports, reported) = mpsc::channel();
         let watchdog = Watchdog::reporting(runtime.handle(), Duration::from_millis(100), move |worker, news| {
@@ -137,13 +141,13 @@ mod tests {
         let task = runtime.spawn(async move {
             let _ = released.recv();
         });
-        let (worker, news) = reported.recv_timeout(patience).unwrap();
-        assert_eq!(news, News::Stalled);
-        // The other thread works on and is not reported.
+        let (worker, news) = reported.recv_timeout(time_limit).unwrap();
+        assert_eq!(news, WatchdogEvent::Stalled);
+        // The other thread continues and is not reported.
         runtime.block_on(runtime.spawn(tokio::task::yield_now())).unwrap();
         release.send(()).unwrap();
         runtime.block_on(task).unwrap();
-        assert_eq!(reported.recv_timeout(patience).unwrap(), (worker, News::Yielded));
+        assert_eq!(reported.recv_timeout(time_limit).unwrap(), (worker, WatchdogEvent::Yielded));
         drop(watchdog);
         assert!(reported.try_recv().is_err());
     }

@@ -1,8 +1,10 @@
 //! Builds the parts of a process from its settings.
+//!
+//! Owns which implementation each port has. Must not know when a part starts or stops.
 
-pub(super) mod clients;
+pub(super) mod file_reader;
+pub(super) mod master_keys;
 pub(super) mod parts;
-pub(super) mod reading;
-pub(super) mod records;
-pub(super) mod secrets;
-pub(super) mod servers;
+pub(super) mod provider_clients;
+pub(super) mod provider_records;
+pub(super) mod user_servers;

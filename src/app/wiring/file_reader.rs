@@ -1,8 +1,8 @@
-//! Reads uploaded files in a process of their own, so that hostile bytes cannot harm the server.
+//! Reads uploaded files in a separate process, so that hostile bytes cannot harm the server.
 //!
-//! The process is this program (`read-file`) with limits on memory and time. It gets the bytes, but no environment and no files. Its last
-//! line counts, because the libraries that read documents may print, too. After a failure its first line counts, which was written before
-//! any of them read a text.
+//! The process is this program (`read-file`) with limits on memory and time. It receives the bytes, but no environment and no open
+//! files. The libraries that read documents may print, too. So the last line of the output is the reply. If the process fails,
+//! the first line is the reply: the process has written it before any library read a text.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
-use crate::documents::{self, FileReader, Kind, Unreadable};
+use crate::documents::{self, FileKind, FileReader, ReadFileError};
 use crate::domain::conversation::file::FileFacts;
 
 pub const COMMAND: &str = "read-file";
 
-/// Processes at a time: one more than an owner can have uploads.
+/// Limit of processes: one more than the uploads of one owner.
 const MAX_PROCESSES: usize = 3;
 
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 const CPU_SECONDS: u64 = 15;
 const MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// The limit of the output, without the text of the file.
+/// The limit of the output without the text of the file.
 const OUTPUT_BYTES: u64 = 1024 * 1024;
 
 /// The output of the process: the facts, or why the file is refused.
@@ -41,12 +41,12 @@ pub struct ReadingProcesses {
 }
 
 impl ReadingProcesses {
-    /// Uses this very program, even if its file has been replaced since.
+    /// Uses the running program, even if its file has been replaced.
     pub fn new() -> anyhow::Result<Self> {
         let program = if cfg!(target_os = "linux") {
             PathBuf::from("/proc/self/exe")
         } else {
-            std::env::current_exe().context("the program's own file is not known")?
+            std::env::current_exe().context("the path of the program is unknown")?
         };
         Ok(Self { program, permits: Semaphore::new(MAX_PROCESSES) })
     }
@@ -66,12 +66,12 @@ impl ReadingProcesses {
             return Err(std::io::Error::other("the process has no pipes"));
         };
         let write = async {
-            // The process may end before it has read everything.
+            // The process may end before it has read all bytes.
             let _ = stdin.write_all(bytes).await;
             drop(stdin);
         };
         let mut output = Vec::new();
-        // A character takes six bytes at most, as an escape.
+        // A character is encoded in at most six bytes.
         let mut limited = stdout.take(OUTPUT_BYTES + 6 * most_chars as u64);
         let exchange = futures_util::future::join(write, limited.read_to_end(&mut output));
         if tokio::time::timeout(TIME_LIMIT, exchange).await.is_err() {
@@ -87,9 +87,9 @@ impl ReadingProcesses {
 
 #[async_trait]
 impl FileReader for ReadingProcesses {
-    async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> Result<FileFacts, Unreadable> {
-        let reply = if Kind::of(&bytes).needs_reader() {
-            let reply = self.ask(&bytes, name, most_chars).await.map_err(Unreadable::Failed)?;
+    async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> Result<FileFacts, ReadFileError> {
+        let reply = if FileKind::of(&bytes).needs_reader() {
+            let reply = self.ask(&bytes, name, most_chars).await.map_err(ReadFileError::Failed)?;
             reply.unwrap_or_else(|| {
                 let words = "the file cannot be read: it is damaged, or would take too much time or memory";
                 Err(format!("{words} ({CPU_SECONDS} s, 1 GiB)"))
@@ -97,17 +97,17 @@ impl FileReader for ReadingProcesses {
         } else {
             documents::read(&bytes, name, most_chars, |_| {}).map_err(|refused| refused.0)
         };
-        reply.map_err(Unreadable::Refused)
+        reply.map_err(ReadFileError::Refused)
     }
 }
 
-/// Runs in the process: reads standard input and writes replies.
+/// Runs in the reading process: reads standard input and writes replies.
 pub fn run(name: &str, most_chars: usize) -> anyhow::Result<ExitCode> {
     limit_process();
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;
     let reply: Reply = documents::read(&bytes, name, most_chars, |facts| {
-        // If standard output is closed, the last reply fails as well.
+        // If standard output is closed, the last reply fails, too.
         let _ = write_line(&Ok(facts.clone()));
     })
     .map_err(|refused| refused.0);

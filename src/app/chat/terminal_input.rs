@@ -1,4 +1,4 @@
-//! Lines from the terminal. A thread reads them, because such a read cannot be cancelled. It ends with the process.
+//! Lines from the terminal. A thread reads them, because such a read cannot be cancelled. The thread ends with the process.
 
 use tokio::sync::mpsc;
 
@@ -9,7 +9,7 @@ pub struct Typing {
 }
 
 impl Typing {
-    /// Returns the next line. Waits for ever once the input has ended. Cancel-safe.
+    /// Returns the next line. Waits forever after the end of the input. Cancel-safe.
     pub async fn line(&mut self) -> String {
         let lines = self.lines.get_or_insert_with(read);
         match lines.recv().await {

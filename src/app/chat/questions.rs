@@ -1,4 +1,4 @@
-//! Questions of a run, and the answers that typed lines are. Must not know the terminal or the server.
+//! Questions of a run, and the conversion of typed lines to answers. Must not know the terminal or the server.
 
 use serde_json::{Value, json};
 
@@ -22,13 +22,13 @@ struct Choice {
     label: String,
 }
 
-/// Returns the items of an array, and none for another value.
+/// Returns the items of an array, or none for another value.
 pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 impl Question {
-    /// Reads the data of `approval.requested`.
+    /// Parses the data of `approval.requested`.
     pub fn approval(data: &Value) -> Self {
         let word = |key: &str| data[key].as_str().unwrap_or_default();
         let mut call = format!("{} {}", brief(word("name")), brief(&data["arguments"].to_string()));
@@ -45,7 +45,7 @@ impl Question {
         Self { id: word("id").to_owned(), kind }
     }
 
-    /// Reads the data of `input.requested`.
+    /// Parses the data of `input.requested`.
     pub fn input(data: &Value) -> Self {
         let question = &data["question"];
         let word = |of: &Value, key: &str| of[key].as_str().unwrap_or_default().to_owned();
@@ -75,7 +75,7 @@ impl Question {
         let path = self.path();
         match &self.kind {
             Kind::Approval { call, .. } => {
-                format!("?? {call} has to be allowed: POST {path} with {{\"decision\":\"allow\"}} or {{\"decision\":\"deny\"}}")
+                format!("?? {call} needs an approval: POST {path} with {{\"decision\":\"allow\"}} or {{\"decision\":\"deny\"}}")
             }
             Kind::Input { text, choices, .. } if choices.is_empty() => format!("?? {text} POST {path} with a text"),
             Kind::Input { text, choices, .. } => {
@@ -89,13 +89,13 @@ impl Question {
     pub fn prompt(&self) -> String {
         match &self.kind {
             Kind::Approval { call, destructive, scopes, .. } => {
-                let danger = if *destructive { " It says that it destroys something." } else { "" };
+                let danger = if *destructive { " Its server marks it as destructive." } else { "" };
                 let further: String = [("conversation", ", c for this conversation"), ("always", ", a for always")]
                     .into_iter()
                     .filter(|(scope, _)| scopes.iter().any(|known| known == scope))
                     .map(|(_, words)| words)
                     .collect();
-                format!("?? {call}\n   Allow it?{danger} y for once{further}; n, or why not")
+                format!("?? {call}\n   Allow it?{danger} y for once{further}; n, or a reason to deny it")
             }
             Kind::Input { text, choices, is_form } => {
                 let mut lines = vec![format!("?? {text}")];
@@ -105,7 +105,7 @@ impl Question {
                     label => format!("   {}. {}: {label}", at + 1, brief(&choice.value)),
                 }));
                 lines.push(if *is_form {
-                    "   A number; or a JSON object that fills the form in".to_owned()
+                    "   A number, or a JSON object with the fields of the form".to_owned()
                 } else if choices.is_empty() {
                     "   Your answer".to_owned()
                 } else {
@@ -116,18 +116,18 @@ impl Question {
         }
     }
 
-    /// Returns the answer that a line is, or a text that says what the line should be.
+    /// Converts a typed line to an answer. Fails with a text that says what the line should contain.
     pub fn answer(&self, line: &str) -> Result<Value, String> {
         let line = line.trim();
         match &self.kind {
             _ if line.is_empty() => Err(self.prompt()),
             Kind::Approval { scopes, arguments_hash, .. } => {
-                // Bound to the arguments that were shown: the server refuses the answer if they are others by now.
+                // Contains the hash of the displayed arguments: the server refuses the answer if the arguments have changed.
                 let allow = |scope: &str| {
                     if scopes.iter().any(|known| known == scope) {
                         Ok(json!({"decision": "allow", "scope": scope, "arguments_hash": arguments_hash}))
                     } else {
-                        Err(format!("-- this call cannot be allowed for longer than once\n{}", self.prompt()))
+                        Err(format!("-- this call can only be allowed once\n{}", self.prompt()))
                     }
                 };
                 match line.to_lowercase().as_str() {
@@ -135,7 +135,7 @@ impl Question {
                     "c" => allow("conversation"),
                     "a" => allow("always"),
                     "n" | "no" => Ok(json!({"decision": "deny"})),
-                    // A single letter is more likely a slip than a reason.
+                    // A single letter is more likely a typing error than a reason.
                     _ if line.chars().count() == 1 => Err(self.prompt()),
                     _ => Ok(json!({"decision": "deny", "reason": line})),
                 }
@@ -147,7 +147,7 @@ impl Question {
                     Some(choice) => Ok(json!({"choice": choice.value})),
                     None if *is_form => match serde_json::from_str::<Value>(line) {
                         Ok(content) if content.is_object() => {
-                            Ok(json!({"choice": crate::domain::run::input::ACCEPT, "content": content}))
+                            Ok(json!({"choice": crate::domain::run::question::ACCEPT, "content": content}))
                         }
                         Ok(_) | Err(_) => Err(format!("-- not a JSON object\n{}", self.prompt())),
                     },
