@@ -8,17 +8,17 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use capstan_fuzz::domain::agent::AgentProfile;
-use capstan_fuzz::domain::conversation::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
-use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
-use capstan_fuzz::domain::model::{ModelRequest, Usage};
-use capstan_fuzz::domain::run::context::{Capacity, ContextPolicy, json_tokens};
-use capstan_fuzz::domain::run::record::{Fence, RunRecord};
-use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use capstan_fuzz::engine::{Command, Input, RunFacts, RunState, Surroundings, count_ahead, counts_tokens, decide};
-use capstan_fuzz::support::clock::UnixMillis;
-use capstan_fuzz::support::ids::SequentialIds;
-use capstan_fuzz::support::tokens::Tokenizer;
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::conversation::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
+use capstan::domain::model::{ModelRequest, Usage};
+use capstan::domain::run::context::{Capacity, ContextPolicy, json_tokens};
+use capstan::domain::run::record::{Fence, RunRecord};
+use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
+use capstan::engine::{Command, DecisionEnvironment, Input, RunFacts, RunState, count_ahead, counts_tokens, decide};
+use capstan::support::clock::UnixMillis;
+use capstan::support::ids::SequentialIds;
+use capstan::support::tokens::Tokenizer;
 use serde_json::json;
 
 /// The most that a request may take, its budget and its messages together.
@@ -232,7 +232,7 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
 fn loaded(record: RunRecord, tokenizer: Option<Tokenizer>) -> RunState {
     let model = record.model().to_owned();
     let mut state = RunState::load(record);
-    state.know(RunFacts { capacities: vec![(model, Capacity { tokenizer, ..Capacity::default() })], ..RunFacts::default() });
+    state.set_facts(RunFacts { capacities: vec![(model, Capacity { tokenizer, ..Capacity::default() })], ..RunFacts::default() });
     state
 }
 
@@ -264,7 +264,7 @@ fn request_of(commands: Vec<Command>) -> Box<ModelRequest> {
 
 /// The fastest of many rounds: what is decided before a model call, and the request of it.
 fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], tokenizer: Option<Tokenizer>) -> (Duration, usize) {
-    let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
+    let around = DecisionEnvironment { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut fastest = Duration::MAX;
     let mut messages = 0;
     for _ in 0..ROUNDS {
@@ -283,7 +283,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], 
 
 /// The record as the next run of the conversation is loaded: without what the summary stands for.
 fn summarised(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> RunRecord {
-    let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
+    let around = DecisionEnvironment { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut state = RunState::load(record.clone());
     let decision = decide(&mut state, claimed(tools), &around);
     state.apply(&decision.changes);

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use capstan_fuzz::fuzzing::{Chunking, Wire, decode_each, payloads};
+use capstan::provider::fuzzing::{Chunking, Wire, decode_each, payloads};
 use serde_json::{Value, json};
 
 /// The most that decoding may cost, as a multiple of parsing alone.

@@ -1,6 +1,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    use capstan_fuzz::fuzzing::{Wire, check_answer};
+    use capstan::provider::fuzzing::{Wire, check_answer};
     capstan_fuzz::within_runtime(|| check_answer(Wire::Anthropic, data));
 });

@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    capstan_fuzz::within_runtime(|| capstan_fuzz::fuzzing::check_calls(data));
+    capstan_fuzz::within_runtime(|| capstan::provider::fuzzing::check_calls(data));
 });

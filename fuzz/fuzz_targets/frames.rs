@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    capstan_fuzz::fuzzing::check_frames(data);
+    capstan::provider::fuzzing::check_frames(data);
 });

@@ -1,21 +1,25 @@
 //! The commands of the binary beside `serve`, as a user at a terminal sees them.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::wait;
+use support::database::Kind;
+use support::dialects::Dialect;
+use support::model::ModelMock;
+use support::refusing::RefusingProvider;
+use support::server::{Site, program};
+use support::wait;
+use support::wire::{Answer, Wire};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn chat(url: &str, question: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+    let mut command = Command::new(program());
     command.args(["chat", "--url", url, question]).env_clear().kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -47,7 +51,10 @@ async fn chat_lives_on_when_the_server_is_killed_and_started_again() {
     let output = client.wait_with_output().await.unwrap();
     let (answer, remarks) = (String::from_utf8(shown).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{remarks}");
-    assert!(remarks.contains("the connection was cut") && remarks.contains("-- crash: the answer starts over"), "{remarks:?}");
+    assert!(
+        remarks.contains("connection lost; reconnecting") && remarks.contains("-- crash: the answer starts over"),
+        "{remarks:?}"
+    );
     assert!(answer.ends_with("17*23 = 391.\n"), "{answer:?}");
     assert_eq!(remarks.matches("-> calculate").count(), 1, "a completed tool call does not run again: {remarks:?}");
 }
@@ -85,9 +92,69 @@ async fn doctor_finds_what_is_wrong_and_says_so_by_its_exit_code() {
     let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS__SEND", "ask");
     let (good, report) = site.command(&["doctor"]).await;
     assert!(!good, "{report}");
-    for words in ["FAIL  mcp server    broken", "FAIL  keys", "agent.approval.tools names send, which is not on offer"] {
+    for words in ["FAIL  mcp server    broken", "FAIL  keys", "agent.approval.tools names the tool send, which does not exist"] {
         assert!(report.contains(words), "{words:?} in {report}");
     }
+}
+
+fn assert_says(report: &str, words: &[&str]) {
+    for words in words {
+        assert!(report.contains(words), "{words:?} in {report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_tells_the_state_of_models_on_one_screen() {
+    let (good, report) = Site::new(Kind::Sqlite).await.doctor().await;
+    assert!(good, "{report}");
+    assert_says(&report, &["warn  model         demo/demo", "OPENAI_API_KEY", "the server works; read the lines with warn: 1"]);
+
+    let (good, report) = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", "groq/llama-3.3").doctor().await;
+    assert!(!good, "{report}");
+    assert_says(&report, &["FAIL  model", "groq/llama-3.3", "set GROQ_API_KEY", "on the chat page", "ok    tools"]);
+
+    let refusal = r#"{"error":{"message":"Incorrect API key provided","type":"invalid_request_error","code":"invalid_api_key"}}"#;
+    let wire = Wire::play(vec![Answer::json(401, refusal)]).await;
+    let site = Site::new(Kind::Sqlite).await.env("OPENAI_BASE_URL", &wire.base_url).env("OPENAI_API_KEY", "sk-canary-0123456789");
+    let (good, report) = site.env("CAPSTAN_MODEL", "openai/acme-1").doctor().await;
+    assert!(!good && !report.contains("canary"), "{report}");
+    assert_says(
+        &report,
+        &["FAIL  provider      openai at ", "refuses the key: check OPENAI_API_KEY (Incorrect API key", "FAIL  model"],
+    );
+
+    let ollama = async |models: &[&str]| {
+        let ollama = RefusingProvider::start_with(Dialect::Ollama, Arc::new(|_, _, _| None), models).await;
+        let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
+        site.doctor().await
+    };
+    let (good, report) = ollama(&["nomic-embed-text", "acme-1"]).await;
+    assert!(good, "{report}");
+    assert_says(
+        &report,
+        &["ok    provider      ollama at ", "lists 2 models", "ollama/acme-1 is the default model", "everything works"],
+    );
+    let (good, report) = ollama(&["nomic-embed-text"]).await;
+    assert!(!good, "{report}");
+    assert_says(&report, &["FAIL  model", "lists no model that can chat (1 in all)", "`ollama pull`"]);
+    let (good, report) = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", "127.0.0.1:1").doctor().await;
+    assert!(!good, "{report}");
+    assert_says(&report, &["FAIL  model", "lists no models (", "`ollama pull`", "read the lines with FAIL: 1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_broken_database_and_mcp_file_on_one_screen() {
+    let site = Site::new(Kind::Sqlite).await.env("DATABASE_URL", "postgres://me:canary@127.0.0.1:1/capstan");
+    let (good, report) = site.doctor().await;
+    assert!(!good && !report.contains("canary"), "{report}");
+    assert_says(&report, &["FAIL  database", "@127.0.0.1:1/capstan", "refused", "DATABASE_URL", "ok    tools"]);
+
+    let site = Site::new(Kind::Sqlite).await;
+    let file = site.folder.path().join("mcp.json");
+    std::fs::write(&file, "{\n  \"mcpServers\": {\n    \"a\" {}\n  }\n}").unwrap();
+    let (good, report) = site.env("CAPSTAN_MCP_CONFIG", file.to_str().unwrap()).doctor().await;
+    assert!(!good, "{report}");
+    assert_says(&report, &["FAIL  mcp config", "mcp.json", "line 3", "ok    database"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,7 +179,7 @@ async fn a_worker_answers_for_its_health_only() {
 /// Returns the client at a terminal: its standard input is typed there.
 fn at_a_terminal(url: &str, question: &str) -> Command {
     let mut command = Command::new("script");
-    let client = format!("{} chat --url {url} '{question}'", env!("CARGO_BIN_EXE_capstan"));
+    let client = format!("{} chat --url {url} '{question}'", program().display());
     command
         .args(["-qec", &client, "/dev/null"])
         .env_clear()
@@ -153,7 +220,7 @@ async fn chat_asks_at_the_terminal_whether_a_call_may_be_made() {
     let mut client = chat(&server.url, "What is 17*23?").spawn().unwrap();
     let mut remarks = client.stderr.take().unwrap();
     let mut shown = String::new();
-    shown_until(&mut remarks, &mut shown, "has to be allowed: POST /api/v1/approvals/").await;
+    shown_until(&mut remarks, &mut shown, "needs an approval: POST /api/v1/approvals/").await;
     let id = shown.split("/api/v1/approvals/").nth(1).unwrap().split(' ').next().unwrap();
     assert_eq!(server.post_json(&format!("/approvals/{id}"), &json!({"decision": "deny"})).await.0, 200);
     let status = wait::within("the client's end", PATIENCE, client.wait()).await.unwrap();
@@ -162,9 +229,7 @@ async fn chat_asks_at_the_terminal_whether_a_call_may_be_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_sends_files_to_the_agent_that_is_named() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let notes = site.folder.path().join("notes.txt");
     std::fs::write(&notes, "The rent is due on the third.").unwrap();
     let mut command = chat(&server.url, "[[id:file]][[say:On the third.]]");
@@ -198,7 +263,7 @@ async fn a_user_who_leaves_is_deleted_with_all_that_is_theirs() {
     let (ok, _) = site.command(&["users", "delete", "eve", "--yes"]).await;
     assert!(!ok, "there is no such user");
     let (ok, said) = site.command(&["users", "delete", "ada", "--yes"]).await;
-    assert!(ok && said.contains("ada is deleted, with 1 conversations"), "{said}");
+    assert!(ok && said.contains("ada was deleted, with 1 conversations"), "{said}");
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM conversations").await, 1);
     assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's conversation stays");
     server.set_key(&keys[0]);
@@ -230,7 +295,7 @@ async fn a_role_is_the_users_and_changes_where_that_is_said() {
     for (role, key) in [("admin", "key of ada (admin)"), ("member", "key of ada (member)")] {
         assert_eq!(
             site.command(&["users", "role", "ada", role]).await,
-            (true, format!("ada has the role {role}, with all their keys\n"))
+            (true, format!("ada has the role {role}, which applies to all their keys\n"))
         );
         let (_, made) = site.command(&["keys", "create", "--user", "ada"]).await;
         assert!(made.starts_with(key), "{made}");
@@ -251,10 +316,10 @@ async fn groups_are_set_as_a_whole() {
     let site = Site::new(Kind::Sqlite).await;
     site.key_of("ada").await;
     for (groups, said) in [
-        ("staff editors staff", "ada is in these groups and no others: editors, staff\n"),
-        ("team_7-a", "ada is in these groups and no others: team_7-a\n"),
-        ("", "ada is in no group\n"),
-        ("staff", "ada is in these groups and no others: staff\n"),
+        ("staff editors staff", "ada belongs to these groups: editors, staff\n"),
+        ("team_7-a", "ada belongs to these groups: team_7-a\n"),
+        ("", "ada belongs to no group\n"),
+        ("staff", "ada belongs to these groups: staff\n"),
     ] {
         let arguments: Vec<&str> = ["users", "set-groups", "ada"].into_iter().chain(groups.split_whitespace()).collect();
         assert_eq!(site.command(&arguments).await, (true, said.to_owned()));
@@ -265,8 +330,8 @@ async fn groups_are_set_as_a_whole() {
     }
     let many: Vec<String> = (0..33).map(|n| format!("g{n}")).collect();
     let many: Vec<&str> = ["users", "set-groups", "ada"].into_iter().chain(many.iter().map(String::as_str)).collect();
-    assert!(refused(&site, &many).await.contains("there are 33 groups; the most is 32"));
-    assert!(refused(&site, &["users", "set-groups", "bob", "staff"]).await.contains("there is no user \"bob\""));
+    assert!(refused(&site, &many).await.contains("there are 33 groups; the maximum is 32"));
+    assert!(refused(&site, &["users", "set-groups", "bob", "staff"]).await.contains("the user \"bob\" does not exist"));
     let kept = site.database.rows("SELECT groups FROM users WHERE name = 'ada'").await;
     assert_eq!(kept[0][0].as_deref(), Some("[\"staff\"]"), "a refused command changes nothing");
 }

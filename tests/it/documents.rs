@@ -2,7 +2,9 @@
 
 use capstan::documents::{self, DOCX, PDF, XLSX};
 
-use crate::support::documents::{PNG, archive, bomb, docx, encrypted_pdf, pdf, pdf_with_a_foreign_font, workbook, xlsx};
+use support::documents::{
+    PNG, archive, bomb, docx, encrypted_pdf, owned_pdf, pdf, pdf_with_a_foreign_font, word, workbook, xlsx, xlsx_of,
+};
 
 const MOST: usize = 1_000;
 
@@ -102,7 +104,7 @@ fn texts_are_cut_between_characters_and_say_so() {
 }
 
 #[test]
-fn what_is_refused_says_why() {
+fn refused_file_names_its_reason() {
     let huge = workbook("<sheetData/>");
     let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
     let mut locked = docx(&["secret"]);
@@ -114,20 +116,91 @@ fn what_is_refused_says_why() {
     }
     for (bytes, why) in [
         (Vec::new(), "empty"),
-        (b"MZ\x90\0\x03".to_vec(), "of no type that is accepted; there are PNG"),
-        (b"text with \0 in it".to_vec(), "of no type"),
-        (b"\xff\xfeh\0i\0".to_vec(), "of no type"),
-        (archive(&[("a.txt", "hello")]), "an archive of no type that is accepted"),
+        (b"MZ\x90\0\x03".to_vec(), "is not accepted; accepted are PNG"),
+        (b"text with \0 in it".to_vec(), "is not accepted"),
+        (b"\xff\xfeh\0\x01\0".to_vec(), "is not accepted"),
+        (b"\xff\xfeh\0i".to_vec(), "is not accepted"),
+        (b"Stra\xdfe, \x80 5".to_vec(), "not UTF-8: save it as UTF-8"),
+        (archive(&[("a.txt", "hello")]), "neither a docx nor an xlsx document"),
         (b"PK\x03\x04 and no more".to_vec(), "damaged"),
         (b"%PDF-1.7\nnothing".to_vec(), "damaged"),
         (docx(&["<w:broken"]), "damaged"),
         (archive(&[("word/document.xml", "no XML at all")]), "damaged"),
         (archive(&[("xl/workbook.xml", "<workbook")]), "damaged"),
-        (bomb(&huge), "far larger unpacked than it looks: 4294"),
+        (bomb(&huge), "the unpacked document is too large: 4294"),
         (locked, "encrypted"),
-        (encrypted_pdf(), "encrypted"),
+        (encrypted_pdf(), "needs a password"),
     ] {
         let words = refusal(&bytes);
         assert!(words.contains(why), "{why}: {words}");
+    }
+}
+
+#[test]
+fn word_table_row_is_one_line_with_tabs() {
+    let cell = |words: &str| format!("<w:tc><w:tcPr/><w:p><w:r><w:t>{words}</w:t></w:r></w:p></w:tc>");
+    let row = |cells: &[&str]| format!("<w:tr>{}</w:tr>", cells.iter().map(|words| cell(words)).collect::<String>());
+    let two = "<w:tc><w:p><w:r><w:t>two</w:t></w:r></w:p><w:p><w:r><w:t>lines</w:t></w:r></w:p></w:tc>";
+    let inner = format!("<w:tc><w:tbl>{}{}</w:tbl><w:p/></w:tc>", row(&["in", "ner"]), row(&["table"]));
+    let rows = [row(&["a", "b", "c"]), row(&["d", "", "f"]), format!("<w:tr>{two}{inner}{}</w:tr>", cell("i"))].concat();
+    let body = format!("<w:p><w:r><w:t>Before</w:t></w:r></w:p><w:tbl>{rows}</w:tbl><w:p><w:r><w:t>After</w:t></w:r></w:p>");
+    let (_, text) = read(&word(&body, &[]), "x");
+    assert_eq!(text.as_deref(), Some("Before\na\tb\tc\nd\t\tf\ntwo lines\tin ner table\ti\nAfter"));
+}
+
+#[test]
+fn word_document_is_read_with_all_its_parts_once() {
+    let paragraph = |words: &str| format!("<w:p><w:r><w:t>{words}</w:t></w:r></w:p>");
+    let boxed = paragraph("boxed");
+    let body = format!(
+        "<w:p><w:r><w:t>Text</w:t></w:r><w:r><w:footnoteReference w:id=\"2\"/></w:r></w:p>\
+         <w:p><w:r><mc:AlternateContent><mc:Choice><w:txbxContent>{boxed}</w:txbxContent></mc:Choice>\
+         <mc:Fallback><w:txbxContent>{boxed}</w:txbxContent></mc:Fallback></mc:AlternateContent></w:r></w:p>"
+    );
+    let separator = "<w:footnote w:type=\"separator\" w:id=\"-1\"><w:p><w:r><w:separator/></w:r></w:p></w:footnote>";
+    let notes = format!("{separator}<w:footnote w:id=\"2\">{}</w:footnote>", paragraph("a note"));
+    let head = paragraph("Head");
+    let bytes = word(
+        &body,
+        &[
+            ("word/header1.xml", "hdr", &head),
+            ("word/header2.xml", "hdr", &head),
+            ("word/footnotes.xml", "footnotes", &notes),
+            ("word/footer1.xml", "ftr", &paragraph("Foot")),
+            ("word/footer2.xml", "ftr", "<w:broken"),
+        ],
+    );
+    let text = read(&bytes, "x").1.unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines, ["Head", "Text[^2]", "boxed", "[^2]: a note", "Foot"], "{text}");
+}
+
+#[test]
+fn formula_without_value_is_shown_as_formula() {
+    let sheet = r#"<sheetData><row r="1"><c r="A1"><v>2</v></c><c r="B1"><f>A1*3</f><v></v></c><c r="C1"><f>A1+1</f><v>3</v></c></row><row r="2"><c r="A2"><f>SUM(A1:B1)</f></c></row></sheetData>"#;
+    assert_eq!(read(&xlsx(sheet), "x").1.as_deref(), Some("## Rent\n2\t=A1*3\t3\n=SUM(A1:B1)"));
+}
+
+#[test]
+fn times_and_hidden_sheets_are_marked() {
+    let cell = |at: &str, style: u32, value: &str| format!(r#"<c r="{at}" s="{style}"><v>{value}</v></c>"#);
+    let cells = [cell("A1", 1, "0.5"), cell("B1", 2, "1.5"), cell("C1", 3, "45000"), cell("D1", 0, "0.5")].concat();
+    let bytes = xlsx_of(&format!(r#"<sheetData><row r="1">{cells}</row></sheetData>"#), r#"state="hidden""#, &[20, 46, 14]);
+    assert_eq!(read(&bytes, "x").1.as_deref(), Some("## Rent (hidden)\n12:00:00\t36:00:00\t2023-03-15\t0.5"));
+}
+
+#[test]
+fn pdf_with_owner_password_only_is_read() {
+    let (kind, text) = read(&owned_pdf("The rent is due"), "x");
+    assert_eq!((kind.as_str(), text.unwrap().trim()), (PDF, "The rent is due"));
+}
+
+#[test]
+fn utf16_text_with_byte_order_mark_is_read() {
+    let units: Vec<u16> = "größe,1\n".encode_utf16().collect();
+    let little: Vec<u8> = [0xff, 0xfe].into_iter().chain(units.iter().flat_map(|unit| unit.to_le_bytes())).collect();
+    let big: Vec<u8> = [0xfe, 0xff].into_iter().chain(units.iter().flat_map(|unit| unit.to_be_bytes())).collect();
+    for bytes in [little, big] {
+        assert_eq!(read(&bytes, "a.csv"), ("text/csv".to_owned(), Some("größe,1\n".to_owned())));
     }
 }

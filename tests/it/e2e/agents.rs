@@ -4,9 +4,9 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 /// Returns the answer to a request that changes something. Panics unless the answer has this status.
 async fn asked(server: &Server, method: Method, path: &str, body: &Value, status: u16) -> Value {
@@ -65,7 +65,7 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
     assert_eq!(again["version"], 3, "a repeated request creates no version");
     let versions = server.get_json("/agents/poet/versions").await;
     let notes: Vec<&str> = versions["data"].as_array().unwrap().iter().map(|version| version["note"].as_str().unwrap()).collect();
-    assert_eq!(notes, ["as version 1", "second", "first"]);
+    assert_eq!(notes, ["same as version 1", "second", "first"]);
     assert_eq!(server.get_json("/agents/poet/versions/2").await["profile"]["system_prompt"], "Hum.");
 
     let answer = server.request(Method::DELETE, &path).send().await.unwrap();
@@ -75,7 +75,7 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_with_the_program_is_read_and_used_and_not_changed() {
+async fn built_in_agents_are_readable_and_read_only() {
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await.with_model(&model);
     let server = site.start().await;
@@ -99,6 +99,8 @@ async fn what_comes_with_the_program_is_read_and_used_and_not_changed() {
     // An agent that is copied from `cms` fails when a tool fails.
     let mut profile = server.get_json("/agents/cms").await["profile"].clone();
     profile["tool_error"] = json!("fail_run");
+    // `cms` itself offers no built-in tool.
+    profile["builtin_tools"] = json!(["calculate"]);
     make(&server, &json!({"name": "strict", "profile": profile})).await;
     let run = server.start_run(&json!({"input": r#"[[id:cms]][[call:calculate {"expression":"1/"}]]"#, "agent": "strict"})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
@@ -297,7 +299,7 @@ async fn an_agent_of_groups_is_for_their_members(#[values(Kind::Sqlite, Kind::Po
 /// reverted.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_left_the_groups_of_an_agent_goes_on_with_no_run_of_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn member_without_the_group_cannot_resume_runs_of_the_agent(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = Site::new(kind).await.with_model(&model);
     let mut ledger = site.ledger.mcp_server();
@@ -387,4 +389,75 @@ async fn no_agent_of_a_member_leaves_the_groups_of_the_servers_own() {
     server.set_key(&ann);
     told(&server, &model, "open", "open").await;
     turned_away(&server, None).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_extends_another_and_names_what_differs(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model);
+    let server = site.start().await;
+    let base = json!({"name": "base", "profile": {"system_prompt": "Rhyme.", "max_rounds": 9, "llm_retry": {"delays_ms": [1]}}});
+    let base = make(&server, &base).await;
+    let made = make(&server, &json!({"name": "short", "profile": {"extends": "base", "max_rounds": 3}})).await;
+    assert_eq!(made["profile"], json!({"extends": "base", "max_rounds": 3}), "only what differs is stored");
+    let effective = &made["effective"];
+    assert_eq!(
+        (&effective["name"], &effective["system_prompt"], &effective["max_rounds"], &effective["llm_retry"]["delays_ms"]),
+        (&json!("short"), &json!("Rhyme."), &json!(3), &json!([1]))
+    );
+    let (run, prompt) = told(&server, &model, "short", "one").await;
+    assert!(run["agent"] == "short" && prompt.contains("Rhyme."), "{prompt}");
+
+    // The agent beneath changes, except for who names a version.
+    make(&server, &json!({"name": "fixed", "profile": {"extends": "base@1"}})).await;
+    let path = format!("/agents/{}", base["id"].as_str().unwrap());
+    asked(&server, Method::PATCH, &path, &json!({"profile": {"system_prompt": "Hum."}}), 200).await;
+    assert!(told(&server, &model, "short", "two").await.1.contains("Hum."));
+    assert!(told(&server, &model, "fixed", "three").await.1.contains("Rhyme."));
+
+    // A preset, with one value of its own.
+    let preset = server.get_json("/agents/cms").await;
+    let mine = make(&server, &json!({"name": "mine", "profile": {"extends": "cms", "max_rounds": 2}})).await;
+    let mut expected = preset["effective"].clone();
+    (expected["name"], expected["max_rounds"]) = (json!("mine"), json!(2));
+    assert_eq!(mine["effective"], expected);
+
+    for (extends, words) in [(json!("nobody"), "nobody"), (json!("base@9"), "version 9"), (json!(7), "name of an agent")] {
+        let body = json!({"name": "wrong", "profile": {"extends": extends}});
+        let problem = asked(&server, Method::POST, "/agents", &body, 400).await;
+        assert_eq!(problem["errors"][0]["pointer"], "/profile/extends", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+    }
+    // An agent that leads back to itself is refused.
+    asked(&server, Method::PATCH, &path, &json!({"profile": {"extends": "short"}}), 400).await;
+    let gone = server.request(Method::DELETE, &path).send().await.unwrap();
+    assert_eq!(gone.status(), 204);
+    let shown = server.get_json("/agents/short").await;
+    assert!(shown["error"].as_str().unwrap().contains("base"), "{shown}");
+    let (status, refused) = server.post_json("/runs", &json!({"input": "hi", "agent": "short"})).await;
+    assert!(status == 409 && refused["detail"].as_str().unwrap().contains("extends"), "{refused}");
+}
+
+/// An agent for some groups stays closed through one that extends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn extended_agent_of_other_groups_is_not_used() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    let (ok, printed) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(ok, "{printed}");
+    let admin = printed.lines().last().unwrap().to_owned();
+    let bob = site.key_of("bob").await;
+    let mut server = site.start().await;
+    server.set_key(&admin);
+    let closed = json!({"name": "closed", "scope": "global", "profile": {"groups": ["staff"], "system_prompt": "Secret."}});
+    make(&server, &closed).await;
+    make(&server, &json!({"name": "open", "scope": "global", "profile": {"extends": "closed", "groups": []}})).await;
+    server.set_key(&bob);
+    let (status, refused) = server.post_json("/runs", &json!({"input": "hi", "agent": "open"})).await;
+    assert!(!status.is_success(), "{refused}");
+    let shown = server.get_json("/agents/open").await;
+    assert!(shown["effective"].is_null() && !shown.to_string().contains("Secret."), "{shown}");
+    let problem = asked(&server, Method::POST, "/agents", &json!({"name": "mine", "profile": {"extends": "closed"}}), 400).await;
+    assert_eq!(problem["errors"][0]["pointer"], "/profile/extends", "{problem}");
 }

@@ -4,10 +4,10 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 async fn analysing(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await;
@@ -41,9 +41,7 @@ fn followed(events: &[Value]) -> Vec<&Value> {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = analysing(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::serve(async |model| analysing(kind, model).await).await;
     let pay = |n: u32| format!("[[call:ledger__pay {{\"text\":\"screenshot {n}\"}}]][[next]]");
     let tired = "I've renamed 3 files. There are 4 remaining.";
     let (first, rest): (String, String) = ((1..=3).map(pay).collect(), (4..=7).map(pay).collect());
@@ -66,8 +64,7 @@ async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqli
     assert_eq!(shown(&messages), ["All screenshots have been renamed."]);
     assert_eq!(followed(&events), messages.iter().collect::<Vec<_>>(), "the stream and the rows agree");
     for_clients_alone(&server, run["conversation_id"].as_str().unwrap(), &messages).await;
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// Asserts that pages without internal messages contain all other messages.
@@ -87,9 +84,7 @@ async fn for_clients_alone(server: &Server, conversation: &str, messages: &[Valu
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = analysing(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::serve(async |model| analysing(kind, model).await).await;
     let asks = "[[next]][[say:Shall I go on with the rest?]]".repeat(3);
     let script = format!("[[id:asks]][[call:ledger__pay {{\"text\":\"rent\"}}]]{asks}[[next]][[say:I can't do the others.]]");
     let (run, events, messages) = finished(&server, &json!({"input": script})).await;
@@ -110,16 +105,13 @@ async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlit
         r#"[[id:done]][[call:ledger__pay {"text":"gas"}]][[next]][[say:All done, none remaining. Let me know if I can help.]]"#;
     finished(&server, &json!({"input": done})).await;
     assert_eq!(model.exchanges("done").len(), 2, "an answer that claims completion is accepted");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_claimed_and_was_not_written_is_told(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn claimed_but_missing_write_is_reported(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::start_scripted(kind).await;
     let notice = |events: &[Value]| events.last().unwrap()["data"]["notice"].clone();
     let (run, events, _) = finished(&server, &json!({"agent": "cms", "input": "[[id:a]][[say:I have updated the page.]]"})).await;
     assert_eq!(notice(&events), "nothing_written");

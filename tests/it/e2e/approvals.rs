@@ -6,13 +6,13 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::SseStream;
-use crate::support::wait;
-use crate::support::ws::WsClient;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::SseStream;
+use support::wait;
+use support::ws::WsClient;
 
 pub(super) const INPUT: &str = r#"[[id:approvals]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
 
@@ -54,10 +54,8 @@ async fn approval_of(server: &Server, run: &str) -> String {
 /// in any process.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_made_again_keeps_its_key_while_its_human_thinks(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let mut server = site.start().await;
+async fn repeated_call_keeps_its_key_while_approval_is_pending(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (_model, site, mut server) = Site::serve(async |model| site(kind, model).await).await;
     let call = r#"[[call:ledger__append_keyed {"text":"lost"}]]"#;
     let (run, first) = waiting(&server, &format!("[[id:key]]{call}[[next]]{call}[[next]][[say:bye]]")).await;
     assert_eq!(server.post_json(&first, &json!({"decision": "allow"})).await.0, StatusCode::OK);
@@ -85,9 +83,7 @@ fn detail(answer: &(StatusCode, Value)) -> &str {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| site(kind, model).await).await;
     let (run, path) = waiting(&server, INPUT).await;
     for _ in 0..3 {
         server.kill9().await;
@@ -132,13 +128,12 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     assert_eq!(server.finished(&run).await["status"], "completed");
     assert_eq!(site.ledger.count("append", "one"), 1);
     let late = server.post_json(&path, &answer).await;
-    assert_eq!((late.0.as_u16(), detail(&late).contains("it is answered")), (409, true), "{}", late.1);
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it was answered")), (409, true), "{}", late.1);
     let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "approval.resolved");
     let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((&resolved["data"]["status"], &resolved["data"]["scope"]), (&json!("allowed"), &json!("once")));
     assert_eq!(server.get_json(&path).await["status"], "allowed");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The server is killed after the `started` event of an approved call: before the call is sent, or after its result arrives and
@@ -152,9 +147,7 @@ async fn an_allowed_call_that_dies_with_its_server_is_not_made_again(
     #[case] executed: usize,
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
 ) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| site(kind, model).await).await;
     let (run, path) = waiting(&server, INPUT).await;
     server.kill9().await;
     let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", format!("{point}=kill").as_str())]).await;
@@ -183,9 +176,8 @@ async fn an_allowed_call_that_dies_with_its_server_is_not_made_again(
     assert_eq!(told["state"], "unknown", "the model is told that the outcome is unknown: {told}");
     assert_eq!(server.get_json(&path).await["status"], "allowed");
     let late = server.post_json(&path, &answer).await;
-    assert_eq!((late.0.as_u16(), detail(&late).contains("it is answered")), (409, true), "{}", late.1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it was answered")), (409, true), "{}", late.1);
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,7 +204,7 @@ async fn a_reason_stands_beside_the_call() {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn refused_answer_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = site(kind, &model).await;
     let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
@@ -230,7 +222,7 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
 
     server.set_key(&ann);
     let other = server.post_json(&path, &json!({"decision": "allow", "arguments_hash": "of other arguments"})).await;
-    assert_eq!((other.0.as_u16(), detail(&other).contains("other arguments")), (409, true), "{}", other.1);
+    assert_eq!((other.0.as_u16(), detail(&other).contains("differ from arguments_hash")), (409, true), "{}", other.1);
     for (body, pointer) in [
         (json!({"decision": "perhaps"}), "/decision"),
         (json!({"decision": "allow", "arguments": {"text": 7}}), "/arguments"),
@@ -269,9 +261,7 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_answers_at_once_one_is_taken(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| site(kind, model).await).await;
     for round in 0..10 {
         let input = format!(r#"[[id:twice-{round}]][[call:ledger__append {{"text":"{round}"}}]][[next]][[say:bye]]"#);
         let (run, path) = waiting(&server, &input).await;
@@ -285,7 +275,7 @@ async fn of_two_answers_at_once_one_is_taken(#[values(Kind::Sqlite, Kind::Postgr
         assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "{over_http:?} {over_socket}");
         let refused = if taken[0] { &over_socket["error"] } else { &over_http.1 };
         assert_eq!(
-            (&refused["status"], refused["detail"].as_str().unwrap().contains("it is answered")),
+            (&refused["status"], refused["detail"].as_str().unwrap().contains("it was answered")),
             (&json!(409), true),
             "{refused}"
         );
@@ -316,7 +306,7 @@ async fn a_yes_to_a_call_of_a_disabled_server_leaves_the_run_waiting() {
     let (run, path) = waiting(&server, INPUT).await;
     switch(false).await;
     let refused = server.post_json(&path, &json!({"decision": "allow"})).await;
-    assert_eq!((refused.0.as_u16(), detail(&refused).contains("not enabled")), (409, true), "{}", refused.1);
+    assert_eq!((refused.0.as_u16(), detail(&refused).contains("deleted or disabled")), (409, true), "{}", refused.1);
     assert_eq!(server.get_json(&format!("/runs/{run}")).await["status"], "waiting");
     switch(true).await;
     assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 200);
@@ -337,7 +327,7 @@ async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)]
     let (run, path) = waiting(&server, INPUT).await;
     assert_eq!(server.finished(&run).await["status"], "completed");
     let late = server.post_json(&path, &json!({"decision": "allow"})).await;
-    assert_eq!((late.0.as_u16(), detail(&late).contains("its time is over")), (409, true), "{}", late.1);
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it has expired")), (409, true), "{}", late.1);
     assert_eq!(server.get_json(&path).await["status"], "expired");
 
     // From here on, answers have the full time limit.
@@ -356,18 +346,15 @@ async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)]
     assert_eq!(server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await.0, 202);
     assert_eq!(server.finished(&run).await["status"], "cancelled");
     let late = server.post_json(&path, &json!({"decision": "allow"})).await;
-    assert_eq!((late.0.as_u16(), detail(&late).contains("it is cancelled")), (409, true), "{}", late.1);
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it was cancelled")), (409, true), "{}", late.1);
     assert_eq!(site.ledger.entries().len(), 0);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| site(kind, model).await).await;
     let twice = r#"[[id:twice]][[call:ledger__append {"text":"one"}]][[call:ledger__append {"text":"two"}]][[next]][[say:bye]]"#;
     let (run, path) = waiting(&server, twice).await;
     let allowed = server.post_json(&path, &json!({"decision": "allow", "scope": "conversation"})).await;

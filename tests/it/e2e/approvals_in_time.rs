@@ -7,9 +7,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::approvals::{INPUT, site, waiting, waits};
-use crate::support::audit;
-use crate::support::database::{Database, Kind};
-use crate::support::model::ModelMock;
+use support::audit;
+use support::database::{Database, Kind};
+use support::server::Site;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -37,9 +37,7 @@ async fn approval_outlives_restarts_and_a_week(
     #[case] hours: i64,
     #[case] in_time: bool,
 ) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| site(kind, model).await).await;
     let (run, path) = waiting(&server, INPUT).await;
     let asked = server.get_json(&path).await;
     server.signal("TERM").await;
@@ -75,9 +73,9 @@ async fn approval_outlives_restarts_and_a_week(
     let late = server.post_json(&path, &allow).await;
     let why = late.1["detail"].as_str().unwrap();
     assert_eq!(late.0, StatusCode::CONFLICT);
-    assert!(why.contains(if in_time { "it is answered" } else { "its time is over" }), "{why}");
+    assert!(why.contains(if in_time { "it was answered" } else { "it has expired" }), "{why}");
     let messages: Value = server.messages(ended["conversation_id"].as_str().unwrap()).await.into();
-    assert_eq!(messages.to_string().contains("nobody gave it in time"), !in_time, "{messages:#}");
+    assert_eq!(messages.to_string().contains("did not arrive in time"), !in_time, "{messages:#}");
     model.assert_history_was_sendable();
     server.signal("TERM").await;
     tokio::time::timeout(Duration::from_secs(30), server.exit()).await.unwrap();

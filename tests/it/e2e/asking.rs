@@ -5,13 +5,13 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::SseStream;
-use crate::support::wait;
-use crate::support::ws::WsClient;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::SseStream;
+use support::wait;
+use support::ws::WsClient;
 
 const INPUT: &str = r#"[[id:asking]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
 
@@ -122,8 +122,7 @@ async fn an_answer_decides_what_becomes_of_the_call(
     let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "input.resolved");
     let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((&resolved["data"]["state"], &resolved["data"]["answer"]), (&json!("answered"), &answer));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +166,7 @@ async fn an_answer_comes_over_a_socket_and_from_its_owner_only() {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_that_nobody_answers_ends_in_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn unanswered_question_ends_in_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = site(kind, &model).await.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "1500");
     let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
@@ -182,13 +181,12 @@ async fn a_question_that_nobody_answers_ends_in_time(#[values(Kind::Sqlite, Kind
     let kept = server.get_json(&format!("/input-requests/{id}")).await;
     assert_eq!((&kept["state"], kept["expires_at"].is_string(), &kept["answer"]), (&json!("expired"), true, &Value::Null));
     let late = server.post_json(&format!("/input-requests/{id}"), &json!({"choice": "happened"})).await;
-    assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("its time is over")), (409, true), "{}", late.1);
+    assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("it has expired")), (409, true), "{}", late.1);
     assert_eq!(site.ledger.count("append", "one"), 1, "a call of unknown outcome is not repeated");
     let audited = audited(&server, run).await;
     assert_eq!((&audited["outcome"], audited.get("decided_by")), (&json!("unknown"), None), "{audited}");
     assert!(audited["duration_ms"].as_u64().unwrap() > 1_000, "the duration includes the wait of 1.5 s: {audited}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -235,8 +233,7 @@ async fn a_model_asks_its_user(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kin
     let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
     let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
     assert_eq!((&told["state"], &told["content"][0]["text"]), (&json!("done"), &json!("neither of them")));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -265,6 +262,5 @@ async fn a_model_has_its_user_fill_a_form_in(#[values(Kind::Sqlite, Kind::Postgr
     let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
     let read: Value = serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!((&told["state"], read), (&json!("done"), filled));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

@@ -6,13 +6,12 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::documents::{PNG, bomb, docx, encrypted_pdf, endless_pdf, pdf, workbook};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wire::{Answer, Wire};
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::documents::{PNG, bomb, docx, encrypted_pdf, endless_pdf, pdf, workbook};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wire::{Answer, Wire};
 
 /// Returns a multipart form as curl builds it.
 fn form(name: &str, claimed: &str, bytes: &[u8]) -> (String, Vec<u8>) {
@@ -118,8 +117,7 @@ async fn files_are_seen_by_models_and_not_in_the_transcript() {
         let path = format!("/conversations/{conversation}");
         assert_eq!(server.request(Method::DELETE, &path).send().await.unwrap().status(), StatusCode::NO_CONTENT);
         assert_eq!(server.get_json("/files").await["data"], json!([]));
-        model.assert_history_was_sendable();
-        audit::assert_sound(&site.database).await;
+        site.assert_sound(&model).await;
     }
 }
 
@@ -171,11 +169,9 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
     assert!(problem["detail"].as_str().unwrap().contains("has 301 characters; at most 300 are accepted"), "{problem}");
     let huge = workbook("<sheetData/>");
     let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
-    for (bytes, why) in [
-        (b"MZ\x90\0".to_vec(), "of no type that is accepted"),
-        (bomb(&huge), "far larger unpacked"),
-        (encrypted_pdf(), "encrypted"),
-    ] {
+    for (bytes, why) in
+        [(b"MZ\x90\0".to_vec(), "the type of the file is not accepted"), (bomb(&huge), "too large"), (encrypted_pdf(), "encrypted")]
+    {
         let (status, problem) = upload(&server, "a.pdf", &bytes).await;
         assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")), "{why}: {problem}");
         assert!(problem["detail"].as_str().unwrap().contains(why), "{why}: {problem}");
@@ -234,22 +230,18 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cleaning_up_leaves_young_files() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let id = uploaded(&server, "a.md", b"# hello").await;
     let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
-    assert!(ok && said.contains("files without a message to remove: 0"), "{said}");
+    assert!(ok && said.contains("unused files to remove: 0"), "{said}");
     let (ok, said) = site.command(&["cleanup"]).await;
-    assert!(ok && said.contains("files without a message removed: 0"), "{said}");
+    assert!(ok && said.contains("unused files removed: 0"), "{said}");
     assert_eq!(server.get_json(&format!("/files/{id}")).await["name"], "a.md");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_that_comes_up_again_is_sent_once() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let picture = uploaded(&server, "cat.png", PNG).await;
     let say = |id: &str| json!([{"type": "text", "text": format!("[[id:{id}]][[say:ok]]")}, file(&picture), file(&picture)]);
     let run = server.start_run(&json!({"input": say("first"), "model": "openai/gpt-4o"})).await;
@@ -269,9 +261,7 @@ async fn a_picture_that_comes_up_again_is_sent_once() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(kind).await;
     let letter = uploaded(&server, "letter.txt", b"Dear Ada").await;
     let body = json!({"input": [{"type": "text", "text": "[[say:ok]]"}, file(&letter)]});
     let send = || server.post("/runs", &body).header("idempotency-key", "k").send();
@@ -293,7 +283,7 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
 
 /// The abilities in a provider's record take precedence over the catalogue, for images in URLs, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_model_sees_is_what_its_record_says() {
+async fn request_matches_its_attachment_record() {
     let wire = Wire::play(vec![Dialect::Openai.answer(Says { text: "I see.", ..Says::default() })]).await;
     let site = Site::new(Kind::Sqlite).await;
     let server = site.start().await;
@@ -314,7 +304,7 @@ async fn what_a_model_sees_is_what_its_record_says() {
     let blind = asked[0].to_string();
     assert!(!blind.contains("base64") && !blind.contains("image_url"), "{blind}");
     for name in ["cat.png", "dog.png"] {
-        assert!(blind.contains(&format!("[picture {name}, image/png: not sent, because the model cannot see pictures")), "{blind}");
+        assert!(blind.contains(&format!("[picture {name}, image/png: not sent, because the model accepts no images")), "{blind}");
     }
     assert_eq!(asked[1].to_string().matches(&url).count(), 2, "{}", asked[1]);
 }
@@ -327,9 +317,7 @@ fn long_text(chars: usize) -> String {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_larger_than_the_window_is_cut_and_answered(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(kind).await;
     for (id, text, bytes_of_char) in [("latin", "word ".repeat(20_000), 1), ("han", long_text(100_000), 3)] {
         let (status, stored) = upload(&server, "long.txt", text.as_bytes()).await;
         assert_eq!((status, &stored["text_chars"]), (StatusCode::CREATED, &json!(100_000)), "{stored}");
@@ -399,9 +387,7 @@ fn inline(media_type: &str, name: Option<&str>, bytes: &[u8]) -> Value {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let unknown = "application/octet-stream";
     let input = json!([
         {"type": "text", "text": "[[id:s]][[say:ok]]"},
@@ -443,7 +429,7 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     for (part, why) in [
         (inline("application/pdf", None, &encrypted_pdf()), "encrypted"),
         (inline("image/png", None, &PNG[..40]), "its end is missing"),
-        (inline("application/pdf", None, b"MZ\x90\0"), "of no type that is accepted"),
+        (inline("application/pdf", None, b"MZ\x90\0"), "the type of the file is not accepted"),
         (json!({"type": "file", "media_type": "text/plain", "url": "data:text/plain,hi"}), "upload it"),
     ] {
         let (status, problem) = server.post_json("/runs", &json!({"input": [part]})).await;
@@ -467,6 +453,5 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     let kept = server.messages(imported["id"].as_str().unwrap()).await;
     let part = |message: &Value, at: usize| message["parts"][at]["file_id"].clone();
     assert_eq!(part(&kept[0], 0), part(&stored[0], 3), "both parts refer to one file");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

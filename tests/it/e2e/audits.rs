@@ -3,10 +3,10 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 async fn rows(server: &Server, query: &str) -> Vec<Value> {
     server.get_json(&format!("/audit{query}")).await["data"].as_array().unwrap().clone()
@@ -14,7 +14,7 @@ async fn rows(server: &Server, query: &str) -> Vec<Value> {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn every_call_is_accounted_for_to_its_owner_and_to_administrators(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn audit_shows_every_call_to_owner_and_administrators(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await;
     let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS", r#"{ledger__append = "ask"}"#);
@@ -26,7 +26,7 @@ async fn every_call_is_accounted_for_to_its_owner_and_to_administrators(#[values
     let input = r#"[[id:audit]][[call:ledger__append {"text":"one"}]][[call:ledger__pay {"text":"rent"}]][[call:nothing]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     let run = run["id"].as_str().unwrap();
-    let waits = crate::support::wait::until("the question", std::time::Duration::from_secs(30), || async {
+    let waits = support::wait::until("the question", std::time::Duration::from_secs(30), || async {
         server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().first().cloned()
     });
     let asked = waits.await;

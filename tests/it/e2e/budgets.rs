@@ -5,10 +5,10 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 async fn waits_for_budget(server: &Server, run: &str) {
     wait::until("the run to wait for its budget", Duration::from_secs(20), || async {
@@ -69,10 +69,8 @@ async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlit
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_used_up_is_waited_for_refused_or_unpriced(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn exhausted_budget_waits_refuses_or_has_no_price(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, _site, server) = Site::start_scripted(kind).await;
     let run = async |limits: Value| server.start_run(&json!({"input": "[[id:x]][[say:ok]]", "limits": limits})).await;
     let waiting = run(json!({"max_day_tokens": 5})).await;
     waits_for_budget(&server, id(&waiting)).await;

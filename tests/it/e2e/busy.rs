@@ -3,10 +3,9 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 const HELD: &str = r#"[[id:one]][[text:2,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[text:2,0]]"#;
 
@@ -24,9 +23,7 @@ fn id(answer: &Value) -> &str {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_runs_one_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let (conversation, first) = busy(&server, &model).await;
     let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "queue").await;
     let third = server.send(&conversation, "[[id:three]][[text:2,0]]", "queue").await;
@@ -43,16 +40,13 @@ async fn queue_runs_one_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] 
     // The third run's request contains the answer of the second, in order.
     let history = model.exchanges("three")[0].request["messages"].to_string();
     assert!(history.find("[[id:two]]") < history.find("[[id:three]]"), "{history}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn reject_changes_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let (conversation, first) = busy(&server, &model).await;
     let body = json!({"content": "[[id:two]]", "on_busy": "reject"});
     let (status, problem) = server.post_json(&format!("/conversations/{conversation}/messages"), &body).await;
@@ -63,16 +57,13 @@ async fn reject_changes_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     let (status, answer) = server.post_json(&format!("/conversations/{conversation}/messages"), &body).await;
     assert_eq!(status, 202);
     server.finished(id(&answer)).await;
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn interrupt_cancels_and_starts_anew(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn interrupt_cancels_and_starts_the_next_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::start_scripted(kind).await;
     let (conversation, first) = busy(&server, &model).await;
     let queued = server.send(&conversation, "[[id:queued]]", "queue").await;
     let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "interrupt").await;
@@ -82,16 +73,13 @@ async fn interrupt_cancels_and_starts_anew(#[values(Kind::Sqlite, Kind::Postgres
     // The hang-up may arrive after the end of the run.
     model.wait_for("the hang-up", "one", |seen| seen.first().is_some_and(|first| first.hung_up.is_some())).await;
     assert_eq!(site.ledger.entries().len(), 0);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let (conversation, first) = busy(&server, &model).await;
     let steered = server.send(&conversation, "rather do it politely", "steer").await;
     assert_eq!(id(&steered), first);
@@ -104,16 +92,13 @@ async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind
     let last = &asked.last().unwrap().request;
     assert!(last["messages"].to_string().contains("politely"), "{last:#?}");
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_joins_has_a_call_made_once_more(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let again = r#"[[call:ledger__append {"text":"x"}]][[next]]"#;
     let run = server.start_run(&json!({"input": format!("[[id:first]]{again}[[text:2,0]][[hold]]")})).await;
     model.wait_for("x to be written", "first", |seen| seen.get(1).is_some_and(|second| second.sent.len() == 2)).await;
@@ -126,6 +111,5 @@ async fn a_message_that_joins_has_a_call_made_once_more(#[values(Kind::Sqlite, K
     assert_eq!(site.ledger.count("append", "x"), 2);
     let last = model.exchanges("more").pop().unwrap().request;
     assert!(last["messages"].to_string().contains("not carried out again"), "{last}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

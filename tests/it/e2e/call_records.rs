@@ -3,9 +3,9 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 async fn ended(server: &Server, input: &str) -> String {
     let run = server.start_run(&json!({"input": input})).await;

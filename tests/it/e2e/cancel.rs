@@ -5,19 +5,17 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::{kinds, stored};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::{kinds, stored};
+use support::wait;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let mut stream = server.stream_run(&json!({"input": "[[id:c]][[text:5,10]][[hold]][[text:5,10]]"})).await;
     let begun = stream.until_kind("part.delta").await;
     let run = begun[0].json()["run_id"].as_str().unwrap().to_owned();
@@ -43,8 +41,7 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     // A second cancel changes nothing.
     let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success(), "{status}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The socket closes within 250 ms of the request. Other tests may delay the machine, so one attempt in five may take up to a
@@ -52,9 +49,7 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let mut took = Vec::new();
     for index in 0..5 {
         let id = format!("q{index}");
@@ -75,9 +70,7 @@ async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqli
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn stops_tools_and_answers_their_calls(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let script = r#"[[id:t]][[call:ledger__append {"text":"quick"}]][[call:ledger__slow_append {"text":"slow","ms":60000}]]
         [[next]][[text:3,0]]"#;
     let mut stream = server.stream_run(&json!({"input": script})).await;
@@ -98,8 +91,7 @@ async fn stops_tools_and_answers_their_calls(#[values(Kind::Sqlite, Kind::Postgr
     let next = server.send(conversation, "[[id:next]][[say:after]]", "queue").await;
     assert_eq!(server.finished(next["run"]["id"].as_str().unwrap()).await["status"], "completed");
     assert_eq!(model.exchanges("t").len(), 1, "no model call after the cancel");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The cancel request goes to the server that does not work on the run.
@@ -125,9 +117,7 @@ async fn reaches_the_worker_from_another_server() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn survives_the_death_of_the_worker(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "C20=kill@1")]).await;
+    let (model, site, mut server) = Site::start_with_failpoint(kind, "C20=kill@1").await;
     let run = server.start_run(&json!({"input": "[[id:d]][[text:2,0]][[hold]]"})).await;
     let run = run["id"].as_str().unwrap();
     model.wait_for("two tokens", "d", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;

@@ -6,10 +6,10 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Map, Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 /// Returns the ledger's entry with more keys beside `command` and inside `capstan`.
 fn entry(site: &Site, beside: Value, inside: Value) -> Value {
@@ -110,7 +110,7 @@ async fn refused_or_disabled_mcp_entry_never_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn harmless_unknown_mcp_key_is_told() {
+async fn harmless_unknown_mcp_key_warns() {
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await.with_model(&model);
     let beside = json!({"type": "stdio", "description": "x", "gallery": true, "autoApprove": ["append"], "headerss": {},
@@ -136,6 +136,48 @@ async fn harmless_unknown_mcp_key_is_told() {
     log_line(&report, &["warn  mcp config", "inputs"]);
     log_line(&report, &["warn  mcp config", "good: ", "no_such_tool"]);
     log_line(&report, &["warn  tools", "agent.tools", "good__apend"]);
+}
+
+/// A file of VS Code, as an editor on Windows writes it: byte order mark, comments, trailing commas, `servers`, empty values.
+#[tokio::test(flavor = "multi_thread")]
+async fn mcp_file_of_another_program_is_read() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    let mut servers = Map::new();
+    servers
+        .insert("nulls".to_owned(), entry(&site, json!({"url": "", "headers": null, "envFile": null}), json!({"timeout": null})));
+    let mut named = entry(&site, json!({}), json!({}));
+    let last = named["args"].as_array().unwrap().len() - 1;
+    let folder = named["args"][last].take();
+    named["args"][last] = json!("${env:LEDGER_ARGUMENT}");
+    servers.insert("named".to_owned(), named);
+    let servers = serde_json::to_string_pretty(&servers).unwrap();
+    let text = format!("\u{feff}// mine\n{{\n  /* all */ \"servers\": {servers},\n  \"inputs\": [],\n}}\n");
+    let file = site.folder.path().join("servers.json");
+    std::fs::write(&file, text).unwrap();
+    let site = site.env("CAPSTAN_MCP_CONFIG", file.to_str().unwrap()).env("LEDGER_ARGUMENT", folder.as_str().unwrap());
+    let server = site.start().await;
+    call_append(&server, &["nulls", "named"]).await;
+    assert_eq!((site.ledger.count("append", "nulls"), site.ledger.count("append", "named")), (1, 1), "{}", server.log_text());
+    // The API takes the same names.
+    let imported = json!({"servers": {"kept": {"type": "http", "serverUrl": "http://127.0.0.1:1/${env:PART}", "headers": null}},
+        "variables": {"PART": "canary"}});
+    let (status, imported) = server.post_json("/mcp-servers/import", &imported).await;
+    assert!(status.is_success() && imported["data"][0]["outcome"] == "made", "{imported}");
+    let id = imported["data"][0]["id"].as_str().unwrap();
+    let kept = server.get_json(&format!("/mcp-servers/{id}")).await;
+    assert_eq!(kept["entry"]["url"], "http://127.0.0.1:1/${env:PART}", "{kept}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_file_may_begin_with_a_byte_order_mark() {
+    let site = Site::new(Kind::Sqlite).await;
+    std::fs::write(site.folder.path().join("capstan.toml"), "\u{feff}[agent]\nmax_rounds = 7\n").unwrap();
+    let server = site.start().await;
+    let agents = server.get_json("/agents").await;
+    let default = agents["data"].as_array().unwrap().iter().find(|agent| agent["name"] == "default").unwrap();
+    let agent = server.get_json(&format!("/agents/{}", default["id"].as_str().unwrap())).await;
+    assert_eq!(agent["effective"]["max_rounds"], 7, "{agent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -318,7 +360,7 @@ async fn quoted_variable_stops_the_start(#[case] name: &str, #[case] value: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn quoted_variable_of_an_mcp_entry_is_told() {
+async fn quoted_variable_of_an_mcp_entry_warns() {
     let site = Site::new(Kind::Sqlite).await.env("LEDGER_TOKEN", "\"canary\"");
     let mut ledger = entry(&site, json!({}), json!({}));
     ledger["env"]["TOKEN"] = json!("${LEDGER_TOKEN}");
@@ -377,7 +419,7 @@ async fn pattern_in_an_agent_or_a_request_is_refused() {
 #[rstest]
 #[case::short_name("CAPSTAN_LISTN", "127.0.0.1:1", "CAPSTAN_LISTEN")]
 #[case::long_name("CAPSTAN_WORKER__SLOT", "3", "did you mean `slots`")]
-#[case::port("CAPSTAN_PORT", "9090", "no such setting")]
+#[case::port("CAPSTAN_PORT", "9090", "this setting does not exist")]
 #[case::level("CAPSTAN_LOG__LEVEL", "inof", "did you mean \"info\"")]
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_variable_stops_the_start(#[case] name: &str, #[case] value: &str, #[case] words: &str) {

@@ -3,10 +3,10 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::server::{Server, Site};
-use crate::support::wire::{Answer, Wire};
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::server::{Server, Site};
+use support::wire::{Answer, Wire};
 
 async fn site(kind: Kind, wire: &Wire) -> Site {
     let mut site = Site::new(kind).await.env("CAPSTAN_MODEL", Dialect::Openai.model());

@@ -3,9 +3,9 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::Site;
 
 /// Returns role and text of each message in the first request of this script, without the system prompt.
 fn read(model: &ModelMock, id: &str) -> Vec<(String, String)> {
@@ -24,9 +24,7 @@ const CALLS: &str = r#"[[id:calls]][[call:ledger__append {"text":"x"}]][[next]][
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let first = server.say(None, CALLS).await;
     let conversation = first["conversation_id"].as_str().unwrap();
     server.say(Some(conversation), "[[id:worse]][[say:no]]").await;
@@ -36,7 +34,8 @@ async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::S
     let edited =
         server.post(&path, &json!({"content": "[[id:better]][[say:yes]]"})).header("prefer", "wait=30").send().await.unwrap();
     assert_eq!(edited.status(), 200);
-    let run: Value = edited.json().await.unwrap();
+    let answer: Value = edited.json().await.unwrap();
+    let run = &answer["run"];
     assert_eq!(run["status"], "completed", "{run}");
     let after = server.messages(conversation).await;
     assert_eq!((after.len(), &after[..4]), (6, &before[..4]));
@@ -51,9 +50,7 @@ async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::S
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let first = server.say(None, CALLS).await;
     let source = first["conversation_id"].as_str().unwrap();
     server.say(Some(source), "[[id:other]][[say:elsewhere]]").await;

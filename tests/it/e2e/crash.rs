@@ -5,18 +5,15 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
 
 /// D-11.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "C06=kill@1")]).await;
+    let (model, site, mut server) = Site::start_with_failpoint(kind, "C06=kill@1").await;
     let run = server.start_run(&json!({"input": "[[id:poison]][[text:1,0]]"})).await;
     let run = run["id"].as_str().unwrap();
     server.ended(Duration::from_secs(10)).await;
@@ -33,18 +30,15 @@ async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Po
     let conversation = ended["conversation_id"].as_str().unwrap();
     let next = server.send(conversation, "[[id:next]][[text:2,0]]", "queue").await;
     assert_eq!(server.finished(next["run"]["id"].as_str().unwrap()).await["status"], "completed");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// D-11, G14. All runs of a killed worker get a crash count, and only the guilty run is poisoned.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn run_that_kills_its_worker_fails_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     const BYSTANDERS: usize = 5;
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let mut bystanders = Vec::new();
     for index in 0..BYSTANDERS {
         let input = format!("[[id:bystander-{index}]][[text:40,50]]");
@@ -75,11 +69,9 @@ async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite,
 /// D-11. A run that kills its worker before the first decision is poisoned, too. The worker that ends it does not load it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_nobody_survives_loading_is_given_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn run_that_kills_workers_while_loading_is_poison(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     const DEADLY: [(&str, &str); 1] = [("CAPSTAN_FAILPOINTS", "C04-loaded=kill@1")];
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let run = server.start_run(&json!({"input": "[[id:heavy]][[text:400,50]]"})).await["id"].as_str().unwrap().to_owned();
     model.wait_for("the run", "heavy", |asked| asked.len() == 1).await;
     server.kill9().await;

@@ -15,14 +15,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-use crate::support::chance::Chance;
-use crate::support::client::{Address, insist};
-use crate::support::database::Kind;
-use crate::support::measure::size;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Next, SseStream, stored};
-use crate::support::{audit, tell, wait};
+use support::chance::Chance;
+use support::client::{Address, insist};
+use support::database::Kind;
+use support::measure::size;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::{Next, SseStream, stored};
+use support::{audit, print_figure, wait};
 
 const SERVERS: usize = 3;
 
@@ -257,7 +257,7 @@ async fn cut_again_and_again_while_servers_are_killed() {
         events += log.len();
     }
     let again = site.database.count("SELECT CAST(coalesce(sum(attempt - 1), 0) AS text) FROM runs").await;
-    tell(&format!(
+    print_figure(&format!(
         "{clients} clients, cut {} times, with {kills} kills in {took:?}: {} runs, {again} taken up again; {events} events, each received once",
         count.load(Ordering::Relaxed),
         said.len()

@@ -11,19 +11,16 @@ use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, Row as _};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::wait::until;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
+use support::wait::until;
 
 /// A message that joined a run cannot be read: only that run ends with an error. Other owners' requests are not affected.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let one = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
     let two = server.start_run(&json!({"input": "[[id:two]][[text:2,0]][[hold]]"})).await;
     for id in ["one", "two"] {
@@ -46,9 +43,7 @@ async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite,
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let one = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
     model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     let second = server.send(one["conversation_id"].as_str().unwrap(), "[[id:two]][[text:2,0]]", "queue").await;
@@ -62,9 +57,7 @@ async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_rows_cannot_be_read_fails(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let run = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
     model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
@@ -95,9 +88,7 @@ async fn page_of_messages(url: &str) -> (u64, usize) {
 /// the repair.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_page_fails_no_run() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(Kind::Sqlite).await;
     let run = server.start_run(&json!({"input": "[[id:torn]][[text:2,0]][[hold]][[text:2,0]]"})).await;
     let run = run["id"].as_str().unwrap();
     model.wait_for("two tokens", "torn", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
@@ -142,9 +133,7 @@ async fn a_damaged_page_fails_no_run() {
 /// The same for a file that is no database.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_no_database_keeps_the_server_from_starting() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let mut server = site.start().await;
+    let (_model, site, mut server) = Site::start_scripted(Kind::Sqlite).await;
     server.signal("TERM").await;
     server.ended(Duration::from_secs(20)).await;
     let file = File::options().write(true).open(site.database.url.trim_start_matches("sqlite:")).unwrap();

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::audit;
-use crate::support::client::{Client, Followed};
-use crate::support::cluster::Cluster;
-use crate::support::database::{Database, Kind};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Frame, Next, stored};
-use crate::support::{setting, tell, wait};
+use support::audit;
+use support::client::{Client, Followed};
+use support::cluster::Cluster;
+use support::database::{Database, Kind};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::{Frame, Next, stored};
+use support::{print_figure, setting, wait};
 
 /// Runs under way when the outage begins.
 const RUNS: usize = 24;
@@ -140,7 +140,7 @@ async fn gone_and_back_again() {
     cluster.up().await;
     let back = Instant::now();
     assert_eq!(crowd.ends_well().await, 0, "no tool call had begun at the outage");
-    tell(&format!(
+    print_figure(&format!(
         "all runs had ended {:?} after the database was back; an answer meanwhile took at most {longest:?}",
         back.elapsed()
     ));
@@ -149,10 +149,8 @@ async fn gone_and_back_again() {
 
 /// D-01, W-19: confirmed commits are lost, as after a failover to a replica that was behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_confirmed_is_lost() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Postgres, &model).await.short_leases();
-    let server = site.start().await;
+async fn lost_commits_of_a_restored_database_are_detected() {
+    let (model, site, server) = Site::serve(async |model| Site::scripted(Kind::Postgres, model).await.short_leases()).await;
     let script = r#"[[id:lost]][[text:3,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
     let mut stream = server.stream_run(&json!({ "input": script })).await;
     let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
@@ -178,8 +176,7 @@ async fn what_was_confirmed_is_lost() {
     let log = stored(&server.run_events(&run).await.all().await);
     assert_eq!(stored(&stream.all().await), log);
     assert_eq!(site.ledger.count("append", "x"), 1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// A database that accepts connections and does not answer: only timeouts detect it.
@@ -219,7 +216,7 @@ async fn frozen_for_a_while() {
     })
     .await;
     assert_eq!(crowd.ends_well().await, 0, "no tool call had begun when the database froze");
-    tell(&format!("all runs had ended {:?} after the thaw; an answer meanwhile took at most {longest:?}", back.elapsed()));
+    print_figure(&format!("all runs had ended {:?} after the thaw; an answer meanwhile took at most {longest:?}", back.elapsed()));
 }
 
 /// D-05 and D-06: connections that break during any statement.
@@ -316,7 +313,7 @@ async fn a_renewal_is_slow() {
     assert_eq!(model.exchanges("slow").len(), 2, "no request was sent twice");
     for server in [server, beside] {
         let log = server.log_text();
-        assert!(!log.contains("lease lost") && !log.contains("giving the run up"), "{log}");
+        assert!(!log.contains("lease lost") && !log.contains("dropping the run"), "{log}");
     }
     audit::assert_sound(&site.database).await;
 }
@@ -374,6 +371,5 @@ async fn full_for_a_while() {
     assert_eq!(site.ledger.count("append", "x"), 1);
     let (_, after) = server.post_json("/runs", &json!({ "input": "[[id:after]][[text:2,0]]" })).await;
     assert_eq!(server.finished(after["run"]["id"].as_str().unwrap()).await["status"], "completed");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

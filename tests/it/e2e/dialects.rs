@@ -6,12 +6,12 @@ use std::path::Path;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::server::{Server, Site};
-use crate::support::wait;
-use crate::support::wire::{Answer, Step, Wire};
+use support::audit;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::{Answer, Step, Wire};
 
 const FIRST: &str = "EqQBCkYIBxgCKkD+/first==";
 const SECOND: &str = "EqQBCkYIBxgCKkD+/second==";

@@ -5,18 +5,16 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::{Next, kinds, stored};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::{Next, kinds, stored};
+use support::wait;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(kind).await;
     let script = r#"[[id:d]][[text:3,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[text:3,0]]"#;
     let mut stream = server.stream_run(&json!({"input": script})).await;
     let mut frames = stream.until_kind("part.delta").await;
@@ -43,8 +41,7 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
     assert_eq!(frames, stored(&server.run_events(&run).await.all().await));
     assert!(!kinds(&frames).iter().any(|kind| kind == "run.failed" || kind == "tool.outcome_unknown"));
     assert_eq!(site.ledger.count("append", "x"), 1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,24 +64,21 @@ async fn another_server_goes_on_at_once() {
     assert_eq!(ended["status"], "completed");
     let log = two.run_events_json(run["id"].as_str().unwrap()).await;
     assert!(log.iter().any(|event| event["type"] == "step.reset" && event["data"]["reason"] == "handed_back"), "{log:#?}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_does_not_wait(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(kind).await;
     let script = r#"[[id:q]][[call:ledger__slow_append {"text":"slow","ms":60000}]][[next]][[text:2,0]]"#;
     let run = server.start_run(&json!({"input": script})).await;
-    crate::support::wait::until("the slow tool to act", Duration::from_secs(20), || async {
+    support::wait::until("the slow tool to act", Duration::from_secs(20), || async {
         (site.ledger.entries().len() == 1).then_some(())
     })
     .await;
     server.signal("TERM").await;
-    crate::support::wait::until("the server to refuse connections", Duration::from_secs(5), || async {
+    support::wait::until("the server to refuse connections", Duration::from_secs(5), || async {
         server.get("//healthz").send().await.is_err().then_some(())
     })
     .await;
@@ -96,6 +90,25 @@ async fn a_second_signal_does_not_wait(#[values(Kind::Sqlite, Kind::Postgres)] k
     assert_eq!(ended["status"], "completed", "{ended}");
     assert_eq!(site.ledger.count("slow_append", "slow"), 1, "an unsafe call that had started never runs again");
     assert_eq!(site.database.rows("SELECT state FROM tool_calls").await, [[Some("unknown".to_owned())]]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
+}
+
+/// Load balancers send requests for a while after the signal: none of them is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_delay_answers_requests_and_is_not_ready() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_SERVER__DRAIN_DELAY_MS", "60000");
+    let mut server = site.start().await;
+    server.signal("TERM").await;
+    wait::until("readiness to end", Duration::from_secs(10), || async {
+        let answer = server.get("//readyz").send().await.expect("connections are accepted");
+        (answer.status() == reqwest::StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    let run = server.start_run(&json!({"input": "[[id:late]][[say:yes]]"})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    assert!(!server.is_gone());
+    // Another signal ends the delay.
+    server.signal("TERM").await;
+    assert!(server.ended(Duration::from_secs(20)).await.success());
 }

@@ -9,10 +9,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::elicitation::{Asking, asked, asking, path, script, told};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::server::Server;
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::server::Server;
+use support::wait;
 
 /// Returns the input responses and the state of each call to the tool.
 fn calls(asking: &Asking) -> Vec<(Value, Value)> {
@@ -103,14 +103,14 @@ async fn another_node_takes_a_call_up_that_waits_for_its_user() {
 #[case(json!({"elicitation": true}), "may or may not")]
 #[case(json!({"elicitation": true, "replay": {"staged": "read"}}), "may be repeated")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_becomes_of_a_call_after_its_answers_is_said_by_its_class(#[case] capstan: Value, #[case] words: &str) {
+async fn replay_class_decides_a_call_after_its_answers(#[case] capstan: Value, #[case] words: &str) {
     let all = asking(Kind::Sqlite, &["stateless"], capstan).await;
     let server = all.site.start().await;
     let run = server.start_run(&script(r#"s__staged {"text":"dies"}"#)).await;
     let question = asked(&server).await;
     assert_eq!(server.post_json(&path(&question), &red()).await.0, StatusCode::OK);
     let said = told(&server, &run).await;
-    assert!(said.contains(words) || said.contains("nobody knows"), "{said}");
+    assert!(said.contains(words) || said.contains("may have taken effect"), "{said}");
     assert_eq!((said.contains("may be repeated"), calls(&all).len()), (words == "may be repeated", 2), "{said}");
     assert_eq!(server.get_json("/input-requests").await["data"].as_array().unwrap().len(), 1);
 }
@@ -133,11 +133,11 @@ async fn rounds_are_bounded() {
         let question = asked(&server).await;
         assert_eq!(server.post_json(&path(&question), &json!({"action": "decline"})).await.0, StatusCode::OK);
     }
-    assert!(told(&server, &run).await.contains("input that it is not given"), "more than five questions are refused");
+    assert!(told(&server, &run).await.contains("input that is not allowed"), "more than five questions are refused");
     for (how, reason) in [
-        ("many", "input that it is not given"),
-        ("large", "it wants 70000 bytes back with what it asks for; at most 65536 are kept"),
-        ("endless", "called again after 10 rounds"),
+        ("many", "input that is not allowed"),
+        ("large", "its request_state has 70000 bytes, and at most 65536 are stored"),
+        ("endless", "asks for input again after 10 rounds"),
     ] {
         let (before, began) = (calls(&all).len(), Instant::now());
         let run = server.start_run(&script(&format!(r#"s__staged {{"text":"{how}"}}"#))).await;
@@ -155,7 +155,7 @@ async fn rounds_are_bounded() {
 /// Roots that the entry lists need no question.
 #[rstest]
 #[case(json!({"roots": ["/data"]}), r#"{"folders": {"roots": [{"uri": "file:///data"}]}}"#)]
-#[case(json!({"elicitation": true}), "input that it is not given")]
+#[case(json!({"elicitation": true}), "input that is not allowed")]
 #[tokio::test(flavor = "multi_thread")]
 async fn folders_are_given_in_rounds_too(#[case] capstan: Value, #[case] words: &str) {
     let all = asking(Kind::Sqlite, &["stateless"], capstan).await;
@@ -168,7 +168,7 @@ async fn folders_are_given_in_rounds_too(#[case] capstan: Value, #[case] words: 
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_things_at_once_one_is_asked_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn two_simultaneous_questions_are_asked_in_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let all = asking(kind, &[], json!({"elicitation": true})).await;
     let server = all.site.start().await;
     let run = server.start_run(&script("s__both {}")).await;

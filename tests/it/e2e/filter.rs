@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::{Exchange, ModelMock};
-use crate::support::server::{Server, Site};
-use crate::support::vectors::{Mood, VectorsMock};
+use support::audit;
+use support::database::Kind;
+use support::model::{Exchange, ModelMock};
+use support::server::{Server, Site};
+use support::vectors::{Mood, VectorsMock};
 
 /// Returns three servers of twenty tools each, five of them about one topic.
 fn sixty(site: &Site) -> Value {
-    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/server.py");
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/mcp/server.py");
     let topics = [("one", "Tells the forecast"), ("two", "Writes a letter"), ("three", "Prints a document")];
     let servers = topics.map(|(name, about)| {
         let folder = site.folder.path().join(name);
@@ -72,7 +72,7 @@ async fn metric(server: &Server, name: &str) -> String {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_model_is_told_of_what_is_meant(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn model_gets_the_filtered_offer(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
     let site = with_vectors(site(kind, &model, "semantic").await, &vectors);
     let server = site.start().await;
@@ -101,8 +101,7 @@ async fn the_model_is_told_of_what_is_meant(#[values(Kind::Sqlite, Kind::Postgre
     let counts: Vec<usize> = vectors.asked().iter().map(|asked| asked.texts.len()).collect();
     assert_eq!(counts, [65, 1, 1]);
     assert!(metric(&server, "capstan_tool_rankings_total{by=\"semantic\"}").await.ends_with(" 3"));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -130,7 +129,7 @@ async fn words_decide_where_there_are_no_vectors_in_time(#[case] mood: Mood) {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_takes_a_run_up_offers_the_same(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn takeover_offers_the_same_tools(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
     let site = with_vectors(site(kind, &model, "semantic").await, &vectors).short_leases();
     let mut server = site.start().await;
@@ -186,15 +185,12 @@ async fn the_model_names_categories_first(#[values(Kind::Sqlite, Kind::Postgres)
         assert_eq!(announced(&events)[1]["by"], "lexical");
         assert!(!serde_json::to_string(&events).unwrap().contains("I have no tools"));
     }
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_the_two_calls_keeps_the_choice() {
-    let model = ModelMock::start().await;
-    let site = site(Kind::Sqlite, &model, "categories").await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| site(Kind::Sqlite, model, "categories").await.short_leases()).await;
     let script = "Print it [[id:a]][[choose:three]][[text:1,0]][[hold]]";
     let run = server.start_run(&json!({"input": script})).await;
     let id = run["id"].as_str().unwrap();

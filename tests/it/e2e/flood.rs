@@ -1,6 +1,6 @@
 //! One owner with thousands of queued runs does not delay another owner's run.
 //!
-//! The full measurement: `CAPSTAN_FLOOD_RUNS=100000 CAPSTAN_FLOOD_MESSAGES=60 cargo nextest run --features failpoints --no-capture
+//! The full measurement: `CAPSTAN_FLOOD_RUNS=100000 CAPSTAN_FLOOD_MESSAGES=60 cargo nextest run -p capstan-it --no-capture
 //! served_at_once`.
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::database::Kind;
-use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::tell;
+use support::database::Kind;
+use support::measure::{percentile, size};
+use support::model::ModelMock;
+use support::print_figure;
+use support::server::{Server, Site};
 
 const USUAL: usize = 5_000;
 
@@ -77,7 +77,9 @@ async fn another_owner_is_served_at_once(#[values(Kind::Sqlite, Kind::Postgres)]
     server.set_key(&bob);
     let flooded = percentile(&delays(&server, messages).await, 95);
     let left = site.database.count("SELECT CAST(count(*) AS text) FROM runs WHERE status = 'queued'").await;
-    tell(&format!("{kind:?}, {queued} runs of another owner in the queue: p95 of {messages} starts {flooded:?}, idle {idle:?}"));
+    print_figure(&format!(
+        "{kind:?}, {queued} runs of another owner in the queue: p95 of {messages} starts {flooded:?}, idle {idle:?}"
+    ));
     assert!(left > i64::try_from(queued / 2).unwrap(), "the flood ended too early: {left} left");
     // The full measurement has the promised limit. In the suite the machine is busy, but a run queued behind the flood would
     // wait for minutes.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::model::ModelMock;
+use support::model::ModelMock;
 
 async fn ask(mock: &ModelMock, messages: serde_json::Value) -> (u16, String) {
     let body = json!({"model": "mock", "stream": true, "stream_options": {"include_usage": true}, "messages": messages});

@@ -6,17 +6,14 @@ use futures_util::future::join_all;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_equal_posts_make_one_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let body = json!({"input": "[[id:i]][[text:3,5]]"});
     let post = || async {
         let answer = server.post("/runs", &body).header("idempotency-key", "same").send().await.unwrap();

@@ -5,19 +5,16 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
+use support::wait;
 
 /// S-25: a result that demands a call, contains forged roles and results, and claims that the user has agreed.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_calls_nothing_says_nothing_and_allows_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let server = site.start().await;
+    let (model, site, server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let input = r#"[[id:injected]][[call:ledger__lookup {"text":"poisoned"}]][[next]][[call:ledger__destroy {"text":"all"}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());

@@ -4,9 +4,9 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 /// Sends a message and returns its finished run, and the request that the model got.
 async fn said(server: &Server, model: &ModelMock, conversation: Option<&str>, id: &str, names: &Value) -> (Value, Value) {

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::approvals::waits;
 use super::mcp_servers::{everything_over_http, installed};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 const CANARY: &str = "tok-canary-0123456789-wxyz";
 const MASTER: &str = "a master key of some length";
@@ -136,7 +136,7 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
 
 /// M-14. A rule in an agent applies to the operator's server of that name, not to a member's server with the same name.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
+async fn operator_rule_does_not_relax_user_servers() {
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_SECRET_KEY", MASTER);
     let site =
@@ -162,7 +162,7 @@ async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_an_administrator_serve_everybody() {
+async fn global_server_of_an_administrator_serves_all_users() {
     installed().await;
     let (_everything, address) = everything_over_http().await;
     let model = ModelMock::start().await;

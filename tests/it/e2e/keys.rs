@@ -4,14 +4,14 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::server::Site;
-use crate::support::ws::WsClient;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
+use support::ws::WsClient;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn foreign_resources_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
     let (ada, bob) = (site.key_of("ada").await, site.key_of("bob").await);
     let mut server = site.start().await;

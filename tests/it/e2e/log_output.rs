@@ -7,9 +7,9 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::database::Kind;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::server::{Server, Site};
+use support::wait;
 
 /// The way in which standard error fails.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,7 @@ async fn failed_start_with_stopped_reader_still_exits() {
     fill(&mut writer);
     // An error at start is the only line that a command prints without a request.
     let site = Site::new(Kind::Sqlite).await;
-    let mut server = site.spawn_logging_to(Some(Stdio::from(writer)), &[("CAPSTAN_MODEL", "nowhere/nothing")]);
+    let mut server = site.spawn_logging_to(Some(Stdio::from(writer)), &[("DATABASE_URL", "nowhere:database")]);
     let status = server.ended(Duration::from_secs(30)).await;
     assert_eq!(status.code(), Some(1), "{status}");
     drop(reader);

@@ -9,12 +9,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::oauth::Guarded;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::oauth::Guarded;
+use support::server::{Server, Site};
+use support::wait;
 
 const MASTER: &str = "a master key of some length";
 
@@ -234,11 +234,11 @@ async fn are_not_begun_at_servers_that_lie() {
         (json!({}), json!({"registration_endpoint": null}), "capstan.oauth.client_id"),
         (json!({}), json!({"code_challenge_methods_supported": ["plain"]}), "PKCE"),
         (json!({}), json!({"code_challenge_methods_supported": null}), "PKCE"),
-        (json!({}), json!({"response_types_supported": ["token"]}), "no codes"),
+        (json!({}), json!({"response_types_supported": ["token"]}), "does not support the response type"),
         (json!({"resource": "https://other.example/mcp"}), json!({}), "another resource"),
         (json!({"resource": null}), json!({}), "no resource"),
         (json!({"authorization_servers": ["http://169.254.169.254/"]}), json!({}), "authorization server"),
-        (json!({"authorization_servers": [format!("{issuer}-not")]}), json!({}), "says nothing of itself"),
+        (json!({"authorization_servers": [format!("{issuer}-not")]}), json!({}), "has no metadata"),
         (json!({"authorization_servers": []}), json!({}), "no authorization server"),
     ];
     for (resource, metadata, words) in cases {
@@ -253,7 +253,7 @@ async fn are_not_begun_at_servers_that_lie() {
 
 /// M-24.
 #[tokio::test(flavor = "multi_thread")]
-async fn end_for_whoever_began_them_and_nobody_else() {
+async fn login_ends_only_for_the_user_who_began_it() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(Kind::Sqlite, &model).await;
     let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
@@ -329,7 +329,7 @@ async fn end_for_whoever_began_them_and_nobody_else() {
 
 /// M-24.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_an_administrator_serve_everybody_with_a_client_of_their_own() {
+async fn global_server_login_uses_a_client_per_user() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(Kind::Sqlite, &model).await;
     let (ok, admin) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
@@ -522,6 +522,9 @@ async fn at_servers_of_the_configuration() {
     server.kill9().await;
     let server = site.start().await;
     assert_eq!(pay(&server, 1).await, [true]);
+    // F54
+    let agents = bank.book().agents.clone();
+    assert!(!agents.is_empty() && agents.iter().all(|agent| agent.starts_with("capstan/")), "{agents:?}");
 }
 
 /// M-24.

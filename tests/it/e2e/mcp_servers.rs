@@ -7,22 +7,22 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::mcp::packages::everything_at;
+use support::database::Kind;
+use support::mcp::everything_at;
 #[cfg(target_os = "linux")]
-use crate::mcp::setup::{control_group, kill};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Site, repository};
-use crate::support::sse::{find, kinds};
-use crate::support::wait;
+use support::mcp::{control_group, kill};
+use support::model::ModelMock;
+use support::repository::root;
+use support::server::Site;
+use support::sse::{find, kinds};
+use support::wait;
 
 /// Returns the folder where `scripts/test-deps.sh` installs the servers. Runs the script if needed.
 pub async fn installed() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "where the servers are is a setting of the tests")]
     let given = std::env::var("CAPSTAN_TEST_DEPS").map(PathBuf::from);
-    let folder = given.unwrap_or_else(|_| repository().join("target/test-deps"));
-    let script = repository().join("scripts/test-deps.sh");
+    let folder = given.unwrap_or_else(|_| root().join("target/test-deps"));
+    let script = root().join("scripts/test-deps.sh");
     let mut command = Command::new(script);
     let output = wait::within("the MCP servers to be installed", Duration::from_secs(300), command.output()).await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -82,8 +82,7 @@ async fn work_over_stdio_and_http(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
 
     let tools = server.get_json("/tools").await.to_string();
     assert!(tools.contains("broken"), "a broken server is reported: {tools}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The tool servers' processes end with the server, however it ends.
@@ -92,9 +91,7 @@ async fn work_over_stdio_and_http(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
 #[case::by_force("KILL")]
 #[tokio::test(flavor = "multi_thread")]
 async fn end_with_the_server(#[case] signal: &str) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let mut server = site.start().await;
+    let (_model, site, mut server) = Site::start_scripted(Kind::Sqlite).await;
     let run = server.start_run(&json!({"input": r#"[[id:e]][[call:ledger__append {"text":"x"}]][[next]][[text:1,0]]"#})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     let children = || {
@@ -122,7 +119,7 @@ async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
     let site = Site::new(Kind::Sqlite).await.with_model(&model);
     let notes = site.folder.path().join("notes");
     std::fs::create_dir(&notes).unwrap();
-    let script = repository().join("tests/it/mcp/server.py");
+    let script = root().join("tests/it/mcp/server.py");
     let site = site.mcp(
         json!({"mcpServers": {"s": {"command": python, "args": [script, notes, "stubborn", "family", "escapes", "abandons"]}}}),
     );
@@ -155,9 +152,7 @@ async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
 /// A tool server gets only the environment of its entry.
 #[tokio::test(flavor = "multi_thread")]
 async fn do_not_inherit_the_environment() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let script = "[[id:env]][[call:ledger__environment {}]][[call:ledger__fail {\"text\":\"no\"}]][[next]][[text:1,0]]";
     let frames = server.stream_run(&json!({"input": script})).await.all().await;
     let completed: Vec<Value> =
@@ -176,10 +171,10 @@ async fn do_not_inherit_the_environment() {
 /// M-11, M-15: the log of a run names the servers whose tools were left out.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn whose_tools_are_left_out_stand_in_the_log_of_the_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn servers_left_out_are_in_the_run_log(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = Site::new(kind).await.with_model(&model);
-    let script = repository().join("tests/it/mcp/server.py");
+    let script = root().join("tests/it/mcp/server.py");
     let entry = |habits: &[&str]| {
         let notes = site.folder.path().display().to_string();
         let args: Vec<String> =

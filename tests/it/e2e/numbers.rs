@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::approvals::waits;
 use super::elicitation::asked;
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
-use crate::support::wire::Wire;
+use support::audit;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::Wire;
 
 /// No number here fits a float exactly, and the keys are not in alphabetical order.
 const ARGUMENTS: &str = r#"{"z":20000000000000000001,"a":1.10,"m":1e+2,"b":0.1}"#;
@@ -29,7 +29,7 @@ struct Recorded {
 
 fn recorded(site: Site, capstan: &Value) -> Recorded {
     let record = site.folder.path().join("record");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/verbatim.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/mcp/verbatim.py");
     let entry = json!({"command": "python3", "args": [script, record], "capstan": capstan});
     Recorded { site: site.mcp(json!({"mcpServers": {"v": entry}})), record }
 }

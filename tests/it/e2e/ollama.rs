@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::database::Kind;
-use crate::support::server::Site;
-use crate::support::wait;
+use support::database::Kind;
+use support::server::Site;
+use support::wait;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_is_pulled_after_the_start_is_found_by_the_next_run() {
+async fn model_pulled_after_start_is_found_by_the_next_run() {
     let pulled = Arc::new(AtomicBool::new(false));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

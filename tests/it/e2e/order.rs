@@ -4,9 +4,8 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::server::{Server, Site};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -22,7 +21,7 @@ async fn titles(server: &Server, query: &str) -> Vec<String> {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn conversations_are_pinned_archived_and_sorted(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
     let server = site.start().await;
     let mut ids = Vec::new();
@@ -71,7 +70,7 @@ async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::P
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn idle_conversation_is_archived_and_later_deleted(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
     let server = site.start().await;
     let mut ids = Vec::new();
@@ -119,7 +118,7 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
 /// Empty conversations are deleted before others are archived, so they count as deleted only.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_empty_is_counted_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn empty_conversation_is_counted_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
     let server = site.start().await;
     let mut ids = Vec::new();
@@ -141,10 +140,8 @@ async fn what_is_empty_is_counted_once(#[values(Kind::Sqlite, Kind::Postgres)] k
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn search_finds_messages(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (_model, _site, server) = Site::start_scripted(kind).await;
     let run = server
         .start_run(&json!({"input": "When is the rent due? [[say:The lighthouse keeper wants it on the <b>third</b>.]]"}))
         .await;

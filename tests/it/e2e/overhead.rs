@@ -19,12 +19,12 @@ use rmcp::transport::TokioChildProcess;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::mcp::setup::entry;
-use crate::support::database::Kind;
-use crate::support::measure::{percentile, size};
-use crate::support::model::{Exchange, ModelMock};
-use crate::support::server::{Server, Site};
-use crate::support::tell;
+use support::database::Kind;
+use support::mcp::entry;
+use support::measure::{percentile, size};
+use support::model::{Exchange, ModelMock};
+use support::print_figure;
+use support::server::{Server, Site};
 
 /// Calls of one answer that are compared with a single call.
 const MANY: usize = 11;
@@ -120,17 +120,17 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
         .env("CAPSTAN_LOG__LEVEL", "warn");
     let server = site.start().await;
     let (at_once, rested) = (raw(rounds * MANY, Duration::ZERO).await, raw(rounds * MANY, MODEL_TAKES).await);
-    tell(&format!(
+    print_figure(&format!(
         "echo with the SDK alone takes {at_once:?} right behind another call, and {rested:?} after a rest of {MODEL_TAKES:?}"
     ));
-    tell(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
+    print_figure(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
     let mut missed = Vec::new();
     for (kit, at_once, rested, goal) in [(CALCULATE, Duration::ZERO, Duration::ZERO, IN_PROCESS), (ECHO, at_once, rested, STDIO)] {
         let (one, bare) = gap(&server, &model, &kit, 1, rounds).await;
         let (many, _) = gap(&server, &model, &kit, MANY, rounds).await;
         let each = (many.saturating_sub(one) / u32::try_from(MANY - 1).unwrap()).saturating_sub(at_once);
         let alone = one.saturating_sub(bare + rested);
-        tell(&format!(
+        print_figure(&format!(
             "{} on {kind:?}: a call adds {each:?} to the {at_once:?} of the SDK alone (goal {goal:?}). From an answer with one call to the \
              next request: {one:?}, of which {bare:?} without a call, and {rested:?} with the SDK alone: {alone:?} more",
             kit.tool

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use super::mcp_servers::installed;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Port, Server, Site, repository};
-use crate::support::wait;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::repository::root;
+use support::server::{Port, Server, Site};
+use support::wait;
 
 const KEY: &str = "sk-canary-0123456789";
 
@@ -125,7 +126,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     let site = Site::new(Kind::Sqlite).await;
     let python = packages.join("venv-models/bin/python");
     let mut write = Command::new(&python);
-    write.arg(repository().join("tests/it/support/tiny_model.py")).arg(site.folder.path().join("tiny.gguf"));
+    write.arg(root().join("tests/it/support/tiny_model.py")).arg(site.folder.path().join("tiny.gguf"));
     assert!(wait::within("the model to be written", PATIENCE, write.status()).await.unwrap().success());
     let mut command = Command::new(&python);
     command.args([
@@ -145,7 +146,6 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
 
     let ledger = site.ledger.mcp_config();
     // It sends `null` content with answers of calls alone, and rejects it in requests.
-    let site = site.env("CAPSTAN_PROVIDERS__OPENAI__ACCENT", "{ null_content = false }");
     let url = format!("http://127.0.0.1:{}/v1", port.number);
     let site = site.mcp(ledger).env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
     let site = site.env(
@@ -153,7 +153,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
         r#"{ tool_choice = { tool = "ledger__environment" }, max_output_tokens = 24, temperature = 0.0 }"#,
     );
     let site = site.env("CAPSTAN_AGENT__TOOLS_POLICY", "one_round_then_text");
-    for streaming in ["true", "false"] {
+    for (streaming, learned) in [("true", 1), ("false", 0)] {
         // Without a configured model, the first model that the server lists is used.
         let server = site.start_with(&[("CAPSTAN_PROVIDERS__OPENAI__STREAMING", streaming)]).await;
         let (ended, _) = finished(&server, &json!({"input": "Which variables are there?"})).await;
@@ -166,6 +166,11 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
         let results: Vec<&&Value> = parts.iter().filter(|part| part["type"] == "tool_result").collect();
         assert!(results.len() == 1 && results[0].to_string().contains("LEDGER_FILE"), "{results:?}");
         assert!(ended["usage"]["input_tokens"].as_u64() > Some(0), "{ended}");
+        // The refusal is learned by the first run alone.
+        let events = server.run_events_json(ended["id"].as_str().unwrap()).await;
+        let adapted: Vec<&Value> = events.iter().filter(|event| event["type"] == "model.adapted").collect();
+        assert_eq!(adapted.len(), learned, "{adapted:?}");
+        assert!(adapted.iter().all(|event| event["data"]["change"] == "null_content_left_out"), "{adapted:?}");
         assert!(!server.log_text().contains("canary"));
     }
 }

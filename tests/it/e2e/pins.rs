@@ -4,10 +4,10 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 const CALL: &str = r#"[[id:pins]][[call:ledger__pay {"text":"rent"}]][[next]][[say:bye]]"#;
 
@@ -30,7 +30,7 @@ async fn run(server: &Server) -> Vec<Value> {
 /// M-20.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_definition_is_not_offered_until_an_administrator_accepts_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn changed_definition_is_offered_after_administrator_review(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let site = untrusted(Site::scripted(kind, &model).await, None);
     let member = site.key_of("ann").await;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 async fn planning(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await;
@@ -63,17 +63,14 @@ async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgre
     let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool", "assistant"], "every step is in the transcript");
     assert_eq!(messages[5]["parts"][0]["text"], "told: ok, ok");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// A retry run has no message of its own.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_is_made_again_knows_what_was_asked(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = planning(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::serve(async |model| planning(kind, model).await).await;
     let script = format!("Pay the rent and say so. [[id:again]][[say:{} [done()] ]]", pay("rent"));
     let run = server.start_run(&json!({"input": script})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
@@ -90,16 +87,13 @@ async fn a_plan_that_is_made_again_knows_what_was_asked(#[values(Kind::Sqlite, K
         let asked = seen.request["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
         assert!(asked.starts_with("The user has asked:\nPay the rent and say so."), "{asked}");
     }
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = planning(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::serve(async |model| planning(kind, model).await).await;
     let broken = r#"[step("use calculate {\"expression\":\"(\"}")]"#;
     let plan = format!("{} {broken} [step(\"pay what step 2 says\")] [done()] ", pay("rent"));
     // The mock has given two answers by then.
@@ -114,8 +108,7 @@ async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::
     assert_eq!(ended, ["done", "failed", "skipped"]);
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     assert_eq!(messages.last().unwrap()["parts"][0]["text"], "it was paid");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// Waits for the approval that is asked for.
@@ -163,8 +156,7 @@ async fn a_step_waits_for_its_human_over_a_crash(
     let events = server.run_events_json(id).await;
     let ended: Vec<_> = of_plan(&events).into_iter().filter_map(|(_, data)| data["state"].as_str()).collect();
     assert_eq!(ended, [if paid == 1 { "done" } else { "failed" }, "done"]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -189,15 +181,12 @@ async fn a_plan_outlives_its_server(#[case] point: &str, #[values(Kind::Sqlite, 
     let (begun, over) = ("plan.step_started", "plan.step_completed");
     let kinds: Vec<_> = of_plan(&events).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["plan.created", begun, over, begun, over], "each event occurs once");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_is_stopped_closes_its_steps() {
-    let model = ModelMock::start().await;
-    let site = planning(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| planning(Kind::Sqlite, model).await).await;
     let slow = r#"[step("ledger", "use ledger__slow_append {\"text\":\"rent\",\"ms\":60000}")]"#;
     let run = server.start_run(&json!({"input": format!("[[id:stop]][[say:{slow} {} [done()] ]]", pay("gas"))})).await;
     let id = run["id"].as_str().unwrap();

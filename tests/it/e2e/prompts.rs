@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::approvals;
-use crate::support::database::Kind;
-use crate::support::model::{Exchange, ModelMock};
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::{Exchange, ModelMock};
+use support::server::{Server, Site};
 
 fn system(seen: &Exchange) -> String {
     seen.request["messages"][0]["content"].as_str().unwrap().to_owned()
@@ -113,7 +113,7 @@ async fn providers() -> (String, Asked, JoinSet<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one() {
+async fn silent_context_provider_does_not_delay_turns() {
     let model = ModelMock::start().await;
     let (base, asked, _serving) = providers().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
@@ -144,7 +144,7 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
 /// Each way in which a run is claimed again: an approval, a retry timer, and a server that was killed during a call.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_knows_the_same_whoever_takes_it_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn takeover_uses_the_same_context(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let (base, asked, _serving) = providers().await;
     let site = approvals::site(kind, &model).await.env("CAPSTAN_CONTEXTS__PROVIDERS__PAGE__URL", &format!("{base}/page"));

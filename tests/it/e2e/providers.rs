@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
-use crate::support::wire::{Answer, Step, Wire};
+use support::database::Kind;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::{Answer, Step, Wire};
 
 const KEY: &str = "sk-canary-0123456789-wxyz";
 
@@ -110,9 +110,9 @@ async fn keys_are_worth_nothing_without_the_master_key() {
 
     // Another master key, beside the running server.
     let (ok, said) = site.command(&["secrets", "rotate", "--dry-run"]).await;
-    assert!(ok && said.contains("would be sealed anew: 0") && said.contains("before: 1"), "{said}");
+    assert!(ok && said.contains("to encrypt again: 0") && said.contains("newest master key: 1"), "{said}");
     let (ok, said) = site.command(&["secrets", "rotate", "--new-key"]).await;
-    assert!(ok && said.contains("sealed anew: 1"), "{said}");
+    assert!(ok && said.contains("encrypted again: 1"), "{said}");
     let rows = site.database.rows("SELECT key_id, key_data FROM providers").await;
     assert_ne!(rows[0][0].as_deref(), Some(key_id.as_str()));
     assert_eq!(run(&server, "mine/priced").await["status"], "completed");
@@ -154,7 +154,7 @@ async fn the_master_key_of_the_environment_can_be_changed() {
     server.kill9().await;
     let site = site.env(old, both[0].1).env(new, both[1].1);
     let (ok, said) = site.command(&["secrets", "rotate"]).await;
-    assert!(ok && said.contains("sealed anew: 1"), "{said}");
+    assert!(ok && said.contains("encrypted again: 1"), "{said}");
     let site = site.env(new, "");
     let server = site.start().await;
     assert_eq!(run(&server, "mine/priced").await["status"], "completed");
@@ -234,7 +234,7 @@ async fn a_kept_provider_has_limits_and_an_accent_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_members_may_reach_is_what_the_settings_say_now() {
+async fn member_egress_follows_the_current_settings() {
     let wire = Wire::play(vec![Answer::stream(ANSWER)]).await;
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]");
     let ann = site.key_of("ann").await;
@@ -357,7 +357,7 @@ async fn begin(server: &Server) -> (String, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_makes_a_provider_whose_key_nobody_has_typed() {
+async fn login_creates_a_provider_with_its_key() {
     use base64::Engine as _;
     use sha2::Digest as _;
     let (wire, site) = with_open_router(Answer::json(200, &json!({"key": KEY, "user_id": "u"}).to_string())).await;
@@ -397,7 +397,7 @@ async fn a_login_makes_a_provider_whose_key_nobody_has_typed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_ends_for_whoever_began_it() {
+async fn provider_login_ends_for_the_user_who_began_it() {
     let (wire, site) = with_open_router(Answer::json(200, &json!({"key": KEY}).to_string())).await;
     let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
     let mut server = site.start().await;
@@ -455,4 +455,72 @@ async fn a_login_that_fails_makes_nothing() {
         assert_eq!(server.get(&path).send().await.unwrap().status(), 400, "{query}");
     }
     assert_eq!(server.get_json("/providers").await["data"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_model_may_be_of_a_provider_record() {
+    let wire = Wire::play(vec![Answer::stream(ANSWER)]).await;
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_SECRET_KEY", "a master key of some length");
+    let mut server = site.start().await;
+    let record = json!({"name": "acme", "kind": "openai", "base_url": wire.base_url, "key": KEY, "scope": "global"});
+    let (status, made) = server.post_json("/providers", &record).await;
+    assert_eq!(status, 201, "{made}");
+    server.kill9().await;
+    let site = site.env("CAPSTAN_MODEL", "acme/large");
+    let server = site.start().await;
+    let run = server.start_run(&json!({"input": "hi"})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["model"]), (&json!("completed"), &json!("acme/large")), "{run}");
+    let (good, report) = site.command(&["doctor"]).await;
+    assert!(good && report.contains("acme/large is the default model"), "{report}");
+    let site = site.env("CAPSTAN_MODEL", "missing/large");
+    let (good, report) = site.command(&["doctor"]).await;
+    assert!(!good && report.contains("missing/large") && report.contains("provider record"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_model_may_get_its_record_after_the_start() {
+    let wire = Wire::play(vec![Answer::stream(ANSWER)]).await;
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_SECRET_KEY", "a master key of some length");
+    let site = site.env("CAPSTAN_MODEL", "acme/large");
+    let server = site.start().await;
+    wait::until("the warning", Duration::from_secs(30), || async {
+        server.log_text().contains("serves the model \"acme/large\"").then_some(())
+    })
+    .await;
+    let (status, problem) = server.post_json("/runs", &json!({"input": "hi"})).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (400, &json!("unknown_model")), "{problem}");
+    let record = json!({"name": "acme", "kind": "openai", "base_url": wire.base_url, "key": KEY, "scope": "global"});
+    assert_eq!(server.post_json("/providers", &record).await.0, 201);
+    let run = server.start_run(&json!({"input": "hi"})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["model"]), (&json!("completed"), &json!("acme/large")), "{run}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_model_of_a_known_provider_may_get_its_key_later() {
+    let wire = Wire::play(vec![Answer::stream(ANSWER)]).await;
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_SECRET_KEY", "a master key of some length");
+    let site = site.env("CAPSTAN_MODEL", "groq/llama-3.3");
+    let server = site.start().await;
+    let warned = wait::until("the warning", Duration::from_secs(30), || async {
+        server.log_text().lines().find(|line| line.contains("serves the model \"groq/llama-3.3\"")).map(str::to_owned)
+    });
+    let warned = warned.await;
+    assert!(warned.contains("WARN") && warned.contains("set GROQ_API_KEY") && warned.contains("on the chat page"), "{warned}");
+
+    let run = server.start_run(&json!({"input": "hi"})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("provider_auth")), "{run}");
+    let detail = run["error"]["detail"].as_str().unwrap();
+    assert!(detail.contains("groq has no key") && detail.contains("GROQ_API_KEY") && detail.contains("chat page"), "{detail}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    assert!(events.iter().all(|event| event["type"] != "run.retrying"), "{events:?}");
+
+    let record = json!({"name": "groq", "kind": "openai", "base_url": wire.base_url, "key": KEY, "scope": "global"});
+    make_of(&server, &record).await;
+    let (_, resumed) = server.post_json(&format!("/runs/{}/resume", run["id"].as_str().unwrap()), &json!({})).await;
+    let run = server.finished(resumed["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["model"]), (&json!("completed"), &json!("groq/llama-3.3")), "{run}");
+    assert_eq!(wire.asked()[0].json()["model"], "llama-3.3");
 }

@@ -3,14 +3,14 @@
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::server::Site;
-use crate::support::sse::{find, kinds};
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
+use support::sse::{find, kinds};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn one_request_streams_a_run_with_two_tools(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn single_request_streams_a_run_with_two_tools(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
     let server = site.start().await;
     let body = json!({"input": "What time is it, and what is 17*23?"});
@@ -18,9 +18,9 @@ async fn one_request_streams_a_run_with_two_tools(#[values(Kind::Sqlite, Kind::P
     assert_eq!(answer.headers()["cache-control"], "no-store");
     assert_eq!(answer.headers()["x-accel-buffering"], "no");
     let location = answer.headers()["content-location"].to_str().unwrap().to_owned();
-    let mut stream = crate::support::sse::SseStream::new(answer);
+    let mut stream = support::sse::SseStream::new(answer);
     let mut frames = Vec::new();
-    while let crate::support::sse::Next::Frame(frame) = stream.next().await {
+    while let support::sse::Next::Frame(frame) = stream.next().await {
         frames.push(frame);
     }
     assert!(stream.commented, "a first comment flushes the headers");

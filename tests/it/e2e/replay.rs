@@ -5,10 +5,10 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 /// Starts a run with this call on a server that is killed at the point. Returns the run.
 async fn killed_at(site: &Site, point: &str, call: &str) -> String {
@@ -77,6 +77,59 @@ async fn an_answer_of_no_use_leaves_the_outcome_unknown(#[values("unclear", "fai
     assert_eq!(state, "unknown");
     assert!(told.contains("may or may not have taken effect") && told.contains("its server was asked"), "{told}");
     assert_eq!(site.ledger.count("pay", text), 1);
+}
+
+/// A run that fails after a crash leaves two calls: one was under way, and one had not begun. `resume` makes them by their class.
+#[rstest]
+#[case::unsafe_one("append", "tell_model", &["unknown", "done"], &["one", "two"])]
+#[case::rerun("append", "rerun", &["done", "done"], &["one", "one", "two"])]
+#[case::keyed("append_meta", "tell_model", &["done", "done"], &["one", "one", "two"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn resume_of_an_interrupted_run_makes_its_pending_calls(
+    #[case] tool: &str,
+    #[case] on_unknown: &str,
+    #[case] states: &[&str],
+    #[case] texts: &[&str],
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let site = site.env("CAPSTAN_AGENT__ON_INTERRUPT", "fail").env("CAPSTAN_AGENT__TOOL_PARALLELISM", "1");
+    let site = site.env("CAPSTAN_AGENT__ON_UNKNOWN", on_unknown);
+    let calls = format!(r#"ledger__{tool} {{"text":"one"}}]][[call:ledger__{tool} {{"text":"two"}}"#);
+    let run = killed_at(&site, "C13", &calls).await;
+    let server = site.start().await;
+    let failed = server.finished(&run).await;
+    assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!("interrupted")), "{failed}");
+    let (status, resumed) = server.post_json(&format!("/runs/{run}/resume"), &json!({})).await;
+    assert!(status.is_success(), "{resumed}");
+    let id = resumed["run"]["id"].as_str().or(resumed["id"].as_str()).unwrap();
+    let ended = server.finished(id).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let rows = site.database.rows(&format!("SELECT state FROM tool_calls WHERE run_id = '{id}' ORDER BY position")).await;
+    assert_eq!(rows.iter().map(|row| row[0].as_deref().unwrap()).collect::<Vec<_>>(), states);
+    let entries = site.ledger.entries();
+    let made: Vec<&str> = entries.iter().map(|entry| entry.arguments["text"].as_str().unwrap()).collect();
+    assert_eq!(made, texts);
+    let keys: Vec<&Value> = entries.iter().map(|entry| &entry.meta["example.com/key"]).collect();
+    assert!(tool == "append" || keys[0] == keys[1], "the call has the same key both times: {keys:?}");
+    // The model is asked once more, with the results.
+    assert_eq!(model.exchanges("replay").len(), 2);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_call_names_its_run_conversation_and_user() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = server.start_run(&json!({"input": r#"[[id:who]][[call:ledger__append {"text":"one"}]][[next]][[say:done]]"#})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    let user = site.database.rows("SELECT owner_id FROM runs").await[0][0].clone().unwrap();
+    let meta = &site.ledger.entries()[0].meta;
+    let named = ["run_id", "conversation_id", "user_id"].map(|name| meta[format!("capstan/{name}")].clone());
+    assert_eq!(named, [run["id"].clone(), run["conversation_id"].clone(), json!(user)], "{meta}");
 }
 
 #[rstest]

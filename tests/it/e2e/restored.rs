@@ -6,10 +6,9 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::{Database, Kind};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Next, SseStream};
+use support::database::{Database, Kind};
+use support::server::{Server, Site};
+use support::sse::{Next, SseStream};
 
 /// The largest integer that JavaScript represents exactly.
 const MAX_SAFE: i64 = (1 << 53) - 1;
@@ -24,7 +23,8 @@ async fn refused(site: &Site) {
     let mut server = site.spawn(&[]);
     let status = server.ended(Duration::from_secs(60)).await;
     let log = server.log_text();
-    assert!(!status.success() && log.contains("serve --accept-restore") && log.contains("copy"), "{log}");
+    let has_reason = log.contains("copy") || log.contains("is older than the database that was served here");
+    assert!(!status.success() && log.contains("serve --accept-restore") && has_reason, "{log}");
 }
 
 /// Runs a message in the conversation, or in a new one. Returns the conversation and the events of the run.
@@ -75,9 +75,7 @@ async fn is_told(server: &Server, conversation: &str, lost: i64) {
 #[case::postgres(Kind::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_is_put_back(#[case] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(kind).await;
     let (conversation, kept) = say(&server, None).await;
     end(server).await;
     let folder = tempfile::tempdir().unwrap();
@@ -117,7 +115,7 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     end(server).await;
     // Nothing in an identical copy tells it apart, so only an operator can accept it.
     let (ok, said) = site.command(&["migrate", "--accept-restore"]).await;
-    assert!(ok && said.contains("from now on"), "{said}");
+    assert!(ok && said.contains("is accepted as the database"), "{said}");
     let server = site.start().await;
     let (_, newest) = say(&server, Some(&conversation)).await;
     assert!(seqs(&newest)[0] > seqs(&newer).last().unwrap() + 1);
@@ -129,9 +127,7 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
 /// later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_is_copied_with_its_mark() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let (conversation, _) = say(&server, None).await;
     end(server).await;
     let folder = tempfile::tempdir().unwrap();

@@ -4,12 +4,11 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Frame, Next, stored};
-use crate::support::ws::WsClient;
+use support::audit;
+use support::database::Kind;
+use support::server::{Server, Site};
+use support::sse::{Frame, Next, stored};
+use support::ws::WsClient;
 
 const SCRIPT: &str = r#"[[id:cut]][[reason:2,1]][[call:ledger__append {"text":"a"}]][[call:ledger__lookup {"text":"b"}]]
 [[next]][[text:5,20]][[hold]][[text:5,20]][[say:end "quoted" ünïcödé 日本 \n]]"#;
@@ -63,9 +62,7 @@ fn data(frames: &[Frame]) -> Vec<String> {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(kind).await;
     let second = match kind {
         Kind::Sqlite => None,
         Kind::Postgres => Some(site.start().await),
@@ -106,16 +103,13 @@ async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgr
     assert_eq!(data(&uncut), cut_sockets_at_every_event(&server, &run).await);
     let as_json = server.run_events_json(&run).await;
     assert_eq!(uncut.iter().map(Frame::json).collect::<Vec<_>>(), as_json);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// W-12.
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_readers_of_one_run_each_get_all_of_it() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let script = "[[id:many]][[text:5,0]][[hold]][[text:300,1]]";
     let run = server.start_run(&json!({"input": script})).await["id"].as_str().unwrap().to_owned();
     let begun = futures_util::future::join_all((0..50).map(|_| async {
@@ -145,7 +139,7 @@ async fn a_finished_stream_tells_an_event_source_to_stay_away() {
     assert_eq!(again.status(), 204);
     // A cursor beyond the head is an error: an event on a stream, a problem in JSON.
     let future = server.get(&path).header("accept", "text/event-stream").header("last-event-id", "99999").send().await.unwrap();
-    let frames = crate::support::sse::SseStream::new(future).all().await;
+    let frames = support::sse::SseStream::new(future).all().await;
     assert_eq!(frames[0].kind(), "stream.reset", "{frames:?}");
     let future = server.get(&format!("{path}?after=99999")).send().await.unwrap();
     assert_eq!(future.status(), 410);
@@ -153,16 +147,14 @@ async fn a_finished_stream_tells_an_event_source_to_stay_away() {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_stream_begins_with_a_snapshot_and_misses_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn conversation_stream_starts_with_a_snapshot_without_gaps(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::start_scripted(kind).await;
     let run = server.start_run(&json!({"input": "[[id:snap]][[text:3,0]][[hold]][[text:3,0]]"})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
     model.wait_for("three tokens", "snap", |seen| seen.first().is_some_and(|first| first.sent.len() == 3)).await;
     let path = format!("/conversations/{conversation}/events");
     let answer = server.get(&path).header("accept", "text/event-stream").send().await.unwrap();
-    let mut stream = crate::support::sse::SseStream::new(answer);
+    let mut stream = support::sse::SseStream::new(answer);
     let Next::Frame(snapshot) = stream.next().await else { panic!("no snapshot") };
     assert_eq!(snapshot.kind(), "stream.snapshot");
     let head = snapshot.json()["data"]["head"].as_i64().unwrap();
@@ -185,9 +177,7 @@ async fn lines_of(answer: reqwest::Response) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_of_json_are_the_same_events() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let lines = |request: reqwest::RequestBuilder| request.header("accept", "application/x-ndjson").send();
     let told = lines(server.post(
         "/runs",

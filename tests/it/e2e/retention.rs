@@ -5,12 +5,11 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::{self, Frame};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::server::Site;
+use support::sse::{self, Frame};
+use support::wait;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -25,9 +24,7 @@ fn told(frames: &[Frame]) -> (Vec<Value>, Vec<String>) {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(kind).await;
     let mut streams = Vec::new();
     for id in ["old", "young"] {
         let frames = server.stream_run(&json!({"input": format!("[[id:{id}]][[text:100,5]]")})).await.all().await;
@@ -42,16 +39,14 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     site.database.rows(&format!("UPDATE runs SET finished_at = finished_at - {age} WHERE id = '{old}' RETURNING id")).await;
     let (ok, counted) = site.command(&["cleanup", "--dry-run"]).await;
     let gone = deltas(old_frames) - 1;
-    assert!(
-        counted.contains("expired rows to remove: 0 tickets, 0 idempotency records, 0 of the audit, 0 of budgets, 0 sets of tools"),
-        "{counted}"
-    );
-    assert!(ok && counted.contains(&format!("runs older than 7 days to fold: 1; events that would become part of others: {gone}")));
+    let none = "0 tickets, 0 idempotency records, 0 audit records, 0 spending rows, 0 tool sets, 0 limitations of models\n";
+    assert!(counted.contains(&format!("expired rows to remove: {none}")), "{counted}");
+    assert!(ok && counted.contains(&format!("runs older than 7 days to compact: 1; events to merge into others: {gone}")));
     assert_eq!(sse::stored(&server.run_events(old).await.all().await), sse::stored(old_frames));
     let (ok, done) = site.command(&["cleanup"]).await;
-    assert!(ok && done.contains(&format!("that were folded: 1; events that are part of others now: {gone}")), "{done}");
+    assert!(ok && done.contains(&format!("that were compacted: 1; events merged into others: {gone}")), "{done}");
     let (ok, done) = site.command(&["cleanup"]).await;
-    assert!(ok && done.contains("that were folded: 0;"), "{done}");
+    assert!(ok && done.contains("that were compacted: 0;"), "{done}");
 
     let later = server.run_events(old).await.all().await;
     assert_eq!(told(&later), told(old_frames));
@@ -70,9 +65,7 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let mut server = site.start().await;
+    let (_model, site, mut server) = Site::start_scripted(kind).await;
     let mut before = Vec::new();
     for _ in 0..4 {
         let frames = server.stream_run(&json!({"input": "[[text:60,3]]"})).await.all().await;
@@ -107,21 +100,19 @@ async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(K
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn cleanup_puts_stuck_runs_back(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let run = server.start_run(&json!({"input": "[[id:stuck]][[text:5,5]][[hold]]"})).await["id"].as_str().unwrap().to_owned();
     model.wait_for("its words", "stuck", |seen| seen.first().is_some_and(|first| first.sent.len() == 5)).await;
     let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
-    assert!(ok && said.contains("runs without a worker to put back into the queue: 0\n"), "{said}");
+    assert!(ok && said.contains("runs with an expired lease to put back into the queue: 0\n"), "{said}");
     server.kill9().await;
     wait::until("its lease to end", Duration::from_secs(30), || async {
         let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
-        (ok && said.contains("runs without a worker to put back into the queue: 1\n")).then_some(())
+        (ok && said.contains("runs with an expired lease to put back into the queue: 1\n")).then_some(())
     })
     .await;
     let (ok, said) = site.command(&["cleanup"]).await;
-    assert!(ok && said.contains("runs without a worker put back into the queue: 1\n"), "{said}");
+    assert!(ok && said.contains("runs with an expired lease put back into the queue: 1\n"), "{said}");
     assert!(site.database.rows("SELECT run_id FROM run_leases").await.is_empty());
     model.release("stuck");
     let server = site.start().await;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 async fn ended(server: &Server, input: &str) -> Value {
     let run = server.start_run(&json!({"input": input})).await;
@@ -72,16 +72,13 @@ async fn a_turn_is_answered_once_more(#[values(Kind::Sqlite, Kind::Postgres)] ki
     let queued = server.run_events_json(newest).await.remove(0);
     assert_eq!((&queued["type"], queued["data"]["supersedes"].as_array().unwrap().len()), (&json!("run.queued"), 3));
     assert_eq!(server.get_json(&format!("/runs/{}", id(&first))).await["status"], "completed");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let script = r#"[[id:edited]][[call:ledger__append {"text":"kept"}]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#;
     let first = ended(&server, script).await;
     let (call, said) = result(&server, &first).await;
@@ -129,15 +126,12 @@ async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite,
     let (call, _) = result(&server, &second).await;
     let done = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&second)), &json!({})).await;
     assert!(detail(&done).0 == 409 && detail(&done).1.contains("the call is done"), "{}", done.1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_never_written_to_its_end_wants_arguments() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = ended(&server, r#"[[id:half]][[wrote:ledger__append {"text":"ha]][[next]][[say:bye]]"#).await;
     let (call, _) = result(&server, &run).await;
     let path = format!("/runs/{}/tool-calls/{call}/retry", id(&run));
@@ -153,10 +147,8 @@ async fn a_call_that_was_never_written_to_its_end_wants_arguments() {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_of_which_nobody_knows_wants_a_word(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
+async fn unknown_outcome_asks_before_a_retry(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (_model, site, mut server) = Site::start_with_failpoint(kind, "C13=kill").await;
     let input = r#"[[id:unknown]][[call:ledger__append {"text":"rent"}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     server.ended(Duration::from_secs(30)).await;
@@ -196,7 +188,7 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     let run = server.start_run(&json!({"input": input})).await;
     let approval = waits(id(&run)).await;
     let early = server.post_json(&format!("/runs/{}/retry", id(&run)), &json!({})).await;
-    assert!(detail(&early).0 == 409 && detail(&early).1.contains("answer what it asks"), "{}", early.1);
+    assert!(detail(&early).0 == 409 && detail(&early).1.contains("answer its questions"), "{}", early.1);
     assert_eq!(server.post_json(&approval, &json!({"decision": "deny"})).await.0, 200);
     let first = server.finished(id(&run)).await;
     let (call, _) = result(&server, &first).await;
@@ -207,8 +199,7 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     assert_eq!(server.post_json(&approval, &json!({"decision": "allow"})).await.0, 200);
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(site.ledger.count("append", "one"), 1);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// Returns a site whose `pay` supports reconciliation, needs an approval each time, and has a limit.
@@ -244,10 +235,8 @@ fn paid(site: &Site) -> (usize, usize) {
 /// A retry is no approval for a reconcilable call, and neither is the server's answer.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = asked_each_time(kind, &model).await;
-    let server = site.start().await;
+async fn unapproved_call_is_not_made_by_a_retry(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::serve(async |model| asked_each_time(kind, model).await).await;
     let input = r#"[[id:never]][[call:ledger__pay {"text":"rent"}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     super::approvals::waits(&server, id(&run)).await;
@@ -262,8 +251,7 @@ async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite
     allow(&server, id(&second)).await;
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(paid(&site), (1, 0));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The user allows the call first. Then its server is asked for the outcome, and the call runs if it had not happened.
@@ -271,7 +259,7 @@ async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite
 #[case("late", "unknown", (1, 0), (1, 1), "paid late")]
 #[case("declined", "failed", (0, 0), (1, 1), "recorded declined")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_can_be_asked_about_is_allowed_asked_about_and_made_once(
+async fn reconcilable_call_is_checked_and_made_once(
     #[case] text: &str,
     #[case] state: &str,
     #[case] before: (usize, usize),
@@ -279,9 +267,7 @@ async fn a_call_that_can_be_asked_about_is_allowed_asked_about_and_made_once(
     #[case] said: &str,
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
 ) {
-    let model = ModelMock::start().await;
-    let site = asked_each_time(kind, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| asked_each_time(kind, model).await).await;
     let input = format!(r#"[[id:asked]][[call:ledger__pay {{"text":"{text}"}}]][[next]][[say:bye]]"#);
     let run = server.start_run(&json!({"input": input})).await;
     allow(&server, id(&run)).await;
@@ -309,9 +295,7 @@ async fn a_call_that_can_be_asked_about_is_allowed_asked_about_and_made_once(
 /// A user who confirms a repeated effect gets one without reconciliation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_confirmed_call_is_made_again_without_asking_its_server() {
-    let model = ModelMock::start().await;
-    let site = asked_each_time(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| asked_each_time(Kind::Sqlite, model).await).await;
     let input = r#"[[id:sure]][[call:ledger__pay {"text":"declined"}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     allow(&server, id(&run)).await;
@@ -331,9 +315,7 @@ async fn a_confirmed_call_is_made_again_without_asking_its_server() {
 /// A duplicate call that the loop refused did not run itself, but the same call may have run before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_twin_of_a_call_that_was_made_wants_a_word() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.short_leases()).await;
     let twice = r#"[[id:twin]][[call:ledger__append {"text":"x"}]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
     let run = ended(&server, twice).await;
     let (call, said) = result(&server, &run).await;
@@ -346,9 +328,7 @@ async fn a_twin_of_a_call_that_was_made_wants_a_word() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(kind).await;
     let first = ended(&server, r#"[[id:waited]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#).await;
     let (call, _) = result(&server, &first).await;
 
@@ -380,9 +360,7 @@ async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_rewound_past_is_not_made_again(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(kind).await;
     let first = ended(&server, r#"[[id:rewound]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#).await;
     let (call, _) = result(&server, &first).await;
     let conversation = first["conversation_id"].as_str().unwrap();

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait::until;
-use crate::support::wire::{Answer, Wire};
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait::until;
+use support::wire::{Answer, Wire};
 
 fn id(run: &Value) -> &str {
     run["id"].as_str().unwrap()
@@ -38,13 +38,15 @@ async fn request_that_waits_for_a_run_waits_through_backoff(#[values(Kind::Sqlit
         let answer = server.post(path, &body).header("prefer", "wait=30").send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
     };
-    let (status, run) = waiting("/runs", json!({"input": "[[id:a]][[flaky:2,503]][[say:yes]]"})).await;
+    let (status, answer) = waiting("/runs", json!({"input": "[[id:a]][[flaky:2,503]][[say:yes]]"})).await;
+    let run = &answer["run"];
     assert_eq!((status, &run["status"]), (200, &json!("completed")), "{run}");
     assert_eq!(model.exchanges("a").len(), 3);
     let messages = format!("/conversations/{}/messages", run["conversation_id"].as_str().unwrap());
-    let (status, run) = waiting(&messages, json!({"content": "[[id:b]][[flaky:1,503]][[say:yes]]"})).await;
+    let (status, answer) = waiting(&messages, json!({"content": "[[id:b]][[flaky:1,503]][[say:yes]]"})).await;
+    let run = &answer["run"];
     assert_eq!((status, &run["status"]), (200, &json!("completed")), "{run}");
-    let (status, run) = waiting(&format!("/runs/{}/retry", id(&run)), json!({})).await;
+    let (status, run) = waiting(&format!("/runs/{}/retry", id(run)), json!({})).await;
     assert_eq!((status, &run["status"]), (200, &json!("completed")), "{run}");
     // The run waits already when the request arrives.
     let run = server.start_run(&json!({"input": "[[id:c]][[flaky:2,503]][[say:yes]]"})).await;
@@ -56,12 +58,36 @@ async fn request_that_waits_for_a_run_waits_through_backoff(#[values(Kind::Sqlit
     assert_eq!(crashes(&server, id(&run)).await, 0, "a waiting run counts no crash");
 }
 
+// F71, F76
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_run_has_its_answer_as_output(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (_model, _site, server) = Site::start_scripted(kind).await;
+    let finished = async |body: Value| {
+        let answer = server.post("/runs", &body).header("prefer", "wait=30").send().await.unwrap();
+        answer.json::<Value>().await.unwrap()["run"].clone()
+    };
+    let script = "[[id:a]][[call:ledger__append {\"text\":\"a\"}]][[next]][[say:All ]][[say:done.]]";
+    let run = finished(json!({"input": script})).await;
+    assert_eq!((&run["output"]["text"], &run["output"]["structured"]), (&json!("All done."), &Value::Null), "{run}");
+    assert_eq!((&run["output"]["parts"][0]["type"], run["output"]["parts"].as_array().unwrap().len()), (&json!("text"), 1));
+    assert_eq!(server.get_json(&format!("/runs/{}", id(&run))).await, run);
+    let events = server.run_events_json(id(&run)).await;
+    let completed = events.iter().find(|event| event["type"] == "run.completed").unwrap();
+    assert_eq!(completed["data"]["output"], run["output"]);
+    let schema = json!({"name": "sum", "schema": {"type": "object"}});
+    let run = finished(json!({"input": "[[id:b]][[say:{\"b\":2,\"a\":1}]]", "options": {"output_schema": schema}})).await;
+    assert_eq!(run["output"]["structured"].to_string(), "{\"b\":2,\"a\":1}", "{run}");
+    let run = finished(json!({"input": "[[id:c]][[flaky:1,401]]"})).await;
+    assert_eq!((&run["status"], &run["output"]), (&json!("failed"), &Value::Null), "{run}");
+    let listed = server.get_json("/runs").await;
+    assert!(listed["data"].as_array().unwrap().iter().all(|run| run.get("output").is_none()), "{listed}");
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_counts_real_crashes_only(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     // Completed, failed and resumed runs.
     let done = server.start_run(&json!({"input": "[[id:a]][[say:yes]]"})).await;
     assert_eq!(server.finished(id(&done)).await["status"], "completed");
@@ -164,4 +190,49 @@ async fn failed_undo_is_not_retryable_and_not_resumable() {
     let undone = server.finished(id(&undoing)).await;
     assert_eq!((&undone["error"]["code"], &undone["error"]["retryable"]), (&json!("tool_failed"), &json!(false)), "{undone}");
     assert_eq!(server.post_json(&format!("/runs/{}/resume", id(&undone)), &json!({})).await.0, 409);
+}
+
+/// One rule for `Prefer` and `Accept` wherever a run goes on, and one shape for the answer to a message.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn resume_and_retry_wait_for_their_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]");
+    let server = site.start().await;
+    let sent = json!({"input": "[[id:a]][[flaky:1,503]][[say:yes]]"});
+    let (status, accepted) = server.post_json("/runs", &sent).await;
+    assert_eq!(status, 202);
+    let failed = server.finished(id(&accepted["run"])).await;
+    assert_eq!(failed["status"], "failed", "{failed}");
+    let resume =
+        server.post(&format!("/runs/{}/resume", id(&failed)), &json!({})).header("prefer", "wait=30").send().await.unwrap();
+    assert_eq!((resume.status().as_u16(), &resume.headers()["preference-applied"]), (200, &"wait=30".parse().unwrap()));
+    let resumed: Value = resume.json().await.unwrap();
+    assert_eq!(resumed["status"], "completed", "{resumed}");
+    let accept = server.post(&format!("/runs/{}/retry", id(&resumed)), &json!({})).header("accept", "text/event-stream");
+    let streamed = accept.send().await.unwrap().text().await.unwrap();
+    assert!(streamed.contains("run.completed"), "{streamed}");
+    let waited = server.post("/runs", &json!({"input": "[[id:b]][[say:yes]]"})).header("prefer", "wait=30").send().await.unwrap();
+    assert_eq!(waited.status(), 200);
+    let waited: Value = waited.json().await.unwrap();
+    let keys = |answer: &Value| answer.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&waited), keys(&accepted), "one shape, waited for or not");
+    assert_eq!(waited["run"]["status"], "completed", "{waited}");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_names_another_model(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let run = server.say(None, "[[id:a]][[say:yes]]").await;
+    let path = format!("/runs/{}/retry", id(&run));
+    let (status, refused) = server.post_json(&path, &json!({"model": "nobody/gpt"})).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("unknown_model")), "{refused}");
+    let answer = server.post(&path, &json!({"model": "openai/another"})).header("prefer", "wait=30").send().await.unwrap();
+    let retried: Value = answer.json().await.unwrap();
+    assert_eq!((&retried["status"], &retried["model"]), (&json!("completed"), &json!("openai/another")), "{retried}");
+    let models: Vec<Value> = model.exchanges("a").iter().map(|exchange| exchange.request["model"].clone()).collect();
+    assert_eq!(models, ["mock", "another"]);
 }

@@ -4,11 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::elicitation::told;
-use crate::mcp::setup::entry;
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use support::audit;
+use support::database::Kind;
+use support::mcp::entry;
+use support::model::ModelMock;
+use support::server::Site;
 
 /// M-22. Sampling is limited, uses the run's model, and is charged to the run's owner.
 #[rstest]
@@ -16,7 +16,7 @@ use crate::support::server::Site;
 async fn a_server_has_the_model_of_the_run_say_something(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/server.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/mcp/server.py");
     let site = Site::scripted(kind, &model).await;
     let site = site.mcp(json!({"mcpServers": {"s": {
         "command": "python3", "args": [script, folder.path(), "samples"], "env": {"API_TOKEN": "token-canary"},
@@ -29,7 +29,7 @@ async fn a_server_has_the_model_of_the_run_say_something(#[values(Kind::Sqlite, 
         assert_eq!((&answer["role"], &answer["stopReason"]), (&json!("assistant"), &json!("endTurn")), "{said}");
         assert_eq!(answer["content"]["text"].as_str().unwrap().trim(), "blue sky");
     }
-    assert!(said[2]["message"].as_str().unwrap().contains("2 times"), "{said}");
+    assert!(said[2]["message"].as_str().unwrap().contains("limit of 2 sampling requests"), "{said}");
     let asked = &model.exchanges("inner-0")[0].request;
     assert_eq!((&asked["max_tokens"], &asked["model"]), (&json!(50), &model.exchanges("paints")[0].request["model"]));
     assert!(asked["tools"].is_null(), "{asked}");

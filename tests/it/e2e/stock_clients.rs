@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::mcp_servers::installed;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site, repository};
-use crate::support::wait;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::repository::root;
+use support::server::{Server, Site};
+use support::wait;
 
 /// The largest frame.
 const MAX_FRAME: u64 = 512 * 1024;
@@ -32,7 +33,7 @@ enum Client {
 
 impl Client {
     fn command(self, packages: &Path) -> Command {
-        let script = |name: &str| repository().join("tests/it/e2e/clients").join(name);
+        let script = |name: &str| root().join("tests/it/e2e/clients").join(name);
         let python = |wire: &str| {
             let mut command = Command::new(packages.join("venv/bin/python"));
             command.arg(script("follow.py")).arg(wire);
@@ -65,7 +66,7 @@ impl Client {
 async fn stock_clients_follow_a_run_with_a_large_screenshot() {
     let packages = installed().await;
     let model = ModelMock::start().await;
-    let screen = repository().join("tests/it/e2e/clients/screenshot.py");
+    let screen = root().join("tests/it/e2e/clients/screenshot.py");
     let servers = json!({"mcpServers": {"screen": {"command": "python3", "args": [screen]}}});
     let site = Site::new(Kind::Sqlite).await.with_model(&model).mcp(servers);
     let server = site.start().await;

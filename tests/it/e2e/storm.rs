@@ -10,12 +10,12 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::database::Kind;
-use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::{Frame, Next, SseStream, stored};
-use crate::support::{audit, tell, wait};
+use support::database::Kind;
+use support::measure::{percentile, size};
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::{Frame, Next, SseStream, stored};
+use support::{audit, print_figure, wait};
 
 /// Clients of one user: fewer than the server allows.
 const EACH: usize = 900;
@@ -90,7 +90,7 @@ impl Follower {
 /// W-09.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_clients_that_come_back_at_once() {
-    let clients = size("CAPSTAN_STORM_CLIENTS", 300);
+    let clients = size("CAPSTAN_STORM_CLIENTS", 100);
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
     // Runs in the middle of an answer are handed back after that time. The model is silent until all clients are back.
@@ -149,7 +149,7 @@ async fn a_storm_of_clients_that_come_back_at_once() {
     let last = all.iter().map(|got| got.back.saturating_duration_since(begun)).max().unwrap();
     let refused: usize = all.iter().map(|got| got.refused).sum();
     let slowest = percentile(&delays, 99);
-    tell(&format!(
+    print_figure(&format!(
         "{clients} clients: the last one was back {last:?} after the server, {refused} refusals; {} runs of somebody else meanwhile, \
          p50 {} ms, p99 {slowest} ms",
         delays.len(),

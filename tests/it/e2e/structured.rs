@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::Site;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_calls_uses_tools() {
@@ -36,8 +35,7 @@ async fn a_model_without_calls_uses_tools() {
     assert_eq!(last["response_format"]["type"], "json_schema", "{last}");
     let told = last["messages"].as_array().unwrap();
     assert_eq!(told.last().unwrap()["role"], "user", "there is no tool role: {told:?}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,6 +47,5 @@ async fn a_model_that_keeps_to_no_form_fails_its_run() {
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("invalid_output")), "{ended}");
     assert_eq!(model.exchanges("s").len(), 3);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

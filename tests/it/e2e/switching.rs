@@ -5,12 +5,12 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::server::{Server, Site};
-use crate::support::wait;
-use crate::support::wire::{Answer, Step, Wire};
+use support::audit;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::{Answer, Step, Wire};
 
 /// Returns a site whose first model is that of the first provider.
 async fn site(kind: Kind, providers: &[(Dialect, &Wire)]) -> Site {
@@ -39,7 +39,7 @@ async fn events(server: &Server, run: &Value, kind: &str) -> Vec<Value> {
 }
 
 /// Returns text and model of the last message of a conversation.
-async fn last_words(server: &Server, run: &Value) -> (String, Value) {
+async fn shown_stderr(server: &Server, run: &Value) -> (String, Value) {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let last = messages.last().unwrap();
     let parts = last["parts"].as_array().unwrap();
@@ -79,7 +79,7 @@ async fn each_turn_on_another_provider() {
         let run = server.start_run(&json!({"input": "Go on.", "model": model, "conversation_id": conversation})).await;
         let ended = server.finished(run["id"].as_str().unwrap()).await;
         assert_eq!(ended["status"], "completed", "{ended}");
-        assert_eq!(last_words(&server, &ended).await, ("Done.".to_owned(), json!(model)));
+        assert_eq!(shown_stderr(&server, &ended).await, ("Done.".to_owned(), json!(model)));
         conversation = ended["conversation_id"].clone();
 
         let asked = wire.asked();
@@ -133,7 +133,7 @@ async fn the_next_model_takes_over_when_retries_are_over(#[values(Kind::Sqlite, 
     let seen: Vec<_> = retries.iter().map(|retry| (&retry["after_ms"], &retry["model"], &retry["error"]["code"])).collect();
     let (code, none) = (json!("provider_overloaded"), Value::Null);
     assert_eq!(seen, [(&json!(50), &none, &code), (&json!(50), &none, &code), (&json!(0), &json!(other), &code)]);
-    assert_eq!(last_words(&server, &ended).await, ("I am another.".to_owned(), json!(other)));
+    assert_eq!(shown_stderr(&server, &ended).await, ("I am another.".to_owned(), json!(other)));
     let asked = &gemini.asked()[0];
     assert_eq!(Dialect::Gemini.history(asked)[0], format!("call ledger__append_keyed {arguments}"));
     let body = String::from_utf8_lossy(&asked.body).into_owned();
@@ -171,7 +171,7 @@ async fn a_provider_that_keeps_failing_is_left_alone_for_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_names_a_model_means_it() {
+async fn named_model_is_used_without_fallback() {
     let (first, second) = (Wire::play(vec![down()]).await, Wire::play(vec![Dialect::Gemini.answer(text("Here."))]).await);
     let (own, other) = (Dialect::Anthropic.model(), Dialect::Gemini.model());
     let site = site(Kind::Sqlite, &[(Dialect::Anthropic, &first), (Dialect::Gemini, &second)]).await;
@@ -195,7 +195,7 @@ async fn whoever_names_a_model_means_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fallback_that_nobody_serves_is_an_error_at_the_start() {
+async fn unserved_fallback_model_is_refused_at_start() {
     let site = Site::new(Kind::Sqlite).await;
     let server = site.start().await;
     let record = json!({"name": "kept", "kind": "openai", "base_url": "http://127.0.0.1:1/v1", "scope": "global"});
@@ -219,11 +219,11 @@ async fn a_fallback_that_nobody_serves_is_an_error_at_the_start() {
     assert_eq!(gone.status(), 204);
     let run = server.start_run(&json!({"input": "Hello?"})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
-    assert!(server.log_text().contains("a fallback is left out"));
+    assert!(server.log_text().contains("a fallback is ignored"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_title_model_that_nobody_serves_is_an_error_at_the_start() {
+async fn unserved_title_model_is_refused_at_start() {
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_AGENT__TITLE", "model").env("CAPSTAN_AGENT__TITLE_MODEL", "opnai/small");
     let (ok, report) = site.command(&["doctor"]).await;
     assert!(!ok && report.contains("FAIL  title model"), "{report}");
@@ -246,13 +246,13 @@ async fn the_last_words_are_the_operators() {
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("completed"), &json!("provider_overloaded")), "{ended}");
     assert_eq!(wire.asked().len(), 3);
-    assert_eq!(last_words(&server, &ended).await.0, "We are closed. Call us.");
+    assert_eq!(shown_stderr(&server, &ended).await.0, "We are closed. Call us.");
     let completed = events(&server, &ended, "run.completed").await;
     assert_eq!(completed[0]["error"]["code"], "provider_overloaded", "the stream reports it, too: {completed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_is_well_again_keeps_nobody_waiting() {
+async fn recovered_provider_causes_no_more_waits() {
     let slow = Dialect::Anthropic.body(text("I take my time."));
     let slow = slow.as_bytes()[..slow.find("event: content_block_stop").unwrap()].to_vec();
     let mut answers: Vec<Answer> = (0..5).map(|_| down()).collect();
@@ -325,7 +325,8 @@ async fn a_refused_tool_is_left_out(#[case] dialect: Dialect, #[case] status: u1
     let arguments = json!({"text": "after"});
     let call = Some(("call_1", "ledger__append_keyed", &arguments));
     let answers = [Says { call, ..text("I can.") }, text("Done.")].map(|says| dialect.answer(says));
-    let wire = Wire::play([vec![Answer::json(status, body)], answers.to_vec()].concat()).await;
+    let refusal = || Answer::json(status, body);
+    let wire = Wire::play([vec![refusal(), refusal()], answers.to_vec()].concat()).await;
     let site = site(Kind::Sqlite, &[(dialect, &wire)]).await;
     let server = site.start().await;
     let run = server.start_run(&json!({"input": "Use what you have."})).await;
@@ -336,10 +337,11 @@ async fn a_refused_tool_is_left_out(#[case] dialect: Dialect, #[case] status: u1
     let refused = offered[0][2].clone();
     assert_ne!(refused, "ledger__append_keyed", "another tool must be the refused one");
     let rest: Vec<String> = offered[0].iter().filter(|name| **name != refused).cloned().collect();
-    assert_eq!(offered[1..], [rest.clone(), rest], "all other tools are offered");
-    let quarantined = events(&server, &ended, "tool.quarantined").await;
-    assert_eq!(quarantined.len(), 1, "{quarantined:?}");
-    assert_eq!(quarantined[0]["name"], json!(refused));
+    assert_eq!(offered[1], offered[0], "the tool gets a simpler schema first");
+    assert_eq!(offered[2..], [rest.clone(), rest], "all other tools are offered");
+    let adapted = events(&server, &ended, "model.adapted").await;
+    let changes: Vec<_> = adapted.iter().map(|event| event["change"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(changes, [format!("tool_schema_simplified:{refused}"), format!("tool_left_out:{refused}")]);
     assert!(events(&server, &ended, "run.retrying").await.is_empty(), "no retry was made");
     assert_eq!(site.ledger.count("append_keyed", "after"), 1);
 }

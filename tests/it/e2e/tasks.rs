@@ -5,11 +5,11 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 fn script(ms: u32) -> Value {
     json!({"input": format!(r#"[[id:t]][[call:ledger__labour {{"text":"house","ms":{ms}}}]][[next]][[say:bye]]"#)})
@@ -41,9 +41,7 @@ async fn is_built_once(site: &Site, server: &Server, run: &str) {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_process_leaves_its_task_to_the_next_one(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "handle=kill")]).await;
+    let (_model, site, mut server) = Site::start_with_failpoint(kind, "handle=kill").await;
     let run = server.start_run(&script(100)).await["id"].as_str().unwrap().to_owned();
     server.ended(Duration::from_secs(20)).await;
     assert_eq!((site.ledger.count("labour", "house"), asked(&site)), (1, 0));
@@ -74,10 +72,8 @@ async fn a_deploy_waits_for_no_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_cancels_the_run_cancels_the_task() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn cancelled_run_cancels_its_task() {
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = server.start_run(&script(60_000)).await["id"].as_str().unwrap().to_owned();
     at_work(&site).await;
     let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;

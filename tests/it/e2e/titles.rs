@@ -6,10 +6,12 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::{Answer, Wire};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -76,9 +78,7 @@ async fn a_model_titles_a_conversation_once_and_in_nobodys_way(#[values(Kind::Sq
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_title_of_the_users_is_never_overwritten(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = site(kind, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| site(kind, model).await).await;
     let renamed = say(&server, None, "[[id:held]][[say:x]][[next]][[hold]][[say:Too late]]").await;
     model.wait_for("the question for a title", "held", |seen| seen.len() == 2).await;
     let patch = server.request(Method::PATCH, &format!("/conversations/{renamed}")).json(&json!({"title": "Mine"}));
@@ -100,4 +100,27 @@ async fn a_title_of_the_users_is_never_overwritten(#[values(Kind::Sqlite, Kind::
     assert_eq!(title(&server, given).await, "Given");
     let counts = ["given", "failed", "again"].map(|id| model.exchanges(id).len());
     assert_eq!(counts, [1, 2, 1], "asked once at most");
+}
+
+// F25
+#[tokio::test(flavor = "multi_thread")]
+async fn title_cut_at_its_limit_leaves_the_first_words() {
+    let cut = concat!(
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A title that never\"},\"finish_reason\":null}]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n",
+        "data: [DONE]\n\n"
+    );
+    let said = Dialect::Openai.answer(Says { text: "From China.", ..Says::default() });
+    let wire = Wire::play(vec![said, Answer::stream(cut)]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model()).env("CAPSTAN_AGENT__TITLE", "model");
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let server = site.start().await;
+    let tea = say(&server, None, "Where is tea from?").await;
+    wait::until("the answer without a title", PATIENCE, || async {
+        server.log_text().contains("no title was made, because the model reached its output limit").then_some(())
+    })
+    .await;
+    assert_eq!((title(&server, &tea).await.as_str(), wire.asked().len()), ("Where is tea from?", 2));
 }

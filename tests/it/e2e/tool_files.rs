@@ -6,10 +6,10 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::documents::{PNG, docx, encrypted_pdf, pdf};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::documents::{PNG, docx, encrypted_pdf, pdf};
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 /// The largest frame of a stream.
 const FRAME: usize = 512 * 1024;
@@ -26,7 +26,7 @@ pub struct Gallery {
 impl Gallery {
     pub async fn new(kind: Kind, model: &ModelMock) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/gallery.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/gallery.py");
         let entry = json!({"command": "python3", "args": [script], "env": {"GALLERY": folder.path().to_str().unwrap()},
             "capstan": {"trusted": true}});
         let site = Site::new(kind).await.with_model(model).mcp(json!({"mcpServers": {"gallery": entry}}));
@@ -199,7 +199,7 @@ async fn documents_of_a_tool_are_read_and_kept(#[values(Kind::Sqlite, Kind::Post
     is_file(9, "tool.bin", "application/octet-stream");
     is_file(10, "audio.wav", "audio/wav");
     assert_eq!(bytes_of(&server, &content[10]).await, Ok(b"RIFF\0\xff".to_vec()));
-    assert_eq!(says(11), "[file x.pdf, application/pdf, 6 bytes: it cannot be read, because the tool has sent no valid base64]");
+    assert_eq!(says(11), "[file x.pdf, application/pdf, 6 bytes: it cannot be read, because the tool sent invalid base64]");
 
     let asked = model.exchanges("papers")[1].request["messages"].to_string();
     for words in [
@@ -233,12 +233,12 @@ async fn content_beyond_a_limit_is_a_note_and_no_failure() {
     let (_, events) = shown(&server, "large", "large").await;
     let data = completed(&events);
     assert_eq!((data["is_error"].as_bool().unwrap_or(false), &data["content"][1]["size"]), (false, &json!(900)), "{data}");
-    let one = "[picture, image/png, 1001 bytes: not kept, one file may have 1000 bytes]";
-    let all = "[picture, image/png, 601 bytes: not kept, the files of one call may have 1500 bytes together]";
+    let one = "[picture, image/png, 1001 bytes: not stored, one file may have 1000 bytes]";
+    let all = "[picture, image/png, 601 bytes: not stored, the files of one call may have 1500 bytes together]";
     assert_eq!((&data["content"][0]["text"], &data["content"][2]["text"]), (&json!(one), &json!(all)));
     assert_eq!(data["content"][3]["size"], 600);
     let (_, events) = shown(&server, "another", "another").await;
-    let full = "[picture, image/png, 300 bytes: not kept, the user has 2 files of this kind already]";
+    let full = "[picture, image/png, 300 bytes: not stored, the user has reached the limit of 2 files of this kind]";
     assert_eq!(completed(&events)["content"][0]["text"], full);
     // Uploads have their own limit.
     let upload = server.request(Method::POST, "/files?name=a.txt").body("hello").send().await.unwrap();
@@ -248,9 +248,7 @@ async fn content_beyond_a_limit_is_a_note_and_no_failure() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn picture_inside_a_message_becomes_a_file(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(kind).await;
     let picture = |bytes: &[u8]| json!({"type": "image", "media_type": "image/png", "url": format!("data:image/png;base64,{}", STANDARD.encode(bytes))});
     let bytes = shot(700_000);
     let input = json!([{"type": "text", "text": "[[id:own]][[say:seen]]"}, picture(&bytes)]);

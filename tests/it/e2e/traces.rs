@@ -1,14 +1,17 @@
 //! One search for a trace id finds the log lines of the request and of its run, on each node.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::Wire;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -96,7 +99,7 @@ async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wire_monitor_speaks_to_whoever_names_it() {
+async fn wire_log_is_written_if_its_target_is_enabled() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__FORMAT", "json").env("OPENAI_API_KEY", "a-key-of-mine");
     for level in ["info,wire=trace", "trace"] {
@@ -115,11 +118,67 @@ async fn the_wire_monitor_speaks_to_whoever_names_it() {
                 let of_run = seen.iter().filter(|line| line.message == message && line.has("run.id", &run));
                 of_run.map(|line| line.text.as_str()).collect::<String>().contains(text)
             };
-            assert!(shows("to the provider", "/v1/chat/completions") && shows("to the provider", "a word of mine"));
-            assert!(shows("from the provider", "theirs") && shows("the provider answers", r#""status":200"#), "{log}");
+            assert!(shows("request to the provider", "/v1/chat/completions") && shows("request to the provider", "a word of mine"));
+            assert!(shows("bytes from the provider", "theirs") && shows("answer of the provider", r#""status":200"#), "{log}");
         }
         server.kill9().await;
     }
+}
+
+/// Returns the value of a header in the head of a request.
+fn header(head: &str, name: &str) -> Option<String> {
+    head.lines().find_map(|line| {
+        let (known, value) = line.split_once(':')?;
+        known.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_goes_out_to_provider_and_mcp_server() {
+    let (seen, notes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (headers, metas) = (Arc::clone(&seen), Arc::clone(&notes));
+    let handler = move |head: axum::http::HeaderMap, axum::Json(request): axum::Json<Value>| async move {
+        let result = match request["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({
+                "protocolVersion": request["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                "serverInfo": {"name": "plain", "version": "1"},
+            }),
+            "tools/list" => json!({"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => {
+                let traceparent = head.get("traceparent").and_then(|value| value.to_str().ok()).unwrap_or_default();
+                headers.lock().unwrap().push(traceparent.to_owned());
+                metas.lock().unwrap().push(request["params"]["_meta"]["traceparent"].clone());
+                json!({"content": [{"type": "text", "text": "paid"}]})
+            }
+            _ => json!({}),
+        };
+        axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, axum::Router::new().route("/mcp", axum::routing::post(handler))).await });
+    let none = json!({});
+    let calls = Dialect::Openai.answer(Says { call: Some(("call_1", "bank__pay", &none)), ..Says::default() });
+    let wire = Wire::play(vec![calls, Dialect::Openai.answer(Says { text: "Done.", ..Says::default() })]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let site = site.mcp(json!({"mcpServers": {"bank": {"url": url}}}));
+    let server = site.start().await;
+    let run = start_in(&server, &traceparent(), "pay").await;
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    let to_provider: Vec<_> = wire.asked().iter().map(|asked| header(&asked.head, "traceparent")).collect();
+    assert_eq!(to_provider.len(), 2);
+    let sent = to_provider[0].clone().unwrap_or_default();
+    assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.len() == traceparent().len(), "{sent}");
+    assert_eq!(to_provider[1].as_ref(), Some(&sent));
+    // F54: so does the name of the program.
+    let agents: Vec<_> = wire.asked().iter().map(|asked| header(&asked.head, "user-agent").unwrap_or_default()).collect();
+    assert!(agents.iter().all(|agent| agent.starts_with("capstan/")), "{agents:?}");
+    assert_eq!(*seen.lock().unwrap(), std::slice::from_ref(&sent), "the header of the call");
+    assert_eq!(*notes.lock().unwrap(), [json!(sent)], "the field of the protocol");
 }
 
 #[tokio::test(flavor = "multi_thread")]

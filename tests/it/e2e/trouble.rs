@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Frame, kinds};
-use crate::support::wait;
-use crate::support::wire::{Answer, Step, Wire};
+use support::audit;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::server::{Server, Site};
+use support::sse::{Frame, kinds};
+use support::wait;
+use support::wire::{Answer, Step, Wire};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -176,7 +176,7 @@ async fn a_request_that_is_too_large_is_halved(#[case] dialect: Dialect, #[case]
         events.iter().filter(|event| event["type"] == "context.compacted").map(|event| &event["data"]).collect();
     assert_eq!(compacted, [&json!({"messages": 2, "texts": 0})]);
     assert!(events.iter().all(|event| event["type"] != "run.retrying"), "no retry was made");
-    let sizes = |asked: &[crate::support::wire::Asked]| asked.iter().map(|one| one.body.len()).collect::<Vec<_>>();
+    let sizes = |asked: &[support::wire::Asked]| asked.iter().map(|one| one.body.len()).collect::<Vec<_>>();
     let sent = wire.asked();
     let body = String::from_utf8_lossy(&sent[2].body);
     assert!(body.contains("second word") && body.contains("and then?") && !body.contains("first word"));

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::approvals;
 use super::tool_files::Gallery;
-use crate::support::audit;
-use crate::support::browser::{Browser, ENTER, ESCAPE};
-use crate::support::database::Kind;
-use crate::support::documents::PNG;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::audit;
+use support::browser::{Browser, ENTER, ESCAPE};
+use support::database::Kind;
+use support::documents::PNG;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 /// A card that accepts answers: it has been visible long enough.
 const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
@@ -25,7 +25,7 @@ const ATTACH: &str = "const files = new DataTransfer();
     for (const name of arguments) files.items.add(new File(['x'], name, { type: 'text/plain' }));
     const input = document.querySelector('#file');
     input.files = files.files;
-    input.dispatchEvent(new Event('change'));";
+    input.dispatchEvent(new Event('change', { bubbles: true }));";
 
 /// A script that holds the page's later POST requests until `letGo`.
 const HOLD: &str = "const real = window.fetch;
@@ -46,6 +46,13 @@ async fn looking_at(server: &Server) -> Browser {
 
 async fn say(browser: &Browser, words: &str) {
     browser.write("#message", &format!("{words}{ENTER}")).await;
+}
+
+/// Chooses a model by its name; the empty name chooses the default.
+async fn choose_model(browser: &Browser, name: &str) {
+    browser.click("#model").await;
+    browser.write("#model-search", &format!("{name}{ENTER}")).await;
+    browser.until("the list to close", "return document.querySelector('.picker') === null").await;
 }
 
 /// Shows a conversation.
@@ -89,9 +96,7 @@ fn words(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_answered_on_the_page() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     assert!(browser.count(".preset").await >= 3, "the page offers presets");
 
@@ -127,9 +132,7 @@ async fn a_message_is_answered_on_the_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_allowed_on_the_page_and_made_once() {
-    let model = ModelMock::start().await;
-    let site = approvals::site(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
     let browser = looking_at(&server).await;
     say(&browser, approvals::INPUT).await;
     let card = browser.shows(ASKED, "Allow once").await;
@@ -163,9 +166,10 @@ async fn a_call_is_allowed_on_the_page_and_made_once() {
 /// Replaces the text in the shown arguments and returns the old text.
 async fn edit(browser: &Browser, text: &str) -> String {
     browser.shows(ASKED, "Edit arguments").await;
-    let script = r#"const card = document.querySelector(arguments[0]);
-        [...card.querySelectorAll('button')].find((button) => button.textContent === 'Edit arguments').click();
-        const editor = card.querySelector('textarea');
+    let open = "[...document.querySelectorAll('.ask button')].find((button) => button.textContent === 'Edit arguments').click()";
+    browser.run(open, &[]).await;
+    browser.until("the editor", "return document.querySelector('.ask textarea') !== null").await;
+    let script = r#"const editor = document.querySelector(`${arguments[0]} textarea`);
         const before = editor.value;
         editor.value = before.replace(/"text": ".*"/, `"text": ${arguments[1]}`);
         return before;"#;
@@ -173,11 +177,9 @@ async fn edit(browser: &Browser, text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_allowed_is_what_is_seen() {
+async fn approval_shows_the_arguments_that_run() {
     const LARGE: u64 = 12_345_678_901_234_567_890;
-    let model = ModelMock::start().await;
-    let site = approvals::site(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
     let browser = looking_at(&server).await;
     // A number beyond JavaScript's integers, and invisible letters.
     let arguments = format!(r#"{{"text":"o\u200bn\u3164\ufe0fe","n":{LARGE}}}"#);
@@ -275,9 +277,7 @@ async fn form_on_the_page_keeps_numbers_and_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_conversation_shows_its_own() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let one = said(&server, "one", "words of one").await;
     let two = said(&server, "two", "words of two").await;
     let browser = looking_at(&server).await;
@@ -322,9 +322,7 @@ async fn each_conversation_shows_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_table_stays_text() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let table = format!("{}\n{}\n{}", "|a".repeat(600), "|-".repeat(600), "|\n".repeat(2000));
     let small = "| A | B |\n|---|--:|\n| 1 |\n";
     let conversation = said(&server, "table", &format!("{table}\n{small}\nthe end")).await;
@@ -338,9 +336,7 @@ async fn a_huge_table_stays_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_ends_the_answer_and_the_call_of_the_model() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     let hung_up = async |id: &str| {
         model.wait_for("the hang-up", id, |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
@@ -363,9 +359,7 @@ async fn stop_ends_the_answer_and_the_call_of_the_model() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_outlives_its_server() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.short_leases()).await;
     let browser = looking_at(&server).await;
     say(&browser, "[[id:gone]][[text:5,10]][[hold]][[text:300,1]]").await;
     browser.shows(".streaming .text", "t4").await;
@@ -392,10 +386,8 @@ async fn a_page_outlives_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_model_writes_stays_text() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn model_output_is_shown_as_text() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     let markup = r#"<img src=x onerror="window.owned=1"><script>window.owned=1</script> <b>bold</b>"#;
     let links = "[a](javascript:window.owned=1) [b](data:text/html,x) ![c](https://example.com/c.png) [d](https://example.com/d)";
@@ -413,17 +405,15 @@ async fn what_a_model_writes_stays_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_titles_results_and_errors_stay_text() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     let markup = "<img/src=x/onerror=window.owned=1>";
     let script =
         format!(r#"[[id:names]][[call:{markup} {{}}]][[next]][[call:ledger__lookup {{"text":"{markup}"}}]][[next]][[say:bye]]"#);
-    browser.write("#model", markup).await;
+    choose_model(&browser, markup).await;
     say(&browser, &script).await;
     browser.shows("#trouble", markup).await;
-    browser.run("document.querySelector('#model').value = ''", &[]).await;
+    choose_model(&browser, "").await;
     browser.run(ATTACH, &["<img src=x onerror=window.owned=1>.txt"]).await;
     browser.until("the file", "return document.querySelector('#files .i-file') !== null").await;
     browser.shows("#files", "<img src=x").await;
@@ -446,7 +436,7 @@ async fn names_titles_results_and_errors_stay_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_asked_for_and_forgotten() {
+async fn browser_signs_in_once_and_out() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let key = site.key_of("ann").await;
@@ -461,10 +451,15 @@ async fn a_key_is_asked_for_and_forgotten() {
     ended(&browser, 1).await;
     browser.shows(".message.assistant .text", "secret").await;
 
-    // Another tab would have to ask for the key, and from now on so does this one. No shown data stays.
+    // All tabs are signed in, by a cookie that no script can read.
     assert_eq!(browser.run("return localStorage.length + document.cookie.length", &[]).await, 0);
+    browser.open(&format!("{}/", server.url)).await;
+    browser.shows("#user", "ann").await;
+    browser.shows(".conversation .words", "[[id:key]]").await;
+    assert_eq!(browser.count("#key-dialog[open]").await, 0);
+
     browser.click("#forget").await;
-    browser.until("the dialog", "return document.querySelector('#key-dialog').open").await;
+    browser.until("the dialog", "return document.querySelector('#key-dialog')?.open").await;
     assert_eq!(browser.run("return sessionStorage.length", &[]).await, 0);
     assert_eq!((browser.count(".message").await, browser.count(".conversation").await), (0, 0));
 }
@@ -489,7 +484,8 @@ async fn earlier_messages_are_shown_on_demand() {
     turn_to(&browser, made["id"].as_str().unwrap()).await;
     browser.until("a page of messages", "return document.querySelectorAll('.message').length === 50").await;
     browser.shows(".run:last-of-type .message.assistant", "number 59.").await;
-    browser.click(".earlier").await;
+    // A click of the driver scrolls to the button first, and reaching the top shows earlier messages without it.
+    browser.run("document.querySelector('.earlier').click()", &[]).await;
     browser.until("all messages", "return document.querySelectorAll('.message').length === 60").await;
     let order =
         "return [...document.querySelectorAll('.message')].map((node) => /number ([0-9]+)/.exec(node.textContent)[1]).join(' ')";

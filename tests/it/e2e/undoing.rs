@@ -6,11 +6,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::mcp_servers::installed;
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 fn id(run: &Value) -> &str {
     run["id"].as_str().unwrap()
@@ -39,7 +38,7 @@ fn refused(answer: &(reqwest::StatusCode, Value), words: &str) {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn tool_effect_is_undone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let packages = installed().await.join("node_modules/@modelcontextprotocol");
     let model = ModelMock::start().await;
     let site = Site::new(kind).await.with_model(&model);
@@ -79,7 +78,7 @@ async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] k
     let second = server.finished(id(&won.1)).await;
     assert_eq!(second["status"], "completed", "{second}");
     assert_eq!((std::fs::read_to_string(&old).unwrap().as_str(), new.exists()), ("total 42", false));
-    refused(&server.post_json(&path, &empty).await, "taken back already");
+    refused(&server.post_json(&path, &empty).await, "undone already");
     let events = server.run_events_json(id(&second)).await;
     let started = events.iter().find(|event| event["type"] == "tool.started").unwrap();
     assert_eq!(started["data"]["undoes"], completed["data"]["call_id"]);
@@ -93,9 +92,8 @@ async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] k
     let conversation = first["conversation_id"].clone();
     ended(&server, &json!({"input": "[[id:after]][[say:I see]]", "conversation_id": conversation})).await;
     let sent = model.exchanges("after")[0].request["messages"].to_string();
-    assert_eq!(sent.matches("taken back").count(), 2, "{sent}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    assert_eq!(sent.matches("The user wants to undo a call of").count(), 2, "{sent}");
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -144,11 +142,11 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         })
         .await;
         assert_eq!((&open["arguments"]["text"], &open["undoable"]), (&json!("fine"), &json!(false)));
-        refused(&server.post_json(&path, &empty).await, "under way");
+        refused(&server.post_json(&path, &empty).await, "is active (wait for its end)");
         let approval = format!("/approvals/{}", open["id"].as_str().unwrap());
         let otherwise = json!({"decision": "allow", "arguments": {"text": "something else"}});
         let (edited, why) = server.post_json(&approval, &otherwise).await;
-        assert!(edited == 400 && why.to_string().contains("something else would be taken back"), "{why}");
+        assert!(edited == 400 && why.to_string().contains("cannot be edited"), "{why}");
         server.post_json(&approval, &json!({"decision": decision})).await;
         assert_eq!(server.finished(id(&run)).await["status"], status);
         assert_eq!(site.ledger.count("destroy", "fine"), done);
@@ -163,12 +161,11 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         ("plain", r#"lookup {"text":"x"}"#, json!({}), "capstan.undo"),
         ("failed", r#"fail {"text":"x"}"#, json!({}), "confirm"),
         ("empty", r#"fail {"text":"x"}"#, json!({"confirm": true}), "nothing at $result.id"),
-        ("twice", r#"append {"text":"x"}]][[next]][[call:ledger__append {"text":"x"}"#, json!({}), "was never made"),
-        ("gone", r#"slow_append {"text":"x","ms":1}"#, json!({}), "gone would take the call back"),
+        ("twice", r#"append {"text":"x"}]][[next]][[call:ledger__append {"text":"x"}"#, json!({}), "never executed"),
+        ("gone", r#"slow_append {"text":"x","ms":1}"#, json!({}), "the undo tool gone is not one"),
     ] {
         let run = ended(&server, &script(name, call)).await;
         refused(&server.post_json(&undo_path(&server, &run).await, &body).await, words);
     }
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

@@ -3,9 +3,9 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
 
 async fn rows(server: &Server, query: &str) -> Vec<Value> {
     server.get_json(&format!("/usage{query}")).await["data"].as_array().unwrap().clone()

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::audit;
-use crate::support::database::{Database, Kind};
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::wait;
+use support::audit;
+use support::database::{Database, Kind};
+use support::model::ModelMock;
+use support::server::Site;
+use support::wait;
 
 /// Returns the number of events of the run's conversation.
 async fn log_size(database: &Database, run: &str) -> i64 {
@@ -47,8 +47,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     assert_eq!(first.finished(&after).await["status"], "completed");
     assert_eq!(log_size(&site.database, &run).await, size, "rows of the old epoch");
     assert_eq!(site.database.count(&epoch_of).await, epoch, "no further claim, and no raised fence");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(model).await;
 }
 
 /// D-03.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::rig::{Keys, Rig};
 
 fn operations() -> Vec<(Method, String)> {
-    let document = serde_json::to_value(openapi()).unwrap();
+    let document = openapi();
     let mut operations = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
@@ -23,7 +23,9 @@ async fn no_api_route_answers_without_a_key() {
     let rig = Rig::with_keys().await;
     let operations = operations();
     assert!(operations.len() >= 19, "{operations:?}");
-    for (method, path) in operations.into_iter().filter(|(_, path)| path.starts_with("/api/")) {
+    // Signing in is how a browser shows its key.
+    let needs_key = |path: &str| path.starts_with("/api/") && path != "/api/v1/session";
+    for (method, path) in operations.into_iter().filter(|(_, path)| needs_key(path)) {
         let path = path.replace("{id}", "run_01980000000070008000000000000001");
         for authorization in ["", "Bearer", "Bearer ", "Bearer cap_wrong", "Basic Zm9vOmJhcg==", "cap_wrong"] {
             let mut request = Request::builder().method(method.clone()).uri(&path);
@@ -43,7 +45,7 @@ async fn no_api_route_answers_without_a_key() {
 }
 
 #[tokio::test]
-async fn what_is_somebody_elses_looks_missing() {
+async fn foreign_resource_looks_missing() {
     let mut rig = Rig::with_keys().await;
     let (conversation, run) = rig.start("mine").await;
     rig.play().await;

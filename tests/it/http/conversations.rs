@@ -25,7 +25,7 @@ async fn a_conversation_is_made_read_renamed_and_deleted() {
 }
 
 #[tokio::test]
-async fn an_unchanged_thing_is_not_sent_again() {
+async fn unchanged_resource_is_not_sent_again() {
     let rig = Rig::new().await;
     let (conversation, run) = rig.start("hello").await;
     for path in [format!("/api/v1/conversations/{conversation}"), format!("/api/v1/runs/{run}")] {
@@ -75,9 +75,7 @@ async fn pages_cover_a_list_once() {
 
 #[tokio::test]
 async fn messages_are_listed_oldest_first() {
-    let rig = Rig::new().await;
-    let (conversation, _) = rig.start("one").await;
-    rig.play().await;
+    let (rig, conversation, _) = Rig::with_played_run("one").await;
     let path = format!("/api/v1/conversations/{conversation}/messages");
     rig.post(&path, json!({"content": "two"})).await;
     let first = rig.get(&format!("{path}?limit=2")).await.json();
@@ -103,9 +101,7 @@ async fn bad_limits_and_cursors_are_refused() {
 #[tokio::test]
 async fn a_cursor_that_no_page_ends_with_is_refused() {
     use base64::Engine as _;
-    let rig = Rig::new().await;
-    let (conversation, _) = rig.start("hello").await;
-    rig.play().await;
+    let (rig, conversation, _) = Rig::with_played_run("hello").await;
     let lists = ["/api/v1/conversations".to_owned(), format!("/api/v1/conversations/{conversation}/messages")];
     for list in &lists {
         for text in ["", "abc", "zzz", "-5", "0", "1:2", "5:conv_1", "\0", "9223372036854775808"] {

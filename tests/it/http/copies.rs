@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::rig::{Rig, text};
-use crate::support::documents::PNG;
+use support::documents::PNG;
 
 /// Creates a conversation with two answered messages. Returns its path and messages.
 async fn two_turns(rig: &Rig) -> (String, Vec<Value>) {
@@ -108,7 +108,7 @@ fn document(messages: &[Value]) -> Value {
 const IMPORT: &str = "/api/v1/conversations/import";
 
 #[tokio::test]
-async fn an_exported_conversation_is_imported_by_somebody_else() {
+async fn exported_conversation_is_imported_by_another_user() {
     let rig = Rig::with_keys().await;
     let (path, before) = two_turns(&rig).await;
     rig.send(Method::PATCH, &path, &[], Some(json!({"tags": ["work"], "system_prompt": "OWN", "pinned": true}))).await;
@@ -134,7 +134,7 @@ async fn an_exported_conversation_is_imported_by_somebody_else() {
 }
 
 #[tokio::test]
-async fn what_no_transcript_could_hold_is_refused() {
+async fn impossible_transcript_is_refused() {
     let rig = Rig::new().await;
     let asked = message(1, 1, "user", &words("hello"));
     let calls = message(2, 1, "assistant", &json!([call(1)]));
@@ -213,7 +213,7 @@ async fn binary_content_of_imported_results_is_stored() {
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     let kept = messages(&rig, &format!("/api/v1/conversations/{}", text(&made.json()["id"]))).await;
     let content = kept[2]["parts"][0]["content"].as_array().unwrap();
-    let no_base64 = "[file, text/html, 0 bytes: it cannot be read, because the tool has sent no valid base64]";
+    let no_base64 = "[file, text/html, 0 bytes: it cannot be read, because the tool sent invalid base64]";
     assert_eq!((&content[0]["text"], &content[1]["text"]), (&json!("1"), &json!(no_base64)));
     let kind = |at: usize| (content[at]["type"].as_str().unwrap(), content[at]["media_type"].as_str().unwrap());
     assert_eq!((kind(2), &content[2]["size"]), (("file", "application/octet-stream"), &json!(30)), "a truncated image");

@@ -68,7 +68,28 @@ async fn limit_of_bodies_counts_decoded_bytes() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_a_body_is_named_by_its_place() {
+async fn request_body_with_lone_surrogate_or_bom_is_accepted() {
+    let rig = Rig::new().await;
+    for (body, text) in [
+        (r#"{"input":"cut \ud83d"}"#, "cut \u{fffd}"),
+        (r#"{"input":"\ude00 and \ud83d\ude00"}"#, "\u{fffd} and \u{1f600}"),
+        ("\u{feff}{\"input\":\"marked\"}", "marked"),
+    ] {
+        let (status, answer) = post(&rig, "application/json", body).await;
+        assert_eq!((status, &answer["message"]["parts"][0]["text"]), (StatusCode::ACCEPTED, &json!(text)), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn request_body_that_is_not_utf8_is_refused() {
+    let rig = Rig::new().await;
+    let (status, answer) = post(&rig, "application/json", b"{\"input\":\"gr\xfcn\"}".to_vec()).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{answer}");
+    assert_eq!(answer["detail"], "the body is not UTF-8 from byte 12 on: encode the body as UTF-8");
+}
+
+#[tokio::test]
+async fn body_error_names_its_place() {
     let rig = Rig::new().await;
     let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     let long_model = json!({ "input": "a", "model": format!("demo/{}", "é".repeat(196)) }).to_string();
@@ -86,7 +107,7 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
         (r#"{"input":[{"type":"text","text":"a"},{"type":"video"}]}"#, "/input/1/type", "unknown variant"),
         (r#"{"input":[{"type":"text","text":"a","x":1}]}"#, "/input/0", "unknown field"),
         (r#"{"input":[{"type":"image","media_type":"image/png","url":"file:///etc/passwd"}]}"#, "/input/0/url", "https:"),
-        (r#"{"input":[{"type":"image","media_type":"text/html","url":"https://a/"}]}"#, "/input/0/media_type", "no picture"),
+        (r#"{"input":[{"type":"image","media_type":"text/html","url":"https://a/"}]}"#, "/input/0/media_type", "not a picture"),
         (
             r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png;base64,AAAA"}]}"#,
             "/input/0/url",
@@ -96,7 +117,7 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
         (
             r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png;base64,iVBORw0KGgo="}]}"#,
             "/input/0/url",
-            "whole PNG",
+            "complete PNG",
         ),
         (r#"{"input":[{"type":"file","media_type":"png","url":"https://a/"}]}"#, "/input/0/media_type", "media type"),
         (r#"{"input":"a","conversation_id":"conv_1"}"#, "/conversation_id", "expected conv_"),
@@ -132,7 +153,7 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_elsewhere_is_not_said_of_the_body() {
+async fn error_outside_the_body_has_no_body_place() {
     let rig = Rig::new().await;
     let (conversation, run) = rig.start("hello").await;
     for path in [

@@ -12,9 +12,7 @@ async fn messages(rig: &Rig, conversation: &str) -> Vec<Value> {
 
 #[tokio::test]
 async fn an_answer_is_rated_and_the_rating_taken_back() {
-    let rig = Rig::new().await;
-    let (conversation, _) = rig.start("hello").await;
-    rig.play().await;
+    let (rig, conversation, _) = Rig::with_played_run("hello").await;
     let said = messages(&rig, &conversation).await;
     assert!(said.iter().all(|message| message.get("feedback").is_none()));
     let path = |message: &Value| format!("/api/v1/conversations/{conversation}/messages/{}/feedback", text(&message["id"]));
@@ -122,9 +120,7 @@ async fn administrators_page_through_what_users_think() {
 
 #[tokio::test]
 async fn ratings_go_out_and_come_in_with_a_document() {
-    let rig = Rig::new().await;
-    let (conversation, _) = rig.start("hello").await;
-    rig.play().await;
+    let (rig, conversation, _) = Rig::with_played_run("hello").await;
     let path = format!("/api/v1/conversations/{conversation}");
     let answer = text(&messages(&rig, &conversation).await[1]["id"]);
     let kept = rig.post(&format!("{path}/messages/{answer}/feedback"), json!({"rating": "down", "comment": "why"})).await.json();

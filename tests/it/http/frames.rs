@@ -161,9 +161,7 @@ async fn snapshot_is_bounded_and_pages_backwards() {
 
 #[tokio::test]
 async fn messages_are_paged_backwards_by_one_cursor() {
-    let rig = Rig::new().await;
-    let (conversation, _) = rig.start("one").await;
-    rig.play().await;
+    let (rig, conversation, _) = Rig::with_played_run("one").await;
     let list = format!("/api/v1/conversations/{conversation}/messages");
     rig.post(&list, json!({"content": "two"})).await;
     let newest = rig.get(&format!("{list}?limit=2&before=")).await.json();

@@ -71,7 +71,7 @@ async fn every_post_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn a_request_whose_run_is_gone_is_not_answered_as_if_it_were_there() {
+async fn replayed_request_of_a_deleted_run_is_an_error() {
     let rig = Rig::new().await;
     let key = [("idempotency-key", "k1")];
     let reply = rig.send(Method::POST, "/api/v1/runs", &key, Some(json!({"input": "a"}))).await.json();

@@ -11,7 +11,7 @@ use capstan::support::ids::UuidIds;
 use tokio::sync::Notify;
 
 use super::rig::{Rig, SOON};
-use crate::support::text_request;
+use support::text_request;
 
 struct Woken(Notify);
 
@@ -55,7 +55,7 @@ fn hello(conversation: &ConversationId) -> StartRun {
 
 /// On SQLite the log is not polled: an event that its writer does not publish is never delivered.
 #[tokio::test]
-async fn what_was_committed_is_heard_though_the_client_is_gone() {
+async fn committed_run_is_signalled_after_client_disconnect() {
     let rig = Rig::new().await;
     let (service, store, local) = (&rig.service, &rig.store, &rig.local);
     let id = ConversationId::generate(&UuidIds);

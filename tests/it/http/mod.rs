@@ -1,5 +1,7 @@
 //! The HTTP layer over a real store without workers: the tests write the events of runs themselves.
 
+mod ag_ui;
+mod ai_sdk;
 mod auth;
 mod choices;
 mod conversations;
@@ -16,7 +18,9 @@ mod retention;
 mod revocation;
 mod rig;
 mod runs;
+mod sessions;
 mod sockets;
 mod streams;
+mod sub_path;
 mod tickets;
 mod ui;

@@ -70,7 +70,7 @@ async fn a_provider_is_made_shown_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_key_comes_back_to_nobody() {
+async fn provider_key_is_never_returned() {
     let rig = Rig::with_keys().await;
     let made = create(&rig, &body("mine")).await;
     let listed = rig.get("/api/v1/providers").await;
@@ -92,7 +92,7 @@ async fn a_key_comes_back_to_nobody() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn invalid_provider_field_is_named() {
     let rig = Rig::with_keys().await;
     let long = "x".repeat(17_000);
     let cases = [
@@ -199,7 +199,7 @@ async fn a_repeated_request_makes_one_provider() {
 }
 
 #[tokio::test]
-async fn everybody_has_their_own_and_administrators_those_of_all() {
+async fn users_see_own_and_administrators_global_providers() {
     let mut rig = Rig::with_keys().await;
     let own = create(&rig, &body("own")).await;
     let ann = rig.key.clone();

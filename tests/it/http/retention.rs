@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::PartId;
-use capstan::service::{FoldMode, FoldStep, Folder};
+use capstan::service::{CompactionMode, CompactionStep, DeltaCompactor};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -12,8 +12,8 @@ use super::sockets::connect;
 
 /// Compacts the deltas of all ended runs, as if a week had passed.
 async fn a_week_passes(rig: &Rig) {
-    let mut folder = Folder::new(rig.store.clone(), 0, FoldMode::Fold);
-    while folder.step().await.unwrap() == FoldStep::Went {}
+    let mut folder = DeltaCompactor::new(rig.store.clone(), 0, CompactionMode::Write);
+    while folder.step().await.unwrap() == CompactionStep::Went {}
     assert!(folder.events > 0);
 }
 
@@ -61,9 +61,7 @@ fn first_delta(frames: &[Frame]) -> i64 {
 
 #[tokio::test]
 async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
-    let rig = Rig::new().await;
-    let (_, run) = rig.start("hello").await;
-    rig.play().await;
+    let (rig, _, run) = Rig::with_played_run("hello").await;
     let path = format!("/api/v1/runs/{run}/events");
     let before = rig.stream(&path, &[]).await.rest().await;
     a_week_passes(&rig).await;
@@ -94,9 +92,7 @@ async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
 /// W-08.
 #[tokio::test]
 async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
-    let mut rig = Rig::new().await;
-    let (conversation, run) = rig.start("hello").await;
-    rig.play().await;
+    let (mut rig, conversation, run) = Rig::with_played_run("hello").await;
     let path = format!("/api/v1/runs/{run}/events");
     let before = rig.stream(&path, &[]).await.rest().await;
     a_week_passes(&rig).await;
@@ -173,7 +169,7 @@ async fn a_slow_reader_of_a_run_that_is_folded_meanwhile_begins_again() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_a_log_that_is_folded_meanwhile_gets_a_snapshot() {
+async fn slow_reader_of_a_compacted_log_gets_a_snapshot() {
     let rig = Rig::new().await;
     let (_, mut stream, mut read) = a_reader_within(&rig, |id, _| format!("/api/v1/conversations/{id}/events?after=0")).await;
     a_week_passes(&rig).await;

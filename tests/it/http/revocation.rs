@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::rig::{Rig, text};
 use super::sockets::{connect, connect_with};
-use crate::support::wait::{until, within};
+use support::wait::{until, within};
 
 /// The promised five seconds, plus ten for a busy machine.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn what_a_revoked_key_has_opened_ends() {
+async fn streams_of_a_revoked_key_end() {
     let mut rig = Rig::with_keys().await;
     let address = rig.listen().await;
     let (conversation, run) = rig.start("hello").await;
@@ -58,7 +58,7 @@ async fn what_a_revoked_key_has_opened_ends() {
         assert_eq!((reply.status, reply.code().as_str()), (StatusCode::UNAUTHORIZED, "unauthorized"));
         for stream in &mut streams {
             while stream.next().await.is_some() {}
-            assert_eq!(stream.comments.last().unwrap(), "the key is not valid any more");
+            assert_eq!(stream.comments.last().unwrap(), "the key is no longer valid");
         }
         for socket in &mut sockets {
             assert_eq!(socket.next().await, Err(4401));
@@ -69,7 +69,7 @@ async fn what_a_revoked_key_has_opened_ends() {
         })
         .await;
     };
-    within("everything to end", DEAD_AFTER, ends).await;
+    within("everything to end", DEAD_AFTER, Box::pin(ends)).await;
 
     let mut late = connect_with(&address, &format!("?ticket={unused}"), &[]).await.unwrap();
     assert_eq!(late.next().await, Err(4401), "a ticket lives no longer than its key");
@@ -82,7 +82,7 @@ async fn what_a_revoked_key_has_opened_ends() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_gives_no_more_after_its_key() {
+async fn unread_stream_sends_nothing_after_key_revocation() {
     let rig = Rig::with_keys().await;
     let (_, run) = rig.start("hello").await;
     let path = format!("/api/v1/runs/{run}/events");

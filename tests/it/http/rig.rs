@@ -12,7 +12,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
-use capstan::domain::model::provider::{ModelEntry, ProviderKind, Reach};
+use capstan::domain::model::provider::{EgressScope, ModelEntry, ProviderKind};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::run::record::{Fence, RunWrite};
@@ -21,15 +21,16 @@ use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
 use capstan::service::{
-    ConfiguredProvider, Endpoints, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target, Unfit, follow_logs, new_key,
+    AnyProvider, ConfiguredProvider, Endpoints, InvalidProvider, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target,
+    follow_logs, new_key,
 };
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
+use capstan::support::encryption::{MasterKeys, Vault};
 use capstan::support::ids::{IdSource, UuidIds};
-use capstan::support::net::outbound;
+use capstan::support::net::egress;
 use capstan::support::random::CountingBytes;
-use capstan::support::seal::{MasterKeys, Vault};
-use capstan::tools::{CallPermit, ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{CallControl, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
@@ -46,14 +47,14 @@ struct TwoModels;
 
 #[async_trait]
 impl Endpoints for TwoModels {
-    fn usual_url(&self, kind: ProviderKind) -> Option<&'static str> {
+    fn default_base_url(&self, kind: ProviderKind) -> Option<&'static str> {
         (kind == ProviderKind::Openai).then_some("https://usual.example/v1")
     }
 
-    fn check(&self, target: &Target<'_>) -> Result<(), Unfit> {
-        let unfit = |reason: String| Unfit { pointer: "/base_url", reason };
+    fn check(&self, target: &Target<'_>) -> Result<(), InvalidProvider> {
+        let unfit = |reason: String| InvalidProvider { pointer: "/base_url", reason };
         let url = reqwest::Url::parse(&target.record.base_url).map_err(|error| unfit(error.to_string()))?;
-        outbound::check(&url, target.reach).map_err(|error| unfit(error.to_string()))
+        egress::check(&url, target.egress).map_err(|error| unfit(error.to_string()))
     }
 
     async fn models(&self, target: &Target<'_>) -> Result<Vec<ModelEntry>, ModelError> {
@@ -82,11 +83,15 @@ impl Endpoints for TwoModels {
         Ok(())
     }
 
-    fn known(&self, model: &str) -> ModelEntry {
+    fn catalog_entry(&self, model: &str) -> ModelEntry {
         match model {
             "one" => ModelEntry { context: Some(1), tools: Some(true), ..ModelEntry::named("one") },
             other => ModelEntry::named(other),
         }
+    }
+
+    fn limitations_key(&self, provider: &AnyProvider) -> String {
+        provider.name().to_owned()
     }
 
     fn login_url(&self, callback: &str, challenge: &str) -> Result<String, String> {
@@ -101,7 +106,7 @@ impl Endpoints for TwoModels {
         Ok("sk-or-canary-0123456789-wxyz".into())
     }
 
-    fn changed(&self, _id: &ProviderId) {}
+    fn forget_client(&self, _id: &ProviderId) {}
 }
 
 fn master_key_in(folder: &std::path::Path) -> MasterKeys {
@@ -118,15 +123,7 @@ impl Toolbox for OneTool {
         vec![Arc::new(ToolDefinition { definition_hash: "0".to_owned(), ..clock })]
     }
 
-    async fn execute(
-        &self,
-        _: &UserId,
-        _: &ToolDefinition,
-        _: &ToolCall,
-        _: Duration,
-        _: ProgressSender,
-        _: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, _: &UserId, _: &ToolDefinition, _: &ToolCall, _: CallControl) -> ToolOutcome {
         ToolOutcome::failed("not here", 0)
     }
 
@@ -175,7 +172,8 @@ impl Rig {
         let hub = Hub::new(HubLimits::default());
         let ids = Arc::new(UuidIds);
         let vault = Arc::new(Vault::new(master_key_in(folder.path()), Arc::new(CountingBytes::default())).unwrap());
-        let providers = ProviderDeps { vault, endpoints: Arc::new(TwoModels), reach_of_members: Reach::Public, max_per_owner: 3 };
+        let providers =
+            ProviderDeps { vault, endpoints: Arc::new(TwoModels), member_egress: EgressScope::Public, max_per_owner: 3 };
         let service = Arc::new(Service::new(ServiceDeps {
             store: store.clone(),
             hub: Arc::clone(&hub),
@@ -259,12 +257,17 @@ impl Rig {
 
     /// Sends a request with headers and an optional JSON body.
     pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Reply {
+        let reply = self.exchange(method, path, headers, body).await;
+        reply.check();
+        reply
+    }
+
+    /// Sends a request of another protocol, whose errors have another form.
+    pub async fn exchange(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Reply {
         let response = self.raw(self.build(method, path, headers, body)).await;
         let (parts, body) = response.into_parts();
         let body = tokio::time::timeout(SOON, to_bytes(body, usize::MAX)).await.expect("the answer ends").unwrap();
-        let reply = Reply { status: parts.status, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() };
-        reply.check();
-        reply
+        Reply { status: parts.status, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() }
     }
 
     fn build(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Request<Body> {
@@ -308,6 +311,14 @@ impl Rig {
         assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
         let run = reply.json()["run"].clone();
         (text(&run["conversation_id"]), text(&run["id"]))
+    }
+
+    /// Starts a server with one run, which has ended. Returns the server, the run's conversation and its id.
+    pub async fn with_played_run(input: &str) -> (Self, String, String) {
+        let rig = Self::new().await;
+        let (conversation, run) = rig.start(input).await;
+        rig.play().await;
+        (rig, conversation, run)
     }
 
     /// Claims the next run as a worker does.
@@ -375,11 +386,27 @@ impl Rig {
         ];
         let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
         self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
-        let completed =
-            EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None, notice: None };
+        let completed = EventBody::RunCompleted {
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+            output: None,
+            error: None,
+            notice: None,
+        };
         let finish =
             Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
         self.write(fence, &[completed], vec![finish]).await;
+    }
+
+    /// Waits for a run, and plays it.
+    pub async fn play_next(&self) {
+        let fence = support::wait::until("a run to claim", SOON, || async {
+            let claims = self.store.claim_runs(&NodeId::generate(&UuidIds), 1, 10_000).await.unwrap();
+            claims.into_iter().next().map(|claim| claim.fence)
+        });
+        let fence = fence.await;
+        let act = self.play_half(&fence).await;
+        self.play_rest(&fence, act).await;
     }
 
     /// Claims the next run and writes all its events.
@@ -522,6 +549,17 @@ impl Sse {
             frames.push(frame);
         }
         frames
+    }
+
+    /// Reads to the end, and returns whether the body was cut instead of completed.
+    pub async fn is_cut(&mut self) -> bool {
+        loop {
+            match tokio::time::timeout(SOON, self.body.next()).await.expect("the stream ends") {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return true,
+                None => return false,
+            }
+        }
     }
 
     /// Returns the frames up to the first of this kind, inclusive.

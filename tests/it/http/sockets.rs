@@ -23,7 +23,12 @@ pub async fn connect(address: &str, headers: &[(&str, &str)]) -> Result<Socket, 
 
 /// Opens a socket with a query in its URL.
 pub async fn connect_with(address: &str, query: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
-    let mut request = format!("ws://{address}/api/v1/ws{query}").into_client_request().unwrap();
+    connect_to(address, &format!("/api/v1/ws{query}"), headers).await
+}
+
+/// Opens a socket with this path.
+pub async fn connect_to(address: &str, path: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
+    let mut request = format!("ws://{address}{path}").into_client_request().unwrap();
     for (name, value) in headers {
         let name: axum::http::HeaderName = name.parse().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
@@ -107,7 +112,7 @@ async fn a_run_is_started_followed_and_followed_again() {
 }
 
 #[tokio::test]
-async fn one_socket_follows_many_things() {
+async fn socket_follows_several_subscriptions() {
     let mut rig = Rig::new().await;
     let address = rig.listen().await;
     let mut socket = connect(&address, &[]).await.unwrap();
@@ -139,7 +144,7 @@ async fn one_socket_follows_many_things() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_there_is_not_begun_again_by_a_message_or_a_second_wish() {
+async fn existing_subscription_is_not_restarted() {
     let mut rig = Rig::new().await;
     let address = rig.listen().await;
     let (conversation, run) = rig.start("hello").await;
@@ -223,7 +228,7 @@ async fn a_socket_without_room_starts_no_run() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_answered_and_the_socket_stays() {
+async fn invalid_frame_is_answered_and_the_socket_stays_open() {
     let mut rig = Rig::new().await;
     let address = rig.listen().await;
     let mut socket = connect(&address, &[]).await.unwrap();
@@ -316,7 +321,7 @@ async fn a_silent_peer_is_left() {
 }
 
 #[tokio::test]
-async fn who_may_open_a_socket() {
+async fn socket_needs_a_key_or_ticket() {
     let limits = HttpLimits { ws_auth_timeout: Duration::from_secs(2), ws_max_per_principal: 2, ..HttpLimits::default() };
     let mut rig = Rig::with(limits, |_| {}, Keys::One).await;
     let address = rig.listen().await;

@@ -148,9 +148,7 @@ async fn a_conversation_begins_with_a_snapshot() {
 /// W-08.
 #[tokio::test]
 async fn a_cursor_outside_of_the_log_is_named() {
-    let rig = Rig::new().await;
-    let (conversation, run) = rig.start("hello").await;
-    rig.play().await;
+    let (rig, conversation, run) = Rig::with_played_run("hello").await;
     for path in [format!("/api/v1/runs/{run}/events"), format!("/api/v1/conversations/{conversation}/events")] {
         let reply = rig.get(&format!("{path}?after=999")).await;
         assert_eq!((reply.status, reply.code().as_str()), (StatusCode::GONE, "cursor_gone"));
@@ -208,7 +206,7 @@ async fn deleting_a_conversation_ends_its_streams() {
 
 /// The poller never saw the log: it was deleted before the first poll.
 #[tokio::test]
-async fn a_deletion_by_another_process_ends_streams_that_began_just_before() {
+async fn deletion_by_another_process_ends_new_streams() {
     let mut rig = Rig::new().await;
     let (conversation, run) = rig.start("hello").await;
     let paths = [format!("/api/v1/conversations/{conversation}/events"), format!("/api/v1/runs/{run}/events")];

@@ -118,7 +118,7 @@ async fn a_ticket_is_for_the_page_that_asked_for_it() {
     ] {
         let ticket = rig.ticket(body(), made_for).await;
         let stream = open(&rig, &path, &ticket, shown_by).await;
-        assert_eq!(stream.status.as_u16(), status, "made for {made_for:?}, shown by {shown_by:?}");
+        assert_eq!(stream.status.as_u16(), status, "created for {made_for:?}, shown by {shown_by:?}");
         if status == 403 {
             let again = open(&rig, &path, &ticket, made_for).await;
             assert_eq!(again.status, StatusCode::UNAUTHORIZED, "a ticket that was tried is spent");

@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Tools, text};
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::{tell, wait};
+use support::database::Kind;
+use support::mcp::{PATIENCE, Tools, text};
+use support::model::ModelMock;
+use support::{print_figure, wait};
 
 const IMAGE: &str = "localhost/capstan-tiny:1";
 
@@ -51,7 +51,7 @@ impl Site {
                 let required = std::env::var("CAPSTAN_TEST_CONTAINERS").unwrap_or_default();
                 let is_required = required.split(',').any(|name| name.trim() == program);
                 assert!(!is_required, "CAPSTAN_TEST_CONTAINERS names {program}, which runs no containers here: {reason}");
-                tell(&format!("NOT TESTED: servers in containers, because {program} runs none here: {reason}"));
+                print_figure(&format!("NOT TESTED: servers in containers, because {program} runs none here: {reason}"));
                 None
             }
         }
@@ -108,7 +108,7 @@ fn said(output: Output) -> Result<(), String> {
 /// One test for everything, because an engine is slow with many concurrent requests.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(PODMAN, DOCKER)] engine: &str) {
+async fn container_server_sees_its_mounts_and_is_removed(#[values(PODMAN, DOCKER)] engine: &str) {
     let Some(site) = Site::open(engine) else { return };
     let volumes = site.volumes();
     let docs = site.folder.path().join("docs");
@@ -162,7 +162,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
 
     // The same when the whole server is killed.
     let model = ModelMock::start().await;
-    let place = crate::support::server::Site::new(Kind::Sqlite)
+    let place = support::server::Site::new(Kind::Sqlite)
         .await
         .with_model(&model)
         .mcp(json!({"mcpServers": {"tiny": entry(json!({}))}}))
@@ -183,9 +183,9 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
 
 /// The missing engine is reported at start, before the first call.
 #[tokio::test(flavor = "multi_thread")]
-async fn that_there_is_no_engine_is_told_at_the_start() {
+async fn missing_container_engine_is_reported_at_start() {
     let model = ModelMock::start().await;
-    let place = crate::support::server::Site::new(Kind::Sqlite)
+    let place = support::server::Site::new(Kind::Sqlite)
         .await
         .with_model(&model)
         .mcp(json!({"mcpServers": {"tiny": {"image": IMAGE}}}))
@@ -193,7 +193,7 @@ async fn that_there_is_no_engine_is_told_at_the_start() {
     let server = place.start().await;
     wait::until("the word in the log", PATIENCE, || async {
         let said = server.log_text();
-        let is_told = said.contains("MCP servers that run in containers cannot be started") && said.contains("/no/such/engine");
+        let is_told = said.contains("MCP servers in containers cannot be started") && said.contains("/no/such/engine");
         is_told.then_some(())
     })
     .await;
@@ -201,9 +201,9 @@ async fn that_there_is_no_engine_is_told_at_the_start() {
 
 /// Files with a container's secrets do not outlive a killed server, and neither do the containers.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
+async fn container_files_are_removed_after_a_kill() {
     let model = ModelMock::start().await;
-    let place = crate::support::server::Site::new(Kind::Sqlite).await.with_model(&model);
+    let place = support::server::Site::new(Kind::Sqlite).await.with_model(&model);
     // A fake engine whose containers never answer. It accepts podman's options, has containers with our names, and logs what it
     // removes. Its first removal fails.
     let (engine, names, removed) =

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, text};
-use crate::support::{measure, tell, wait};
+use support::mcp::{PATIENCE, Scripted, Tools, text};
+use support::{measure, print_figure, wait};
 
 /// Concurrent cycles.
 const AT_A_TIME: usize = 4;
@@ -74,5 +74,9 @@ async fn starts_crashes_hangs_and_floods_leave_nothing_behind() {
         (now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2).then_some(())
     })
     .await;
-    tell(&format!("{cycles} cycles in {:?}, {:?} before and after (descriptors, children, tasks)", began.elapsed(), before));
+    print_figure(&format!(
+        "{cycles} cycles in {:?}, {:?} before and after (descriptors, children, tasks)",
+        began.elapsed(),
+        before
+    ));
 }

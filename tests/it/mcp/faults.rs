@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, owner, text};
-use crate::support::wait;
+use support::mcp::{PATIENCE, Scripted, Tools, owner, text};
+use support::wait;
 
 /// M-01, M-06.
 #[tokio::test(flavor = "multi_thread")]
@@ -31,8 +31,8 @@ async fn garbage_on_both_streams_does_no_harm() {
 
 /// M-02.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
-    let server = Scripted::new();
+async fn crashed_server_ends_its_calls_and_restarts() {
+    let server = Scripted::default();
     let mut entry = server.entry(&[]);
     entry["env"] = json!({"SECRET": "hunter2hunter2"});
     entry["capstan"] = json!({"replay": {"hang": "read"}});
@@ -63,7 +63,7 @@ async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
+async fn abandoned_call_is_cancelled_at_the_server() {
     let (server, tools) = Tools::scripted(&[], None).await;
     let arrived = wait::until("the call to arrive", PATIENCE, || async { (!server.log("called").is_empty()).then_some(()) });
     // As when its run's lease is lost: the call is dropped without a cancellation.
@@ -79,7 +79,7 @@ async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
 
 /// M-03.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
+async fn timed_out_call_is_cancelled_at_the_server() {
     let (server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "an unsafe tool may have taken effect");
@@ -193,8 +193,8 @@ async fn an_answer_that_cannot_be_read_ends_its_call_at_once() {
 
 /// M-28.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_news_is_read_slowly_and_harms_nobody() {
-    let (server, other) = (Scripted::new(), Scripted::new());
+async fn notification_flood_is_throttled_without_harm() {
+    let (server, other) = (Scripted::default(), Scripted::default());
     let tools = Tools::new(&json!({"s": server.entry(&["polite"]), "t": other.entry(&[])})).await;
     assert_eq!(text(&tools.call("s__flood", json!({})).await), "after the flood");
     tools.shutdown().await;
@@ -232,7 +232,7 @@ async fn a_server_may_ask_for_nothing() {
 
 /// M-22.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_told_of_the_folders_that_its_entry_names() {
+async fn server_gets_the_roots_of_its_entry() {
     let (server, tools) = Tools::scripted(&[], Some(json!({"roots": ["/data", "/a b"]}))).await;
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
     let roots = json!({"roots": [{"uri": "file:///data"}, {"uri": "file:///a%20b"}]});
@@ -244,7 +244,7 @@ async fn a_server_is_told_of_the_folders_that_its_entry_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let mut entry = server.entry(&["broken", "--api-key", "SECRETARG123", "plain"]);
     entry["env"] = json!({"SERVICE_PASSWORD": "plain"});
     let tools = Tools::new(&json!({"s": entry})).await;

@@ -13,8 +13,8 @@ use axum::routing::get;
 use bytes::Bytes;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::support::clock::SystemClock;
-use capstan::support::net::outbound::Reach;
-use capstan::tools::{CallPermit, Door, DoorOptions, Toolbox as _};
+use capstan::support::net::egress::EgressScope;
+use capstan::tools::{CallControl, ToolExecutor, ToolExecutorOptions, Toolbox as _};
 use futures_util::{StreamExt as _, stream};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{Tools, owner, text};
-use crate::support::wait;
+use support::mcp::{Tools, owner, text};
+use support::wait;
 
 /// The time limit of each test.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,15 +105,14 @@ async fn fetched(flood: Flood) -> ToolOutcome {
     let (base, _serving) =
         serving(axum::Router::new().route("/", get(move || async move { answer(flood, "text/plain", "It begins ") }))).await;
     let enabled = vec!["http_fetch".to_owned()];
-    let options = DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
-    let door = Door::new(DoorOptions { enabled, reach: Reach::Anywhere, ..options });
+    let options = ToolExecutorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
+    let door = ToolExecutor::new(ToolExecutorOptions { enabled, egress: EgressScope::Anywhere, ..options });
     let definitions = door.definitions(&owner()).await;
     let tool = definitions.iter().find(|tool| tool.name == "http_fetch").unwrap();
     let (progress, _reports) = mpsc::channel(1);
-    let call = super::setup::call(tool, json!({"url": base}));
-    let permit = CallPermit::new(CancellationToken::new(), || true);
-    let limit = Duration::from_secs(2);
-    wait::within("the page", PATIENCE, door.execute(&owner(), tool, &call, limit, progress, permit)).await
+    let call = support::mcp::call(tool, json!({"url": base}));
+    let control = CallControl { timeout: Duration::from_secs(2), progress, permit: CancellationToken::new().into() };
+    wait::within("the page", PATIENCE, door.execute(&owner(), tool, &call, control)).await
 }
 
 /// S-14.

@@ -9,24 +9,24 @@ use capstan::domain::tool::mcp_server::configured_id;
 use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;
-use capstan::tools::mcp::{ConnectionLimits, KeptServer, KeptServers, McpConfig, Secrets, read_kept};
-use capstan::tools::{Door, DoorOptions, Toolbox as _};
+use capstan::tools::mcp::{ConnectionLimits, McpConfig, Secrets, UserServer, UserServerSource, read_kept};
+use capstan::tools::{CallControl, ToolExecutor, ToolExecutorOptions, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, call, text};
-use crate::support::wait;
+use support::mcp::{PATIENCE, Scripted, call, text};
+use support::wait;
 
 /// User servers in memory instead of a database.
 #[derive(Default)]
-struct Shelf(Mutex<Vec<KeptServer>>);
+struct Shelf(Mutex<Vec<UserServer>>);
 
 impl Shelf {
     fn put(&self, owner: Option<&UserId>, name: &str, entry: &Value) -> McpServerId {
         let id = McpServerId::generate(&UuidIds);
         let config = read_kept(entry, &Secrets::new());
-        let server = KeptServer { id: id.clone(), owner: owner.cloned(), name: name.to_owned(), config, revision: 1 };
+        let server = UserServer { id: id.clone(), owner: owner.cloned(), name: name.to_owned(), config, revision: 1 };
         self.0.lock().unwrap().push(server);
         id
     }
@@ -39,7 +39,7 @@ impl Shelf {
     /// Replaces the entry as another process would.
     fn replace(&self, id: &McpServerId, entry: &Value) {
         self.change(id);
-        let changed = |server: &mut KeptServer| server.config = read_kept(entry, &Secrets::new());
+        let changed = |server: &mut UserServer| server.config = read_kept(entry, &Secrets::new());
         self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(changed);
     }
 
@@ -49,13 +49,13 @@ impl Shelf {
 }
 
 #[async_trait]
-impl KeptServers for Shelf {
-    async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String> {
+impl UserServerSource for Shelf {
+    async fn of_owner(&self, owner: &UserId) -> Result<Vec<UserServer>, String> {
         let all = self.0.lock().unwrap();
         Ok(all.iter().filter(|server| server.owner.as_ref().is_none_or(|whose| whose == owner)).cloned().collect())
     }
 
-    async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String> {
+    async fn by_ids(&self, ids: &[McpServerId]) -> Result<Vec<UserServer>, String> {
         Ok(self.0.lock().unwrap().iter().filter(|server| ids.contains(&server.id)).cloned().collect())
     }
 
@@ -66,20 +66,27 @@ fn owner(name: &str) -> UserId {
     UserId::from_stored(format!("user_{name}"))
 }
 
-fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<Door> {
+fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<ToolExecutor> {
     limited(configured, shelf, ConnectionLimits::default())
 }
 
-fn limited(configured: &Value, shelf: &Arc<Shelf>, connections: ConnectionLimits) -> Arc<Door> {
+fn limited(configured: &Value, shelf: &Arc<Shelf>, connections: ConnectionLimits) -> Arc<ToolExecutor> {
     let mcp = McpConfig::parse(&json!({"mcpServers": configured}).to_string(), &|_| None).unwrap();
     let environment = |name: &str| {
         #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
         std::env::var(name).ok()
     };
-    let kept: Arc<dyn KeptServers> = Arc::clone(shelf) as _;
-    let options = DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
+    let kept: Arc<dyn UserServerSource> = Arc::clone(shelf) as _;
+    let options = ToolExecutorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
     let environment = Arc::new(environment);
-    Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, connections, environment, ..options })
+    ToolExecutor::new(ToolExecutorOptions {
+        mcp,
+        user_servers: Some(kept),
+        start_patience: PATIENCE,
+        connections,
+        environment,
+        ..options
+    })
 }
 
 /// Returns an entry whose process is shared by all owners.
@@ -89,11 +96,11 @@ fn shared_by_all(server: &Scripted) -> Value {
     entry
 }
 
-async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments: Value) -> ToolOutcome {
+async fn run(door: &ToolExecutor, owner: &UserId, definition: &ToolDefinition, arguments: Value) -> ToolOutcome {
     let (progress, _reports) = mpsc::channel(1);
     let asked = call(definition, arguments);
-    let answer = door.execute(owner, definition, &asked, PATIENCE, progress, CancellationToken::new().into());
-    wait::within(&definition.name, PATIENCE * 2, answer).await
+    let control = CallControl { timeout: PATIENCE, progress, permit: CancellationToken::new().into() };
+    wait::within(&definition.name, PATIENCE * 2, door.execute(owner, definition, &asked, control)).await
 }
 
 /// Returns the tool of this name at the server with this frozen name.
@@ -103,8 +110,8 @@ fn tool<'a>(all: &'a [Arc<ToolDefinition>], server: &str, name: &str) -> &'a Too
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
-    let (of_file, of_all, of_ann, of_bob) = (Scripted::new(), Scripted::new(), Scripted::new(), Scripted::new());
+async fn user_servers_are_per_owner_and_names_stay_reserved() {
+    let (of_file, of_all, of_ann, of_bob) = (Scripted::default(), Scripted::default(), Scripted::default(), Scripted::default());
     let (ann, bob) = (owner("ann"), owner("bob"));
     let shelf = Arc::new(Shelf::default());
     // Members choose the names of their servers.
@@ -139,8 +146,8 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
 
 /// M-27.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_owner_has_a_process_of_a_server_of_everybody() {
-    let (of_file, of_all) = (Scripted::new(), Scripted::new());
+async fn global_server_has_a_process_per_owner() {
+    let (of_file, of_all) = (Scripted::default(), Scripted::default());
     let shelf = Arc::new(Shelf::default());
     let shared = shelf.put(None, "notes", &of_all.entry(&[]));
     let door = door(&json!({"mail": of_file.entry(&[])}), &shelf);
@@ -160,8 +167,8 @@ async fn each_owner_has_a_process_of_a_server_of_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_elsewhere_ends_connections_here() {
-    let server = Scripted::new();
+async fn server_changed_elsewhere_ends_its_connections() {
+    let server = Scripted::default();
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let id = shelf.put(Some(&ann), "mail", &server.entry(&["family"]));
@@ -186,9 +193,9 @@ async fn what_changes_elsewhere_ends_connections_here() {
 
 /// A server that never answers can be ended like any other, and one that waits for a start slot is never started.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_starting_is_ended_too() {
-    let silent: Vec<Scripted> = (0..4).map(|_| Scripted::new()).collect();
-    let waiting = Scripted::new();
+async fn starting_server_is_ended_by_a_change() {
+    let silent: Vec<Scripted> = (0..4).map(|_| Scripted::default()).collect();
+    let waiting = Scripted::default();
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let ids: Vec<McpServerId> = silent
@@ -216,7 +223,7 @@ async fn what_is_starting_is_ended_too() {
         assert_eq!(server.alive(), Vec::<i64>::new(), "no process is left after the stop");
     }
     // The start slots are free again for other servers.
-    let next = Scripted::new();
+    let next = Scripted::default();
     let id = shelf.put(Some(&ann), "next", &next.entry(&[]));
     assert_eq!(door.mcp().start(&ann, &id, PATIENCE).await.unwrap().status, "ok");
     door.shutdown().await;
@@ -224,8 +231,8 @@ async fn what_is_starting_is_ended_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_was_offered_is_not_called_elsewhere() {
-    let (server, other) = (Scripted::new(), Scripted::new());
+async fn offered_tool_is_not_called_at_a_changed_server() {
+    let (server, other) = (Scripted::default(), Scripted::default());
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
@@ -243,7 +250,7 @@ async fn what_a_run_was_offered_is_not_called_elsewhere() {
     shelf.replace(&id, &entry);
     server.gone().await;
     let refused = run(&door, &ann, &echo, json!({"text": "late"})).await;
-    assert!(refused.state == ToolCallState::Failed && text(&refused).contains("is elsewhere since"), "{refused:?}");
+    assert!(refused.state == ToolCallState::Failed && text(&refused).contains("has another destination since"), "{refused:?}");
     assert_eq!(other.log("called").len(), 0);
     let again = door.definitions(&ann).await;
     let moved = tool(&again, id.as_str(), "echo");
@@ -254,8 +261,8 @@ async fn what_a_run_was_offered_is_not_called_elsewhere() {
 }
 
 /// The scripted server as Ann's server "mail", with the tools that she is offered.
-async fn mail() -> (Scripted, UserId, McpServerId, Arc<Door>, Vec<Arc<ToolDefinition>>) {
-    let server = Scripted::new();
+async fn mail() -> (Scripted, UserId, McpServerId, Arc<ToolExecutor>, Vec<Arc<ToolDefinition>>) {
+    let server = Scripted::default();
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
@@ -279,7 +286,7 @@ async fn a_lost_connection_is_made_again_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_dies_again_and_again_is_left_alone_until_somebody_starts_it() {
+async fn crash_looping_server_stays_down_until_started() {
     let (server, ann, id, door, seen) = mail().await;
     let die = tool(&seen, id.as_str(), "die");
     for _ in 0..6 {
@@ -300,7 +307,7 @@ async fn what_dies_again_and_again_is_left_alone_until_somebody_starts_it() {
 
 /// In virtual time: the program does not exist, so no real process delays the test.
 #[tokio::test(start_paused = true)]
-async fn what_one_owner_does_not_use_is_forgotten() {
+async fn unused_owner_connections_are_dropped() {
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let entry = json!({"command": "/no/such/program"});

@@ -8,40 +8,40 @@ use capstan::domain::ids::UserId;
 use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::tools::mcp::{ConnectionLimits, McpConfig};
-use capstan::tools::{Door, DoorOptions, Report, Toolbox as _};
+use capstan::tools::{CallControl, Report, ToolExecutor, ToolExecutorOptions, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::packages::everything_at;
-use super::setup::{PATIENCE, Scripted, call, entry, text};
-use crate::support::wait;
+use support::mcp::everything_at;
+use support::mcp::{PATIENCE, Scripted, call, entry, text};
+use support::wait;
 
 fn owner(name: &str) -> UserId {
     UserId::from_stored(format!("user_{name}"))
 }
 
-fn door(servers: &Value, connections: ConnectionLimits, homes: Option<&Path>) -> Arc<Door> {
+fn door(servers: &Value, connections: ConnectionLimits, homes: Option<&Path>) -> Arc<ToolExecutor> {
     let mcp = McpConfig::parse(&json!({"mcpServers": servers}).to_string(), &|_| None).unwrap();
     let environment = |name: &str| {
         #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
         std::env::var(name).ok()
     };
-    let options = DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
+    let options = ToolExecutorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
     let homes = homes.map(Path::to_owned);
     let environment = Arc::new(environment);
-    Door::new(DoorOptions { mcp, start_patience: PATIENCE, environment, connections, homes, ..options })
+    ToolExecutor::new(ToolExecutorOptions { mcp, start_patience: PATIENCE, environment, connections, homes, ..options })
 }
 
 /// The calls of one owner.
 struct Hand<'a> {
-    door: &'a Door,
+    door: &'a ToolExecutor,
     owner: UserId,
     tools: Vec<Arc<ToolDefinition>>,
 }
 
 impl<'a> Hand<'a> {
-    async fn of(door: &'a Door, name: &str) -> Self {
+    async fn of(door: &'a ToolExecutor, name: &str) -> Self {
         let owner = owner(name);
         let tools = door.definitions(&owner).await;
         Self { door, owner, tools }
@@ -65,7 +65,8 @@ impl<'a> Hand<'a> {
     ) -> ToolOutcome {
         let definition = self.tool(name);
         let call = call(definition, arguments);
-        wait::within(name, PATIENCE * 2, self.door.execute(&self.owner, definition, &call, PATIENCE, progress, cancel.into())).await
+        let control = CallControl { timeout: PATIENCE, progress, permit: cancel.into() };
+        wait::within(name, PATIENCE * 2, self.door.execute(&self.owner, definition, &call, control)).await
     }
 }
 
@@ -116,8 +117,8 @@ async fn a_connection_over_http_is_of_one_owner_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_uses_rests_and_stays_on_offer() {
-    let (idle, busy, asking) = (Scripted::new(), Scripted::new(), Scripted::new());
+async fn idle_server_is_stopped_and_stays_offered() {
+    let (idle, busy, asking) = (Scripted::default(), Scripted::default(), Scripted::default());
     let (_http, port) = everything_at("streamableHttp").await;
     let mut asks = asking.entry(&["elicits", "stateless"]);
     asks["capstan"] = json!({"elicitation": true});
@@ -170,7 +171,7 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
 /// A question may stay unanswered, and the tool executor is not notified if its run is cancelled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_an_answer_keeps_no_place_from_others() {
-    let (asking, other) = (Scripted::new(), Scripted::new());
+    let (asking, other) = (Scripted::default(), Scripted::default());
     let mut asks = asking.entry(&["elicits", "stateless"]);
     asks["capstan"] = json!({"elicitation": true});
     let limits = ConnectionLimits { idle: None, processes: Some(1), ..ConnectionLimits::default() };
@@ -190,7 +191,7 @@ async fn a_call_that_waits_for_an_answer_keeps_no_place_from_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn there_are_so_many_processes_and_no_more() {
-    let servers: Vec<Scripted> = (0..4).map(|_| Scripted::new()).collect();
+    let servers: Vec<Scripted> = (0..4).map(|_| Scripted::default()).collect();
     let entries: serde_json::Map<String, Value> =
         servers.iter().enumerate().map(|(n, server)| (format!("s{n}"), server.entry(&[]))).collect();
     let limits = ConnectionLimits { processes: Some(2), ..ConnectionLimits::default() };

@@ -1,17 +1,15 @@
 //! Real MCP servers from their packages.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use capstan::domain::tool::{ReplayClass, ToolCallState};
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Tools, entry, packages, text};
-use crate::support::server::Port;
-use crate::support::wait;
+use support::mcp::{PATIENCE, Tools, entry, everything_at, listening_on, packages, text};
+use support::wait;
 
 fn everything() -> Value {
     json!({"command": "node", "args": [entry("server-everything"), "stdio"], "capstan": {"trusted": true}})
@@ -19,36 +17,6 @@ fn everything() -> Value {
 
 async fn everything_over_http() -> (Child, u16) {
     everything_at("streamableHttp").await
-}
-
-/// Starts server-everything over one of the HTTP transports.
-pub async fn everything_at(transport: &str) -> (Child, u16) {
-    for _ in 0..3 {
-        // The server listens on all addresses, including the one that reserves the port, so the reservation is released first.
-        let port = Port::free().number;
-        if let Some(child) = listening_on(port, transport).await {
-            return (child, port);
-        }
-    }
-    panic!("the server did not listen")
-}
-
-/// Returns `None` if the server exits, as it does if another process has taken the port.
-async fn listening_on(port: u16, transport: &str) -> Option<Child> {
-    let mut command = Command::new("node");
-    command.arg(entry("server-everything")).arg(transport).env("PORT", port.to_string());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-    let listens = wait::until("the server to listen", PATIENCE, || {
-        let has_ended = child.try_wait().unwrap().is_some();
-        async move {
-            if has_ended {
-                return Some(false);
-            }
-            tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok().then_some(true)
-        }
-    })
-    .await;
-    listens.then_some(child)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +41,7 @@ async fn four_servers_at_once_over_both_transports() {
         [("broken", "error"), ("everything", "ok"), ("files", "ok"), ("misspelt", "error"), ("remote", "ok"), ("time", "ok")];
     assert_eq!(statuses, expected.map(|(name, status)| (name.to_owned(), status.to_owned())));
     assert!(tools.status("broken").await.error.unwrap().contains("/no/such/program was not found"));
-    assert!(tools.status("misspelt").await.error.unwrap().contains("capstan.trust is not known"));
+    assert!(tools.status("misspelt").await.error.unwrap().contains("capstan.trust is unknown"));
 
     let echo = tools.call("everything__echo", json!({"message": "hello"})).await;
     assert_eq!((echo.state, text(&echo)), (ToolCallState::Done, "Echo: hello".to_owned()));
@@ -168,7 +136,7 @@ async fn progress_is_passed_on_and_a_cancelled_call_returns_at_once() {
         )
         .await;
     assert_eq!(outcome.state, ToolCallState::Done, "{outcome:?}");
-    let first = super::setup::heard(&mut reports).await.unwrap();
+    let first = support::mcp::heard(&mut reports).await.unwrap();
     assert_eq!(first.total, Some(6.0));
 
     let cancel = CancellationToken::new();

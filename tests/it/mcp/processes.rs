@@ -5,10 +5,10 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::setup::{PATIENCE, Scripted, Tools};
+use support::mcp::{PATIENCE, Scripted, Tools};
 #[cfg(target_os = "linux")]
-use super::setup::{control_group, kill};
-use crate::support::wait;
+use support::mcp::{control_group, kill};
+use support::wait;
 
 /// Returns the server's entry behind a shell, as behind `npx`: the direct child is not the server.
 fn behind_a_shell(server: &Scripted, habits: &[&str]) -> Value {
@@ -23,7 +23,7 @@ fn behind_a_shell(server: &Scripted, habits: &[&str]) -> Value {
 #[case::stubborn(&["stubborn", "family"], Duration::from_secs(20))]
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_leaves_no_process(#[case] habits: &[&str], #[case] limit: Duration) {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let tools = Tools::new(&json!({"s": behind_a_shell(&server, habits)})).await;
     tools.definition("s__echo");
     let processes = server.alive().len();
@@ -35,7 +35,7 @@ async fn shutdown_leaves_no_process(#[case] habits: &[&str], #[case] limit: Dura
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_family_of_a_server_that_died_ends_with_it() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let tools = Tools::new(&json!({"s": behind_a_shell(&server, &["family"])})).await;
     let family = server.alive();
     assert_eq!(family.len(), 3);
@@ -49,7 +49,7 @@ async fn the_family_of_a_server_that_died_ends_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_door_takes_its_servers_with_it() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let tools = Tools::new(&json!({"s": behind_a_shell(&server, &["family"])})).await;
     assert_eq!(server.alive().len(), 3);
     drop(tools);
@@ -59,8 +59,8 @@ async fn a_dropped_door_takes_its_servers_with_it() {
 /// M-10.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_left_the_group_ends_with_its_own_server() {
-    let (server, other) = (Scripted::new(), Scripted::new());
+async fn process_outside_the_group_ends_with_its_server() {
+    let (server, other) = (Scripted::default(), Scripted::default());
     let tools = Tools::new(&json!({"s": server.entry(&["escapes"]), "t": other.entry(&["escapes"])})).await;
     let first = server.alive();
     assert_eq!((first.len(), other.alive().len()), (2, 2));
@@ -75,7 +75,7 @@ async fn what_has_left_the_group_ends_with_its_own_server() {
 /// M-10. Its parent still runs when the server is ended, so the parent identifies it.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_parent() {
+async fn process_without_group_and_mark_ends_with_its_parent() {
     let (server, tools) = Tools::scripted(&["forgets", "stubborn"], None).await;
     // A child of another parent: of this process, which is the server's parent, too.
     let mut other = std::process::Command::new("/bin/sleep").arg("1000").env_clear().spawn().unwrap();
@@ -90,8 +90,8 @@ async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_paren
 /// M-10. Without its own control group, a server behaves as in `docs/guides/mcp-servers.md`.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_server() {
-    let (server, other) = (Scripted::new(), Scripted::new());
+async fn unmarked_orphan_ends_with_the_control_group() {
+    let (server, other) = (Scripted::default(), Scripted::default());
     let tools = Tools::new(&json!({"s": server.entry(&["abandons"]), "t": other.entry(&["abandons"])})).await;
     let groups = (control_group(server.alive()[0]).await, control_group(other.alive()[0]).await);
     for name in ["s__abandon", "t__abandon"] {
@@ -119,7 +119,7 @@ async fn servers_that_are_used_after_the_shutdown_are_not_started() {
     let (server, tools) = Tools::scripted(&[], None).await;
     tools.shutdown().await;
     let outcome = tools.call("s__echo", json!({"text": "late"})).await;
-    assert!(super::setup::text(&outcome).contains("shut down"), "{outcome:?}");
+    assert!(support::mcp::text(&outcome).contains("shut down"), "{outcome:?}");
     assert_eq!(server.log("pid").len(), 1);
     wait::within("a second shutdown", PATIENCE, tools.shutdown()).await;
 }

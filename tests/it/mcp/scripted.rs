@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use capstan::domain::tool::ToolCallState;
 use capstan::tools::mcp::ConnectionLimits;
-use capstan::tools::{CallPermit, Toolbox as _};
+use capstan::tools::{CallControl, CallPermit, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, call, owner, text};
-use crate::support::wait;
+use support::mcp::{PATIENCE, Scripted, Tools, call, owner, text};
+use support::wait;
 
 /// M-11.
 #[tokio::test(flavor = "multi_thread")]
@@ -25,8 +25,8 @@ async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
 
 /// M-11.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
-    let (pages, crowd) = (Scripted::new(), Scripted::new());
+async fn endless_tool_list_stops_at_100_pages_or_1000_tools() {
+    let (pages, crowd) = (Scripted::default(), Scripted::default());
     let tools = Tools::new(&json!({"pages": pages.entry(&["pages"]), "crowd": crowd.entry(&["crowd"])})).await;
     assert_eq!((tools.status("pages").await.tools, pages.log("page").len()), (100, 100));
     assert_eq!((tools.status("crowd").await.tools, tools.status("crowd").await.left_out), (1_000, true));
@@ -38,7 +38,7 @@ async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
 /// M-11, M-15.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_takes_no_more_memory_than_it_may() {
-    let (heavy, huge) = (Scripted::new(), Scripted::new());
+    let (heavy, huge) = (Scripted::default(), Scripted::default());
     let tools = Tools::new(&json!({"heavy": heavy.entry(&["heavy"]), "huge": huge.entry(&["huge"])})).await;
     // Ten tools of 100 KB on each page: 83 of them fit into 8 MiB.
     let (listed, pages) = (tools.status("heavy").await.tools, heavy.log("page").len());
@@ -53,7 +53,7 @@ async fn a_list_takes_no_more_memory_than_it_may() {
 /// M-32.
 #[tokio::test(flavor = "multi_thread")]
 async fn few_servers_start_at_a_time() {
-    let shared = Scripted::new();
+    let shared = Scripted::default();
     let servers: serde_json::Map<String, Value> = (0..50).map(|n| (format!("s{n}"), shared.entry(&[]))).collect();
     let tools = Tools::new(&servers.into()).await;
     assert_eq!(tools.definitions.iter().filter(|tool| tool.name.ends_with("__echo")).count(), 50);
@@ -69,8 +69,8 @@ async fn few_servers_start_at_a_time() {
 
 /// M-32. Servers that never answer do not block other starts, and the wait for a slot does not count.
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_hang_keep_nobody_from_starting() {
-    let (deaf, fine) = (Scripted::new(), Scripted::new());
+async fn hanging_servers_do_not_delay_others() {
+    let (deaf, fine) = (Scripted::default(), Scripted::default());
     let mut servers: serde_json::Map<String, Value> = (0..4).map(|n| (format!("a{n}"), deaf.entry(&["deaf"]))).collect();
     servers.insert("z".to_owned(), fine.entry(&[]));
     let limits = ConnectionLimits { start: Duration::from_secs(6), ..ConnectionLimits::default() };
@@ -108,7 +108,7 @@ async fn a_tool_with_invisible_values_is_left_out_and_the_others_work() {
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_sees_its_own_variables_and_few_of_ours() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let mut entry = server.entry(&[]);
     entry["env"] = json!({"OWN": "value"});
     entry["cwd"] = json!(server.folder.path());
@@ -128,10 +128,26 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     let harmless = [
         "cwd", "files", "OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_",
     ];
+    // Passed on, because a server behind a company's proxy cannot reach the network without them.
+    let of_the_network = [
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "NODE_EXTRA_CA_CERTS",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ];
     #[expect(clippy::disallowed_methods, reason = "what must not be inherited is what is set here")]
     let ours = |key: &str| std::env::var(key).is_ok();
-    let inherited: Vec<&String> =
-        seen.as_object().unwrap().keys().filter(|key| !harmless.contains(&key.as_str()) && ours(key)).collect();
+    let is_expected = |key: &str| harmless.contains(&key) || of_the_network.contains(&key);
+    let inherited: Vec<&String> = seen.as_object().unwrap().keys().filter(|key| !is_expected(key) && ours(key)).collect();
     assert!(inherited.is_empty(), "{inherited:?}");
     tools.shutdown().await;
 }
@@ -153,7 +169,7 @@ fn given_files() -> Vec<String> {
 /// A server's own secrets are redacted in each answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let mut entry = server.entry(&["--api-key", "argument-canary"]);
     entry["env"] = json!({"BANK_TOKEN": "token-canary-1", "ADDRESS": "postgresql://ann:password-canary@h/x", "OWN": "plain"});
     let tools = Tools::new(&json!({"s": entry})).await;
@@ -171,7 +187,7 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
 /// They are redacted in tool definitions as well, at first and after a change.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
-    let server = Scripted::new();
+    let server = Scripted::default();
     let file = server.folder.path().join("catalogue.json");
     let said =
         json!({"echo": "As token-canary-1", "change": "Changes", "environment": "Speaks to postgresql://ann:password-canary@h/x"});
@@ -196,10 +212,10 @@ async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_child_has_a_working_directory_of_its_own() {
-    let (one, other, homes) = (Scripted::new(), Scripted::new(), tempfile::tempdir().unwrap());
+    let (one, other, homes) = (Scripted::default(), Scripted::default(), tempfile::tempdir().unwrap());
     let mut first = one.entry(&[]);
     first["capstan"] = json!({"shared": true});
-    let packages = super::setup::entry("server-filesystem");
+    let packages = support::mcp::entry("server-filesystem");
     let files = json!({"command": "node", "args": [packages, one.folder.path()]});
     let tools = Tools::at_home(&json!({"one": first, "other": other.entry(&[]), "files": files}), homes.path()).await;
     let mut seen = Vec::new();
@@ -225,7 +241,7 @@ async fn progress_extends_the_limit_of_a_call() {
     assert_eq!((outcome.state, text(&outcome)), (ToolCallState::Done, "all steps".to_owned()));
     assert!(outcome.duration_ms >= 4_000, "{outcome:?}");
     let mut heard = Vec::new();
-    while let Some(report) = super::setup::heard(&mut reports).await {
+    while let Some(report) = support::mcp::heard(&mut reports).await {
         heard.push(report.progress);
     }
     assert!(heard.windows(2).all(|pair| pair[0] < pair[1]) && heard.len() >= 3, "{heard:?}");
@@ -259,7 +275,7 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
 
 /// M-12. An unsafe call is not sent by a list that its server has invalidated, however slow the new list is.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
+async fn unsafe_call_is_not_sent_while_tools_change() {
     let (server, tools) = Tools::scripted(&["stalls"], Some(json!({"replay": {"keyed": "read"}}))).await;
     assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
     let (refused, read) =
@@ -324,8 +340,8 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     let call = |progress| tools.call_with("s__slow", json!({}), PATIENCE, progress, CancellationToken::new());
     let (one, two) = tokio::join!(call(progress), call(other));
     assert_eq!((one.state, two.state), (ToolCallState::Done, ToolCallState::Done));
-    let waits = super::setup::heard(&mut reports).await.unwrap();
-    assert_eq!(waits.message.unwrap(), "waits: s works on 1 other calls");
+    let waits = support::mcp::heard(&mut reports).await.unwrap();
+    assert_eq!(waits.message.unwrap(), "waits: s is executing 1 other calls");
     assert!(reports.recv().await.is_none(), "only the second call had to wait");
     let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap();
     let order: Vec<&str> = log
@@ -351,16 +367,16 @@ async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
     let second = async {
         // After the first call has arrived.
         wait::until("the first call", PATIENCE, || async { (server.log("called").len() == 1).then_some(()) }).await;
-        tools.door.execute(&owner(), definition, &waiting, PATIENCE, progress, permit).await
+        tools.door.execute(&owner(), definition, &waiting, CallControl { timeout: PATIENCE, progress, permit }).await
     };
     let lost = async {
-        super::setup::heard(&mut reports).await.unwrap();
+        support::mcp::heard(&mut reports).await.unwrap();
         is_held.store(false, Ordering::SeqCst);
         hangs.cancel();
     };
     let (first, second, ()) = tokio::join!(first, second, lost);
     assert_eq!((first.state, second.state), (ToolCallState::Unknown, ToolCallState::Failed));
-    assert!(text(&second).contains("its run is not here any more"), "{second:?}");
+    assert!(text(&second).contains("this process no longer holds its run"), "{second:?}");
     assert_eq!(server.log("called").len(), 1);
     tools.shutdown().await;
 }
@@ -377,7 +393,7 @@ async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
     assert!(text(&refused).contains("no such account") && !text(&refused).contains("hunter2"), "{refused:?}");
     let untrue = tools.call("s__typed", json!({"text": "one"})).await;
     assert_eq!(untrue.state, ToolCallState::Done);
-    assert!(text(&untrue).contains(r#"{"n":"one"}"#) && text(&untrue).contains("does not fit"), "{untrue:?}");
+    assert!(text(&untrue).contains(r#"{"n":"one"}"#) && text(&untrue).contains("violates the tool's output schema"), "{untrue:?}");
     tools.shutdown().await;
 }
 
@@ -386,7 +402,7 @@ async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
 async fn a_malformed_result_is_a_failed_call() {
     let (_server, tools) = Tools::scripted(&[], None).await;
     for (arguments, reason) in
-        [(json!({"text": "nope"}), "content is not a list"), (json!({"key": "nope"}), "no object with a type")]
+        [(json!({"text": "nope"}), "content is not a list"), (json!({"key": "nope"}), "not an object with a type")]
     {
         let outcome = tools.call("s__wrong", arguments).await;
         assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
@@ -397,13 +413,13 @@ async fn a_malformed_result_is_a_failed_call() {
 
 /// M-32.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_still_starting_is_left_out_and_the_rest_works() {
-    let (deaf, fine) = (Scripted::new(), Scripted::new());
+async fn starting_server_is_left_out_of_the_offer() {
+    let (deaf, fine) = (Scripted::default(), Scripted::default());
     let servers = json!({"deaf": deaf.entry(&["deaf"]), "fine": fine.entry(&[])});
     // The healthy server may take as long as it needs, because only it is listed again.
     let tools = Tools::patient(&servers, Duration::from_millis(100)).await;
     assert_eq!(tools.status("deaf").await.status, "starting");
-    let definitions = crate::support::wait::until("the fine server", PATIENCE, || async {
+    let definitions = support::wait::until("the fine server", PATIENCE, || async {
         let definitions = tools.door.definitions(&owner()).await;
         definitions.iter().any(|tool| tool.name == "fine__echo").then_some(definitions)
     });

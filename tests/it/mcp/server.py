@@ -49,6 +49,8 @@ def describe(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}, "key": {"type": "string"}}}
     said = catalogue.get(name, name) if catalogue else name
     tool = {"name": name, "description": said + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
+    if name.startswith("strict"):
+        schema["properties"]["text"]["pattern"] = "^(?!x)a"
     if name == "typed":
         tool["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     return tool

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::setup::{Tools, text};
-use crate::support::wait;
+use support::mcp::{Tools, text};
+use support::wait;
 
 /// The record of the server's requests.
 #[derive(Default)]
@@ -216,7 +216,7 @@ async fn a_call_is_sent_again_once_at_most() {
 #[case::in_words(First::NoSession)]
 #[case::as_the_protocol_says(First::Status(404))]
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_not_sent_again_to_a_tool_that_is_another_one_by_then(#[case] first: First) {
+async fn call_is_not_repeated_at_a_changed_tool(#[case] first: First) {
     let (state, words, calls, _) = called(first, true, json!({})).await;
     assert!(state == ToolCallState::Failed && words.contains("has changed since this run began"), "{state:?} {words}");
     assert_eq!(calls, 1);
@@ -275,11 +275,7 @@ async fn held_up(second: First) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::i
 #[case::a_session_that_may_be_gone(First::Status(503), ToolCallState::Unknown, 2)]
 #[case::the_same_in_words(First::InWords(503), ToolCallState::Unknown, 2)]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_becomes_of_one_call_does_not_end_another_one(
-    #[case] second: First,
-    #[case] expected: ToolCallState,
-    #[case] sessions: usize,
-) {
+async fn failed_call_does_not_end_other_calls(#[case] second: First, #[case] expected: ToolCallState, #[case] sessions: usize) {
     let (address, done, _serving) = held_up(second).await;
     let tools = Tools::new(&json!({"bank": {"url": format!("http://{address}/mcp")}})).await;
     let held = tools.call("bank__pay", json!({}));

@@ -17,13 +17,13 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::packages::everything_at;
-use super::setup::{Tools, text};
-use crate::support::wait;
+use support::mcp::everything_at;
+use support::mcp::{Tools, text};
+use support::wait;
 
 /// As in the specification: a client without a configured transport tries the newer one first.
 #[tokio::test(flavor = "multi_thread")]
-async fn server_everything_is_found_with_and_without_being_told() {
+async fn sse_transport_is_detected_or_configured() {
     let (_everything, port) = everything_at("sse").await;
     let url = format!("http://127.0.0.1:{port}/sse");
     let tools = Tools::new(&json!({
@@ -132,7 +132,7 @@ async fn serve(habit: Habit) -> (String, Arc<Mutex<Book>>, JoinSet<()>) {
 
 #[rstest]
 #[case::foreign(Habit::Foreign, "another origin")]
-#[case::mute(Habit::Mute, "ended before it named an endpoint")]
+#[case::mute(Habit::Mute, "ended before the event with the endpoint")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_without_an_endpoint_of_its_own_is_not_used(#[case] habit: Habit, #[case] words: &str) {
     let (url, book, _serving) = serve(habit).await;
@@ -180,11 +180,11 @@ async fn a_call_that_is_not_answered_is_not_waited_for_for_ever(
 
 /// M-17.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_that_nobody_knows_is_named_over_the_older_transport() {
+async fn unknown_revision_is_named_over_sse() {
     let (url, _book, _serving) = serve(Habit::Unheard).await;
     let tools = Tools::new(&json!({"old": {"type": "sse", "url": url}})).await;
     let error = tools.status("old").await.error.unwrap();
-    assert!(error.contains("speaks version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
+    assert!(error.contains("uses version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
     tools.shutdown().await;
 }
 

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use capstan::domain::run::handle::Handle;
-use capstan::domain::run::input::{ACCEPT, InputAnswer};
+use capstan::domain::run::call_handle::Handle;
+use capstan::domain::run::question::{ACCEPT, InputAnswer};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
-use capstan::tools::{Report, Toolbox as _};
+use capstan::tools::{CallControl, Report, Toolbox as _};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, call, owner, text};
-use crate::support::wait;
+use support::mcp::{PATIENCE, Scripted, Tools, call, owner, text};
+use support::wait;
 
 const TOOL: &str = "s__labour";
 
@@ -24,7 +24,7 @@ struct Works {
 
 impl Works {
     async fn new(capstan: Value) -> Self {
-        let server = Scripted::new();
+        let server = Scripted::default();
         let mut entry = server.entry(&["tasks"]);
         entry["capstan"] = capstan;
         let tools = Tools::new(&json!({ "s": entry })).await;
@@ -40,7 +40,7 @@ impl Works {
     async fn outcome(&self, call: &ToolCall, timeout: Duration, cancel: CancellationToken) -> (ToolOutcome, Vec<String>) {
         let (progress, mut reports) = mpsc::channel(16);
         let (owner, definition) = (owner(), self.tools.definition(TOOL));
-        let execution = self.tools.door.execute(&owner, definition, call, timeout, progress, cancel.into());
+        let execution = self.tools.door.execute(&owner, definition, call, CallControl { timeout, progress, permit: cancel.into() });
         let heard = async {
             let mut heard = Vec::new();
             while let Some(report) = reports.recv().await {
@@ -107,7 +107,7 @@ async fn a_call_with_a_task_is_taken_up_and_not_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_nobody_wants_any_more_is_cancelled() {
+async fn abandoned_task_is_cancelled() {
     let works = Works::new(json!({})).await;
     let cancel = CancellationToken::new();
     let asked = wait::until("the task to be asked for", PATIENCE, || async {
@@ -148,13 +148,13 @@ async fn work_extends_the_limit_up_to_the_hard_one() {
 
 #[rstest]
 #[case::of_which_nothing_is_said("silent", "the connection to the server s was lost")]
-#[case::whose_server_dies("dies", "does not know its task for the call any more")]
+#[case::whose_server_dies("dies", "no longer knows the task of the call")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] words: &str) {
     let works = Works::new(json!({})).await;
     let (outcome, _) = works.outcome(&works.call(how), Duration::from_secs(11), CancellationToken::new()).await;
     assert_eq!(outcome.state, ToolCallState::Unknown);
-    assert!(text(&outcome).contains(words) && text(&outcome).contains("nobody knows"), "{}", text(&outcome));
+    assert!(text(&outcome).contains(words) && text(&outcome).contains("it may have taken effect"), "{}", text(&outcome));
     assert!(!text(&outcome).contains("hunter2"), "{}", text(&outcome));
     assert_eq!(works.server.log("called").len(), 1);
     works.tools.shutdown().await;
@@ -164,19 +164,19 @@ async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] words: &str
 #[case(json!({}), ToolCallState::Unknown)]
 #[case(json!({"replay": {"labour": "idempotent"}}), ToolCallState::Failed)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_its_server_has_forgotten_is_known_to_nobody(#[case] capstan: Value, #[case] state: ToolCallState) {
+async fn task_forgotten_by_its_server_is_unknown(#[case] capstan: Value, #[case] state: ToolCallState) {
     let works = Works::new(capstan).await;
     assert_eq!(works.tools.definition(TOOL).replay == ReplayClass::Idempotent, state == ToolCallState::Failed);
     let forgotten = ToolCall { handle: Some(Handle::Task("task-9".to_owned())), ..works.call("a house") };
     let (outcome, _) = works.outcome(&forgotten, PATIENCE, CancellationToken::new()).await;
     assert_eq!(outcome.state, state, "{}", text(&outcome));
-    assert!(text(&outcome).contains("does not know its task"), "{}", text(&outcome));
+    assert!(text(&outcome).contains("no longer knows the task"), "{}", text(&outcome));
     assert!(works.server.log("called").is_empty());
     works.tools.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_task_wants_to_know_is_put_to_the_user() {
+async fn task_question_is_asked_of_the_user() {
     let works = Works::new(json!({"elicitation": true})).await;
     let (outcome, heard) = works.patient("asks").await;
     assert_eq!(heard[..2], ["task-1", "Which colour?"]);
@@ -191,7 +191,7 @@ async fn a_task_that_wants_to_know_what_it_may_not_ask_is_cancelled() {
     let works = Works::new(json!({})).await;
     let (outcome, _) = works.patient("asks").await;
     assert_eq!(outcome.state, ToolCallState::Failed);
-    assert!(text(&outcome).contains("asks for input that it is not given"), "{}", text(&outcome));
+    assert!(text(&outcome).contains("asks for input that is not allowed"), "{}", text(&outcome));
     assert_eq!(works.server.log("tasks/cancel"), ["task-1"]);
     works.tools.shutdown().await;
 }

@@ -11,8 +11,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::setup::{PATIENCE, Tools, text};
-use crate::support::wait;
+use support::mcp::{PATIENCE, Tools, text};
+use support::wait;
 
 /// M-17.
 #[rstest]
@@ -41,10 +41,10 @@ async fn a_server_without_handshake_is_found_out_once() {
 
 /// M-17.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_that_nobody_knows_is_named() {
+async fn unknown_revision_is_named() {
     let (server, tools) = Tools::scripted(&["version=1999-01-01"], None).await;
     let error = tools.status("s").await.error.unwrap();
-    assert!(error.contains("speaks version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
+    assert!(error.contains("uses version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
     tools.shutdown().await;
     server.gone().await;
 }
@@ -131,11 +131,11 @@ async fn every_revision_with_a_handshake_is_spoken_over_http(
 /// M-17.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_that_nobody_knows_is_named_over_http(#[values("1999-01-01", "2999-01-01")] version: &str) {
+async fn unknown_revision_is_named_over_http(#[values("1999-01-01", "2999-01-01")] version: &str) {
     let (url, seen, _serving) = remote(version).await;
     let tools = Tools::new(&json!({"s": {"url": url}})).await;
     let error = tools.status("s").await.error.unwrap();
-    assert!(error.contains(&format!("speaks version \"{version}\"")) && error.contains("2024-11-05, "), "{error}");
+    assert!(error.contains(&format!("uses version \"{version}\"")) && error.contains("2024-11-05, "), "{error}");
     tools.shutdown().await;
     left(&seen).await;
     assert!(seen.lock().unwrap().iter().all(|seen| !seen.method.starts_with("tools/")), "{seen:?}");

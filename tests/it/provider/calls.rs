@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{DONE, Outcome, ask, delta, finish, options, outcome_of, question, usage};
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 /// Returns the outcome of an answer with these deltas, one for each event.
 async fn pieces(pieces: &[Value]) -> Outcome {

@@ -12,8 +12,8 @@ use capstan::support::ids::{IdSource, SequentialIds};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::support::wait::within;
-use crate::support::wire::{Answer, Wire};
+use support::wait::within;
+use support::wire::{Answer, Wire};
 
 /// The events of an answer before its end, and the end.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::options;
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 fn client(kind: ProviderKind, wire: &Wire, limits: EmbeddingLimits) -> Arc<dyn EmbeddingClient> {
     embeddings::client(kind, options(wire), limits).unwrap().unwrap()
@@ -26,7 +26,7 @@ fn list(vectors: &[(usize, Value)]) -> Answer {
 }
 
 #[tokio::test]
-async fn vectors_come_in_the_order_of_the_texts_whatever_their_form() {
+async fn vectors_are_in_text_order_in_every_encoding() {
     // 1.0 and -2.0 as little-endian floats.
     let wire = Wire::play(vec![list(&[(1, json!("AACAPwAAAMA=")), (0, json!([0.5, 1]))]), list(&[(0, json!([3, 4]))])]).await;
     let limits = EmbeddingLimits { texts_per_request: 2, dimensions: Some(2), base64: true, ..EmbeddingLimits::default() };
@@ -79,7 +79,7 @@ async fn requests_have_limits() {
 #[case::no_vectors(Answer::json(200, "{}"))]
 #[case::words(Answer::json(200, r#"{"data":[{"embedding":["a"]},{"embedding":["b"]}]}"#))]
 #[tokio::test]
-async fn what_are_no_vectors_fails(#[case] answer: Answer) {
+async fn invalid_vectors_fail(#[case] answer: Answer) {
     let wire = Wire::play(vec![answer]).await;
     let client = client(ProviderKind::Openai, &wire, EmbeddingLimits::default());
     let error = client.embed("m", &texts(&["a", "b"])).await.unwrap_err();

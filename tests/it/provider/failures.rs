@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::drive::{ask, ask_through, delta, options, outcome, question};
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 const CANARY: &str = "sk-canary-0123456789";
 
@@ -129,7 +129,7 @@ fn unusable_settings_are_named() {
 
 // A provider that echoes a secret: in headers, within an answer, or at the length at which texts are truncated.
 #[tokio::test]
-async fn what_was_sent_as_a_secret_is_not_quoted() {
+async fn sent_secret_is_not_quoted() {
     let quote = |words: &str| json!({"error": {"message": words, "code": 401}}).to_string();
     let said = "Received=token-abc123, expected acme-prod-secret";
     let long = format!("{}token-abc123", "x ".repeat(245));

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::drive::{DONE, chat, delta, event, finish, outcome, outcome_of, usage};
 use super::mutants;
-use crate::support::wire::{Answer, Step};
+use support::wire::{Answer, Step};
 
 /// Returns an answer with text in several scripts, Unicode line separators that do not end SSE lines, and two calls.
 fn recorded() -> String {

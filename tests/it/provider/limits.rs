@@ -8,8 +8,8 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 
 use super::drive::{DONE, ask, delta, finish, options, question};
-use crate::support::wait::within;
-use crate::support::wire::{Answer, Step, Wire};
+use support::wait::within;
+use support::wire::{Answer, Step, Wire};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -30,7 +30,7 @@ async fn silence_after_a_byte_is_noticed() {
     options.limits.idle = SHORT;
     let outcome = ask(options, question()).await;
     assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
-    assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
+    assert_eq!(outcome.end.unwrap_err().message, "no byte arrived for 200 ms");
     wire.hung_up(Duration::from_secs(10)).await;
 }
 
@@ -67,7 +67,7 @@ async fn silence_before_the_first_byte_is_noticed() {
         let mut options = options(&wire);
         options.limits.first_byte = SHORT;
         let outcome = ask(options, question()).await;
-        assert_eq!(outcome.end.unwrap_err().message, "no answer came for 200 ms");
+        assert_eq!(outcome.end.unwrap_err().message, "no answer arrived for 200 ms");
         wire.hung_up(Duration::from_secs(10)).await;
     }
 }
@@ -81,7 +81,7 @@ async fn signs_of_life_are_no_progress() {
     (options.limits.idle, options.limits.progress) = (Duration::from_secs(5), Duration::from_millis(400));
     let outcome = ask(options, question()).await;
     assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
-    assert_eq!(outcome.end.unwrap_err().message, "nothing but signs of life came for 400 ms");
+    assert_eq!(outcome.end.unwrap_err().message, "only keep-alives arrived for 400 ms");
     wire.hung_up(Duration::from_secs(10)).await;
 }
 
@@ -133,7 +133,7 @@ async fn the_whole_call_has_a_limit() {
 async fn dropping_the_request_closes_the_connection() {
     let wire = Wire::play(vec![Answer::events(vec![Step::Hang])]).await;
     let client = openai::client(options(&wire), Quirks::default()).unwrap();
-    let asked = crate::support::wait::until("the request to arrive", Duration::from_secs(5), || async {
+    let asked = support::wait::until("the request to arrive", Duration::from_secs(5), || async {
         (!wire.asked().is_empty()).then_some(())
     });
     tokio::select! {

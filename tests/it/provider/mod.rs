@@ -14,6 +14,7 @@ mod mutants;
 mod oddities;
 mod ollama;
 mod played;
+mod profiles;
 mod quirks;
 mod refusals;
 mod requests;

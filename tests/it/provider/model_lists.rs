@@ -7,7 +7,7 @@ use capstan::provider::{ClientOptions, Quirks, client};
 use rstest::rstest;
 
 use super::drive::options;
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 #[rstest]
 #[case(ProviderKind::Openai, "", "/v1/models", "authorization: Bearer sk-canary")]

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::drive::{ask_through, options, question};
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 /// OpenAI's error text.
 const TOOLS: &str = r#"{"error":{"message":"Function tools with reasoning_effort are not supported for gpt-6-sol in /v1/chat/completions. To use function tools, use /v1/responses or set reasoning_effort to 'none'.","type":"invalid_request_error","param":"reasoning_effort","code":null}}"#;
@@ -52,7 +52,7 @@ const RESPONSES: &str = "POST /v1/responses HTTP/1.1";
 #[case(400, TOOLS)]
 #[case(404, MODEL)]
 #[tokio::test]
-async fn what_is_served_over_responses_is_asked_for_there(#[case] status: u16, #[case] words: &str) {
+async fn responses_only_model_is_called_over_responses(#[case] status: u16, #[case] words: &str) {
     let answers = vec![refusal(status, words), over_responses(), over_responses(), over_chat()];
     let wire = Wire::play(answers).await;
     let client = client(options(&wire));
@@ -92,7 +92,7 @@ async fn a_place_without_responses_has_refused() {
 #[case::unauthorised(Some(401), None)]
 #[case::unsayable(None, Some("END"))]
 #[tokio::test]
-async fn what_is_not_taken_there_stays(#[case] status: Option<u16>, #[case] stop: Option<&str>) {
+async fn unsupported_request_stays_on_chat_completions(#[case] status: Option<u16>, #[case] stop: Option<&str>) {
     let mut answers = vec![refusal(400, TOOLS)];
     answers.extend(status.map(|status| refusal(status, "{}")));
     answers.push(over_chat());
@@ -153,7 +153,7 @@ async fn where_it_is_asked(#[case] accent: &str, #[case] base: &str, #[case] pat
 }
 
 #[tokio::test]
-async fn who_has_no_responses_is_not_asked_for_them() {
+async fn provider_without_responses_is_not_probed() {
     let wire = Wire::play(vec![refusal(400, TOOLS)]).await;
     let accent = Quirks { responses_url: String::new(), ..Quirks::default() };
     assert!(ask_through(openai::client(options(&wire), accent).unwrap().as_ref(), sol()).await.end.is_err());

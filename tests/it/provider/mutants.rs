@@ -7,7 +7,7 @@ use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelReque
 use capstan::provider::{ClientOptions, ModelClient, SetupError};
 
 use super::drive::{Outcome, ask_through, options, question};
-use crate::support::wire::{Answer, Asked, Step, Wire};
+use support::wire::{Answer, Asked, Step, Wire};
 
 /// Creates a client of a dialect.
 pub type NewClient = fn(ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError>;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
-use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, ThoughtsInText, openai};
+use capstan::provider::{ClientOptions, InlineReasoning, ModelClient, Quirks, SetupError, openai};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{DONE, Outcome, ask, chat, delta, event, finish, options, outcome, outcome_of, question, usage};
 use super::mutants::{self, Frames};
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 async fn said(events: &[Value]) -> Outcome {
     outcome_of(events.iter().map(event).collect::<String>() + DONE).await
@@ -341,7 +341,7 @@ fn thinking_aloud() -> String {
 }
 
 fn aloud(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    openai::client(options, Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() })
+    openai::client(options, Quirks { thoughts_in_text: InlineReasoning::Always, ..Quirks::default() })
 }
 
 // L-03, L-09, L-30: reasoning between tags, at any chunk boundary.
@@ -384,10 +384,10 @@ fn models_that_think_aloud_are_known_by_name() {
         // Its compatible endpoint.
         "gemini-2.5-pro",
     ] {
-        assert!(usual.thinks_aloud(model), "{model}");
+        assert!(usual.may_inline_reasoning(model), "{model}");
     }
     for model in ["gpt-5", "gpt-4.1", "o3", "claude-sonnet-4-5", "mistral-large-latest", "gpt-x"] {
-        assert!(!usual.thinks_aloud(model), "{model}");
+        assert!(!usual.may_inline_reasoning(model), "{model}");
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::drive::{Outcome, ask_through, call, file, message, options, question, request};
 use super::mutants::{self, Frames};
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 fn lines(lines: &[Value]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()

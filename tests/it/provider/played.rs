@@ -10,10 +10,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{Outcome, ask_through, options, question};
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 fn stream(name: &str) -> String {
-    let path = format!("{}/tests/it/provider/played/{name}.sse", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/provider/played/{name}.sse", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -200,7 +200,7 @@ async fn signatures_of_messages_are_kept(#[case] name: &str, #[case] fields: Val
 #[test]
 fn every_stream_is_played() {
     let code = include_str!("played.rs");
-    let folder = format!("{}/tests/it/provider/played", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/provider/played", env!("CARGO_MANIFEST_DIR"));
     for entry in std::fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(code.contains(&format!("(\"{}\"", name.trim_end_matches(".sse"))), "{name}");

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{DONE, Outcome, ask_through, call, delta, finish, message, options, question, request};
-use crate::support::wire::{Answer, Asked, Wire};
+use support::wire::{Answer, Asked, Wire};
 
 fn accent(toml: &str) -> Quirks {
     toml::from_str(toml).unwrap()
@@ -104,7 +104,7 @@ async fn tool_choices(#[case] toml: &str, #[case] choice: ToolChoice, #[case] ex
 }
 
 #[tokio::test]
-async fn what_the_wire_cannot_say_is_refused() {
+async fn option_without_wire_form_is_refused() {
     for choice in [ToolChoice::Required, ToolChoice::Tool("get_time".to_owned())] {
         let mut request = question();
         request.options.tool_choice = Some(choice);
@@ -156,7 +156,7 @@ async fn limits_and_system_prompts() {
 #[case("gpt-4.1", json!([0.5, 0.9, ["END"], null]))]
 #[case("own-model", json!([0.5, 0.9, ["END"], "none"]))]
 #[tokio::test]
-async fn what_a_model_refuses_is_left_out(#[case] model: &str, #[case] expected: Value) {
+async fn refused_option_is_left_out(#[case] model: &str, #[case] expected: Value) {
     let mut request = question();
     request.model = model.to_owned();
     request.options = ModelOptions {

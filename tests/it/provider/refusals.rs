@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use capstan::domain::conversation::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
-use capstan::provider::{ModelClient, Quirks, Vendor, anthropic, gemini, ollama, openai, responses};
+use capstan::provider::{ClientOptions, ModelClient, Quirks, Vendor, anthropic, gemini, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::json;
 
 use super::drive::{self, ask_through, call, message, options};
-use crate::support::dialects::{Dialect, Says};
-use crate::support::wire::{Answer, Wire};
+use support::dialects::{Dialect, Says};
+use support::wire::{Answer, Wire};
 
 const DIALECTS: [Dialect; 5] = [Dialect::Openai, Dialect::Responses, Dialect::Anthropic, Dialect::Gemini, Dialect::Ollama];
 
@@ -94,6 +94,25 @@ async fn image_refused_by_a_model_becomes_a_note(#[case] status: u16, #[case] wo
             );
         }
     }
+}
+
+// F03: the size of an image is checked before it is sent.
+#[tokio::test]
+async fn image_above_the_known_size_limit_is_sent_as_a_note() {
+    let wire = Wire::play(vec![answer(Dialect::Anthropic)]).await;
+    let options = ClientOptions { max_image_bytes: Some(16), ..options(&wire) };
+    let client = anthropic::client(options).expect("usable options");
+    let images = vec![image("QUJDREVGR0hJSktMTU5P", "large.png"), image("QUJDRA==", "small.png")];
+    let outcome = ask_through(client.as_ref(), with_parts(images)).await;
+    assert_eq!((outcome.finish(), changes(&outcome)), (ModelFinish::Stop, vec![]));
+    let bodies = bodies(&wire);
+    assert_eq!(bodies.len(), 1, "no request is refused");
+    assert!(
+        !bodies[0].contains("QUJDREVG") && bodies[0].contains("[image large.png: left out, as base64 it exceeds"),
+        "{}",
+        bodies[0]
+    );
+    assert!(bodies[0].contains("QUJDRA=="), "{}", bodies[0]);
 }
 
 // F03

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::drive::{DONE, ask, call, call_id, delta, file, finish, message, options, question, request, text_part};
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 fn answer() -> Answer {
     Answer::stream([delta(json!({"content": "ok"})), finish("stop"), DONE.to_owned()].concat())

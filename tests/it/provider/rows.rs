@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::drive::{self, Outcome, ask_through, options, question};
 use super::mutants::{self, Frames, NewClient};
-use crate::support::wire::{Answer, Step, Wire};
 use Dialect::{Anthropic, Chat, Gemini, Ollama, Responses};
+use support::wire::{Answer, Step, Wire};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -153,7 +153,7 @@ async fn an_error_in_no_field(#[values(Chat, Responses, Anthropic, Gemini)] dial
 
 #[rstest]
 #[tokio::test]
-async fn what_only_begins_like_a_document_is_overlooked(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
+async fn line_that_only_begins_like_json_is_skipped(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
     for stray in [
         "[INFO] ready\n",
         "[INFO] {\"error\": 7}\n",
@@ -225,7 +225,7 @@ async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
 // L-01, L-10: a document that is no event of the dialect is a bad event, unless it is an error.
 #[rstest]
 #[tokio::test]
-async fn what_is_no_event(
+async fn unknown_payload_is_no_event(
     #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
     #[values("nonsense", "7", "true", "\"words\"", "[1]", "[\"x\"]", "[{},1]")] data: &str,
 ) {
@@ -361,7 +361,7 @@ async fn silence_after_a_sum_is_no_end() {
 
 // L-06: Gemini has no end mark. Usage may follow the finish reason, and the end marks of other dialects are ignored.
 #[tokio::test]
-async fn what_follows_a_reason_to_stop() {
+async fn content_after_the_finish_reason() {
     let figures = Gemini.frame(&json!({"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 1}}));
     let body = [Gemini.beginning().concat(), Gemini.end(), "data: [DONE]\n\n".to_owned(), figures].concat();
     let wire = Wire::play(vec![Answer::stream(body)]).await;
@@ -412,7 +412,7 @@ async fn silence_is_noticed(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     let wire = Wire::play(vec![Answer::events(vec![dialect.text(), Step::Hang])]).await;
     let outcome = dialect.ask(&wire, |options| options.limits.idle = SHORT).await;
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
-    assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
+    assert_eq!(outcome.end.unwrap_err().message, "no byte arrived for 200 ms");
     wire.hung_up(Duration::from_secs(10)).await;
 }
 
@@ -424,7 +424,7 @@ async fn signs_of_life_are_no_progress(#[values(Chat, Responses, Anthropic, Gemi
     let wire = Wire::play(vec![Answer::events(steps)]).await;
     let outcome = dialect.ask(&wire, |options| options.limits.progress = Duration::from_millis(400)).await;
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
-    assert_eq!(outcome.end.unwrap_err().message, "nothing but signs of life came for 400 ms");
+    assert_eq!(outcome.end.unwrap_err().message, "only keep-alives arrived for 400 ms");
     wire.hung_up(Duration::from_secs(10)).await;
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::drive::{DONE, ask, chat, delta, event, finish, options, outcome, outcome_of, question, usage};
 use super::mutants;
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 #[tokio::test]
 async fn text_reasoning_and_figures() {

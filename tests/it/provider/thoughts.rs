@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{DONE, Outcome, ask_through, delta, finish, options, question};
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 fn client(wire: &Wire, accent: &str) -> Arc<dyn ModelClient> {
     openai::client(options(wire), toml::from_str(accent).unwrap()).unwrap()
@@ -40,7 +40,7 @@ fn expected(reasoning: &str, text: &str) -> (String, String) {
 
 // MiniMax sends the same reasoning in tags and in a separate field.
 #[tokio::test]
-async fn thoughts_in_both_forms_are_told_once() {
+async fn reasoning_in_both_fields_is_reported_once() {
     let both = [
         json!({"content": "<think>\nThe user", "reasoning_content": "The user"}),
         json!({"content": " says hi.\n</thi", "reasoning_content": " says hi."}),

@@ -1,10 +1,10 @@
-//! Dependencies in `Cargo.toml` are used.
+//! The dependencies of each `Cargo.toml` are used.
 
 use super::{files, read};
 
-/// Returns the code of all Rust files of these folders, without comments.
-fn code_of(folders: &[&str]) -> String {
-    let texts = folders.iter().flat_map(|folder| files(folder, "rs")).map(read).collect::<Vec<_>>().join("\n");
+/// Returns the code of all Rust files of a folder, without comments.
+fn code_of(folder: &str) -> String {
+    let texts = files(folder, "rs").into_iter().map(read).collect::<Vec<_>>().join("\n");
     texts.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
@@ -18,17 +18,26 @@ fn names_crate(code: &str, package: &str) -> bool {
     is_path || code.contains(&format!("use {name};"))
 }
 
-/// A dependency that only tests use belongs to `[dev-dependencies]`: each one of the server is compiled for every release.
+/// A dependency that only tests use belongs to `[dev-dependencies]` or to the package of the tests: each one of the server is
+/// compiled for every release.
 #[test]
 fn every_dependency_is_used() {
-    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let packages = [
+        ("Cargo.toml", "dependencies", "src"),
+        ("Cargo.toml", "dev-dependencies", "src"),
+        ("tests/it/Cargo.toml", "dependencies", "tests/it"),
+        ("tests/it/Cargo.toml", "dev-dependencies", "tests/it"),
+        ("fuzz/Cargo.toml", "dependencies", "fuzz"),
+        ("fuzz/Cargo.toml", "dev-dependencies", "fuzz/benches"),
+    ];
     let mut unused = Vec::new();
-    for (section, folders) in [("dependencies", &["src"][..]), ("dev-dependencies", &["src", "tests"])] {
-        let code = code_of(folders);
-        let packages = manifest[section].as_table().unwrap().keys();
-        unused.extend(packages.filter(|package| !names_crate(&code, package)).map(|package| format!("{section}: {package}")));
+    for (path, section, folder) in packages {
+        let manifest: toml::Table = read(path).parse().unwrap();
+        let code = code_of(folder);
+        let names = manifest[section].as_table().unwrap().keys();
+        unused.extend(names.filter(|package| !names_crate(&code, package)).map(|package| format!("{path}, {section}: {package}")));
     }
-    assert_eq!(unused, Vec::<String>::new(), "remove these from Cargo.toml");
+    assert_eq!(unused, Vec::<String>::new(), "remove these");
 }
 
 #[test]

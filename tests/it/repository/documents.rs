@@ -1,9 +1,10 @@
 //! Documents that a reader relies on name everything that exists, and nothing else.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use capstan::app::config::{self, Environment};
-use capstan::domain::problem::{FoundIn, ProblemCode};
+use capstan::domain::problem::{ProblemCode, ProblemScope};
 
 use super::{files, read};
 
@@ -19,9 +20,9 @@ fn every_error_code_has_a_page() {
         assert!(page.starts_with(&format!("# {}\n", code.as_str())), "{}: wrong heading", code.as_str());
         let retryable = if code.retryable() { "retryable" } else { "not retryable" };
         let found = match code.found_in() {
-            FoundIn::Requests => "requests",
-            FoundIn::Runs => "runs",
-            FoundIn::Both => "requests and runs",
+            ProblemScope::Requests => "requests",
+            ProblemScope::Runs => "runs",
+            ProblemScope::Both => "requests and runs",
         };
         let facts = format!("{}. HTTP {}, {retryable}. Found in {found}.\n", code.title(), code.status());
         for words in [&*facts, "## What it means", "## What to do"] {
@@ -38,9 +39,9 @@ fn error_index_agrees_with_the_codes() {
     for (row, code) in rows.iter().zip(ProblemCode::ALL) {
         let (word, retryable) = (code.as_str(), if code.retryable() { "yes" } else { "no" });
         let found = match code.found_in() {
-            FoundIn::Requests => "request",
-            FoundIn::Runs => "run",
-            FoundIn::Both => "request, run",
+            ProblemScope::Requests => "request",
+            ProblemScope::Runs => "run",
+            ProblemScope::Both => "request, run",
         };
         let facts = format!("| [`{word}`]({word}.md) | {} | {found} | {retryable} | {}", code.status(), code.title());
         assert!(row.starts_with(&facts), "{row} should begin with {facts}");
@@ -64,6 +65,12 @@ fn error_pages_of_runs_say_whether_resuming_helps() {
 }
 
 #[test]
+fn settings_page_is_what_the_command_prints() {
+    let page = config::reference().unwrap();
+    assert!(read("docs/reference/settings.md") == page, "run `make settings`, after a change in src/app/config/reference.md");
+}
+
+#[test]
 fn every_setting_is_explained() {
     let loaded = config::load(None, &Environment::default(), &[]).unwrap();
     let page = read("docs/reference/settings.md");
@@ -78,7 +85,7 @@ fn every_setting_is_explained() {
 }
 
 #[test]
-fn every_variable_that_a_reader_may_export_is_one_that_commands_bear() {
+fn every_documented_variable_is_accepted() {
     let pages = files("docs", "md").into_iter().chain(["README.md", "docker/compose.yaml", "CONTRIBUTING.md"].map(Into::into));
     let mut names = BTreeSet::new();
     for page in pages {
@@ -99,7 +106,7 @@ fn every_variable_that_a_reader_may_export_is_one_that_commands_bear() {
     for name in names {
         let environment = Environment::from_iter([(name.as_str(), "x")]);
         let refused = config::load(None, &environment, &[]).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(!refused.contains("no such setting"), "{refused}");
+        assert!(!refused.contains("this setting does not exist"), "{refused}");
     }
 }
 
@@ -139,4 +146,41 @@ fn every_test_that_an_ancestor_page_names_exists() {
     for name in names {
         assert!(sources.contains(&format!("fn {name}(")), "a page of docs/ancestors names a test that is not there: {name}");
     }
+}
+
+/// Returns the anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = outside_code(page).filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    headings
+        .map(|heading| {
+            let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.collect::<String>().to_lowercase().replace(' ', "-")
+        })
+        .collect()
+}
+
+fn outside_code(page: &str) -> impl Iterator<Item = &str> {
+    page.split("```").step_by(2).flat_map(str::lines)
+}
+
+#[test]
+fn every_link_between_documents_leads_to_a_heading() {
+    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "migrations/README.md"].map(PathBuf::from);
+    let mut dead = Vec::new();
+    for page in pages.into_iter().chain(files("docs", "md")) {
+        let text = read(&page);
+        for target in outside_code(&text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let folder = page.parent().unwrap();
+            let path = if file.is_empty() { page.clone() } else { folder.join(file) };
+            let exists = super::root().join(&path).exists();
+            if !exists || (!anchor.is_empty() && !anchors(&read(&path)).contains(anchor)) {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "these links lead nowhere:\n{}", dead.join("\n"));
 }

@@ -1,55 +1,32 @@
-//! Every row of the fault catalogues has a test that names it.
+//! Every row of `docs/faults.md` has a test that names it, and tests name no other faults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::tests_of::tests_of;
 use super::{files, read};
 
-/// A catalogue: the letter of its rows, and their number.
-const CATALOGUES: [(char, u32); 4] = [('D', 20), ('L', 48), ('M', 32), ('W', 20)];
-
-/// Rows without a test, and why.
-const WITHOUT_TEST: &[(&str, &str)] = &[];
+/// The letters of the tables whose rows need a test.
+const CATALOGUES: [char; 5] = ['D', 'L', 'M', 'S', 'W'];
 
 #[test]
-fn every_fault_is_played() {
-    let mut named: BTreeMap<char, BTreeSet<u32>> = BTreeMap::new();
-    for file in files("tests", "rs").into_iter().chain(files("src", "rs")).filter(|file| !file.ends_with("repository/faults.rs")) {
-        let code = read(&file);
-        for (letter, _) in CATALOGUES {
-            named.entry(letter).or_default().extend(rows_of_tests(letter, &code));
-        }
+fn every_fault_of_the_page_has_a_test() {
+    let sources = files("tests", "rs").into_iter().chain(files("src", "rs")).filter(|file| !file.ends_with("repository/faults.rs"));
+    let code: Vec<String> = sources.map(read).collect();
+    let page = read("docs/faults.md");
+    for letter in CATALOGUES {
+        let explained: BTreeSet<u32> =
+            page.lines().filter_map(|line| line.strip_prefix(&format!("| {letter}-"))?.split(' ').next()?.parse().ok()).collect();
+        let named: BTreeSet<u32> = code.iter().flat_map(|code| rows_of_tests(letter, code)).collect();
+        assert!(
+            !explained.is_empty() && explained == named,
+            "{letter}: docs/faults.md has {explained:?}, and tests name {named:?}"
+        );
     }
-    let all = CATALOGUES.into_iter().flat_map(|(letter, rows)| (1..=rows).map(move |row| (letter, row)));
-    let (played, silent): (Vec<_>, Vec<_>) = all.partition(|(letter, row)| named[letter].contains(row));
-    let name = |(letter, row): (char, u32)| format!("{letter}-{row:02}");
-    let excused: Vec<&str> = WITHOUT_TEST.iter().map(|(row, _)| *row).collect();
-    assert_eq!(silent.into_iter().map(name).collect::<Vec<_>>(), excused, "the rows that no test names are those with a reason");
-    assert!(played.len() > 100);
 }
 
-/// Returns the rows in the comments directly above tests, among their attributes. A comment elsewhere does not count.
+/// Returns the rows in the comments directly above tests. A comment elsewhere does not count.
 fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
-    let (mut named, mut above) = (BTreeSet::new(), BTreeSet::new());
-    let (mut is_test, mut in_attribute, mut in_contract) = (false, false, false);
-    for line in code.lines().map(str::trim) {
-        let begins = line.starts_with("#[");
-        if begins || in_attribute {
-            is_test |= begins && ["test]", "test("].iter().any(|mark| line.contains(mark)) && !line.starts_with("#[cfg");
-            // Code after an attribute on its line, such as an argument, is not part of the attribute.
-            in_attribute = if begins { line.matches('[').count() > line.matches(']').count() } else { !line.ends_with(']') };
-        } else if line.starts_with("//") {
-            above.extend(rows(letter, line));
-        } else {
-            // An entry in a contract's list is a test of each store.
-            in_contract = line == "contract! {" || in_contract && line != "}";
-            if in_contract || is_test && ["fn ", "async fn "].iter().any(|word| line.starts_with(word)) {
-                named.append(&mut above);
-            }
-            above.clear();
-            is_test = false;
-        }
-    }
-    named
+    tests_of(code).iter().flat_map(|test| &test.comments).flat_map(|line| rows(letter, line)).collect()
 }
 
 /// Returns the rows that a line names, including ranges such as L-24 to L-29.
@@ -111,5 +88,6 @@ mod tests {
 }
 "#;
     assert_eq!(rows_of_tests('L', code), [2, 4, 5, 6, 9, 11, 13].into());
+    assert_eq!(tests_of(code)[0].name, "one");
     assert_eq!(rows_of_tests('W', code), [12, 13].into());
 }

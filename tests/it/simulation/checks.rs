@@ -7,14 +7,14 @@ use capstan::domain::conversation::message::{MessageStatus, Part, Role, ToolCont
 use capstan::domain::ids::CallId;
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::budget::Amount;
-use capstan::domain::run::input::InputState;
+use capstan::domain::run::question::InputState;
 use capstan::domain::tool::{ReplayClass, ToolCallState};
 
 use super::hands::Ledger;
-use super::model::{RunRow, State};
 use super::people::Promises;
 use super::witness::Seen;
-use crate::support::audit::{Entry, follow};
+use support::audit::{Entry, follow};
+use support::model_store::{RunRow, State};
 
 /// Returns a description of each violation.
 pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises) -> Vec<String> {

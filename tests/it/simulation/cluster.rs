@@ -10,7 +10,7 @@ use capstan::domain::run::budget::{Allowance, Budget, OnDaySpent};
 use capstan::domain::run::context::ContextPolicy;
 use capstan::domain::run::plan::Strategy;
 use capstan::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
-use capstan::live::{Elsewhere, Hub, HubLimits};
+use capstan::live::{Hub, HubLimits, RemoteWakeup};
 use capstan::service::{Service, ServiceDeps, ServiceLimits, follow_logs};
 use capstan::support::clock::{Clock, UnixMillis};
 use capstan::support::ids::SharedIds;
@@ -21,11 +21,11 @@ use tokio_util::task::TaskTracker;
 use super::dice::Dice;
 use super::gate::Gate;
 use super::hands::{Hands, Ledger};
+use super::intercept::InterceptedStore;
 use super::line::{Line, Sky};
 use super::mind::{Mind, MindOptions};
-use super::model::ModelStore;
 use super::witness::Witness;
-use crate::support::intercept::InterceptedStore;
+use support::model_store::ModelStore;
 
 const NAMES: [&str; 3] = ["A", "B", "C"];
 
@@ -72,6 +72,8 @@ impl Clock for WallClock {
 fn profile(dice: &Dice) -> AgentProfile {
     AgentProfile {
         max_rounds: 6,
+        // Hardly any tool fails more often within six rounds.
+        breaker_failures: 1 + u32::try_from(dice.below(2)).unwrap(),
         fallbacks: if dice.chance(300) { vec!["sim/second".to_owned()] } else { Vec::new() },
         max_crashes: 1 + u32::try_from(dice.below(3)).unwrap(),
         tool_timeout_ms: 15_000,
@@ -233,8 +235,8 @@ impl Cluster {
         hub.wake_elsewhere_with(Arc::new(move |what| {
             for other in wake() {
                 match what {
-                    Elsewhere::Queue => other.queue_signal().notify(),
-                    Elsewhere::Control => other.control_signal().notify(),
+                    RemoteWakeup::Queue => other.queue_signal().notify(),
+                    RemoteWakeup::Control => other.control_signal().notify(),
                 }
             }
         }));

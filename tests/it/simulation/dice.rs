@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::support::tell;
+use support::print_figure;
 
 /// More notes than any seed that ends.
 const ENDLESS: u64 = 2_000_000;
@@ -81,7 +81,7 @@ impl Dice {
         notes.count += 1;
         assert!(notes.count < ENDLESS, "the seed does not end: {line}");
         if notes.aloud {
-            tell(&line);
+            print_figure(&line);
         }
     }
 

@@ -10,15 +10,15 @@ use capstan::domain::ids::{CallId, UserId};
 use capstan::domain::run::undo::UndoRule;
 use capstan::domain::tool::approval::{ApprovalMode, ToolSafety};
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::tools::{CallPermit, Progress, ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallControl, Progress, Report, ServerStatus, Toolbox};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::dice::Dice;
 use super::gate::Gate;
 use super::line::tail;
-use super::model::ModelStore;
 use super::witness::Witness;
+use support::model_store::ModelStore;
 
 /// The effects of one call.
 #[derive(Default)]
@@ -130,15 +130,8 @@ impl Toolbox for Hands {
         ]
     }
 
-    async fn execute(
-        &self,
-        _owner: &UserId,
-        _definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        cancel: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, _: &UserId, _: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome {
+        let CallControl { timeout, progress, permit: cancel } = control;
         self.dice.stumble().await;
         self.gate.pass().await;
         if cancel.token.is_cancelled() {

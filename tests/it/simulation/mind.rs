@@ -11,10 +11,10 @@ use capstan::provider::{ModelClient, ModelStream};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::bugs::Bug;
 use super::dice::Dice;
 use super::gate::Gate;
 use super::witness::Witness;
+use support::model_store::Bug;
 
 /// The options that all nodes' models share.
 pub struct MindOptions {
@@ -38,8 +38,6 @@ pub struct Mind {
 enum Step {
     Says(ModelEvent),
     Fails(ModelErrorKind),
-    /// The provider refuses a tool definition.
-    Refuses(String),
     /// The answer starts again.
     Restarts,
     /// Silence until the client's timeout.
@@ -134,7 +132,7 @@ impl Mind {
 
     fn trouble(&self, with_tools: bool) -> Vec<Step> {
         let (text, mut steps) = self.text();
-        match self.dice.below(if with_tools { 11 } else { 7 }) {
+        match self.dice.below(if with_tools { 10 } else { 7 }) {
             0 => {
                 let kinds = [ModelErrorKind::RateLimit, ModelErrorKind::Overloaded, ModelErrorKind::Network];
                 return vec![Step::Fails(self.dice.pick(&kinds))];
@@ -150,9 +148,8 @@ impl Mind {
                 steps.extend(said);
                 steps.push(Step::Ends(ModelFinish::Stop, text));
             }
-            7 => return vec![Step::Refuses(self.dice.pick(&TOOLS).to_owned())],
             // Truncated calls: by the output limit, or by a broken connection.
-            8 => {
+            7 => {
                 steps.extend(self.call(0, true));
                 steps.push(Step::Ends(ModelFinish::Length, text));
             }
@@ -178,13 +175,8 @@ impl ModelClient for Mind {
         self.listen(&request);
         let steps = self.script(&request);
         self.dice.note(format_args!("{} asks a model, which has {} things to say", self.name, steps.len()));
-        match steps.as_slice() {
-            [Step::Fails(kind)] => return Err(ModelError::new(*kind, "no luck")),
-            [Step::Refuses(tool)] => {
-                let refusal = ModelError::new(ModelErrorKind::InvalidRequest, "no such schema");
-                return Err(ModelError { refused_tool: Some(tool.clone()), ..refusal });
-            }
-            _ => {}
+        if let [Step::Fails(kind)] = steps.as_slice() {
+            return Err(ModelError::new(*kind, "no luck"));
         }
         // Some models are so slow that other events happen meanwhile.
         let pace = self.dice.pick(&[0, 50, 1_000]);
@@ -199,7 +191,6 @@ impl ModelClient for Mind {
                 let said = match step {
                     Step::Says(event) => Ok(event),
                     Step::Restarts => Ok(ModelEvent::Restarted),
-                    Step::Refuses(_) => Err(ModelError::new(ModelErrorKind::InvalidRequest, "too late")),
                     Step::Fails(kind) => Err(ModelError::new(kind, "the line is cut")),
                     Step::Hangs => {
                         dice.sleep(1_000, 20_000).await;

@@ -10,11 +10,11 @@ use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{CallId, ConversationId, InputId, MessageId, RunId, UserId};
 use capstan::domain::problem::ProblemCode;
 use capstan::domain::run::OnBusy;
-use capstan::domain::run::input::InputKind;
-use capstan::domain::run::input::{InputAnswer, InputRequest, InputState};
+use capstan::domain::run::question::InputKind;
+use capstan::domain::run::question::{InputAnswer, InputRequest, InputState};
 use capstan::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use capstan::domain::trace::TraceId;
-use capstan::service::{Content, ContinueRun, Error, Replay, RequestKey, RetryCall, RewindFrom, StartRun};
+use capstan::service::{Content, ContinueRun, Error, Replay, RequestKey, RetryCall, RetryRun, RewindFrom, RunSetup, StartRun};
 
 use super::cluster::{Cluster, Node};
 use super::followers::{Follower, Subject};
@@ -207,9 +207,11 @@ impl User {
             model: None,
             options: None,
             limits: None,
+            tools: Vec::new(),
             on_busy,
             create: edits.is_none(),
             edits,
+            setup: RunSetup::default(),
             trace: TraceId::generate(ground.ids.as_ref()),
         };
         let key = RequestKey { key: text.to_owned(), fingerprint: text.to_owned() };
@@ -339,7 +341,7 @@ impl User {
         let Some(run) = self.newest_run() else { return };
         let what = format!("retry {}", tail(run.as_str()));
         let (key, trace) = self.key();
-        let ask = async |node: &Node| node.service.retry_run(self.continuing(&run, &key, &trace)).await;
+        let ask = async |node: &Node| node.service.retry_run(self.continuing(&run, &key, &trace), RetryRun::default()).await;
         if let Ok((_, (run, _))) = self.insist(&what, ask).await {
             self.goes_on("answered once more", &what, run.id);
         }

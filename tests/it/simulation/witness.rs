@@ -8,10 +8,10 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
-use capstan::store::{Accepted, Claim, Committed, Keyed, Refused, Sweep};
+use capstan::store::{AcceptOutcome, Claim, CommitReceipt, IdempotentOutcome, Sweep, WriteRejection};
 use tokio::time::Instant;
 
-use super::model::State;
+use support::model_store::State;
 
 /// The observations, each at the moment of its effect.
 #[derive(Default)]
@@ -50,8 +50,8 @@ impl Witness {
         }
     }
 
-    pub fn accepted(&self, node: &NodeId, accepted: &Keyed<Accepted>, lease_ms: u64) {
-        if let Keyed::Fresh(Accepted::Run { claim: Some(claim), .. }) = accepted {
+    pub fn accepted(&self, node: &NodeId, accepted: &IdempotentOutcome<AcceptOutcome>, lease_ms: u64) {
+        if let IdempotentOutcome::Fresh(AcceptOutcome::Run { claim: Some(claim), .. }) = accepted {
             self.seen().claimed(node, &claim.fence, lease_ms);
         }
     }
@@ -122,7 +122,7 @@ impl Witness {
         }
     }
 
-    pub fn committed(&self, writes: &[RunWrite], answers: &[Result<Committed, Refused>]) {
+    pub fn committed(&self, writes: &[RunWrite], answers: &[Result<CommitReceipt, WriteRejection>]) {
         let mut seen = self.seen();
         for (write, _) in writes.iter().zip(answers).filter(|(_, answer)| answer.is_ok()) {
             let fence = &write.fence;

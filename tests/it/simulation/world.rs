@@ -11,7 +11,6 @@ use capstan::support::ids::SequentialIds;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::bugs::Bug;
 use super::checks;
 use super::cluster::{Cluster, Ground};
 use super::dice::Dice;
@@ -20,9 +19,10 @@ use super::gate::Gate;
 use super::hands::Ledger;
 use super::line::{Sky, Weather};
 use super::mind::MindOptions;
-use super::model::{ModelStore, State};
 use super::people::{Promises, User};
 use super::witness::Witness;
+use support::model_store::Bug;
+use support::model_store::{ModelStore, State};
 
 /// The time limit for reaching the final state once the disturbances end. It covers waiting runs, timeouts of tools and models,
 /// and leases that have not expired yet.
@@ -64,7 +64,6 @@ fn count_panics() {
 /// Plays one seed. With `aloud` it prints its events.
 pub fn play(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     count_panics();
-    #[cfg(feature = "failpoints")]
     capstan::support::failpoint::plant((bug == Some(Bug::LagSkipped)).then_some("lag-skipped"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let mut verdict = runtime.block_on(live(seed, bug, aloud));

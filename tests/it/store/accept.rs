@@ -8,7 +8,7 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Accepted, CancelRun, ConversationChange, Keyed, Refused, Taker};
+use capstan::store::{AcceptOutcome, AcceptRun, AcceptingWorker, CancelRun, ConversationChange, IdempotentOutcome, WriteRejection};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -16,16 +16,16 @@ use super::fixture::{
 };
 
 contract! {
-    what_a_message_stores,
+    accepted_message_stores_run_and_first_event,
     a_title_is_made_from_the_first_message,
     many_requests_with_one_key_make_one_run,
     a_key_with_another_request_is_a_mismatch,
-    what_stores_nothing_keeps_no_key,
+    request_that_stores_nothing_keeps_no_idempotency_key,
     a_busy_conversation_queues,
     a_busy_conversation_rejects,
     a_busy_conversation_is_steered,
     a_run_is_taken_on_as_it_is_accepted,
-    nobody_joins_a_run_that_is_about_to_end,
+    ending_run_accepts_no_message,
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
     an_interruption_makes_room_within_the_limit,
@@ -35,7 +35,7 @@ contract! {
     nothing_that_a_user_writes_breaks_the_store,
 }
 
-async fn what_a_message_stores(world: &World) {
+async fn accepted_message_stores_run_and_first_event(world: &World) {
     let (owner, id) = (user(), conversation());
     let accept = hello(&owner, &id);
     let stored = world.accept(accept.clone()).await;
@@ -79,12 +79,12 @@ async fn many_requests_with_one_key_make_one_run(world: &World) {
     let mut runs = std::collections::HashSet::new();
     for answer in requests.join_all().await {
         let accepted = match answer {
-            Keyed::Fresh(accepted) => {
+            IdempotentOutcome::Fresh(accepted) => {
                 fresh += 1;
                 accepted
             }
-            Keyed::Replayed(accepted) => accepted,
-            Keyed::Mismatch => panic!("same key, same request"),
+            IdempotentOutcome::Replayed(accepted) => accepted,
+            IdempotentOutcome::Mismatch => panic!("same key, same request"),
         };
         let stored = stored(accepted);
         runs.insert((stored.run.id, stored.message.id));
@@ -97,7 +97,7 @@ async fn a_key_with_another_request_is_a_mismatch(world: &World) {
     let (owner, id) = (user(), conversation());
     let first = stored(fresh(world.store.accept_run(hello(&owner, &id), key(&owner, "k", "one")).await.unwrap()));
     let again = world.store.accept_run(hello(&owner, &id), key(&owner, "k", "two")).await.unwrap();
-    assert_eq!(again, Keyed::Mismatch);
+    assert_eq!(again, IdempotentOutcome::Mismatch);
     // The same key of another owner is another key.
     let other = user();
     let theirs = world.store.accept_run(hello(&other, &conversation()), key(&other, "k", "two")).await.unwrap();
@@ -111,16 +111,16 @@ async fn a_key_with_another_request_is_a_mismatch(world: &World) {
     fresh(world.store.accept_run(hello(&owner, &id), key(&owner, "k", "two")).await.unwrap());
 }
 
-async fn what_stores_nothing_keeps_no_key(world: &World) {
+async fn request_that_stores_nothing_keeps_no_idempotency_key(world: &World) {
     let (owner, id) = (user(), conversation());
     let mut accept = AcceptRun { create_with_title: None, ..hello(&owner, &id) };
     let none = fresh(world.store.accept_run(accept.clone(), key(&owner, "k", "f")).await.unwrap());
-    assert_eq!(none, Accepted::NoConversation);
+    assert_eq!(none, AcceptOutcome::NoConversation);
     world.run(&owner).await;
     accept.create_with_title = Some("Now".to_owned());
     accept.max_active_runs = 1;
     let many = fresh(world.store.accept_run(accept.clone(), key(&owner, "k", "f")).await.unwrap());
-    assert_eq!(many, Accepted::TooManyRuns);
+    assert_eq!(many, AcceptOutcome::TooManyRuns);
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None, "nothing is stored");
     accept.max_active_runs = 2;
     stored(fresh(world.store.accept_run(accept, key(&owner, "k", "f")).await.unwrap()));
@@ -156,7 +156,7 @@ async fn a_busy_conversation_rejects(world: &World) {
     let reject = || AcceptRun { on_busy: OnBusy::Reject, ..hello(&owner, &id) };
     let first = world.accept(reject()).await;
     let busy = fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap());
-    assert_eq!(busy, Accepted::Busy { run_id: first.run.id });
+    assert_eq!(busy, AcceptOutcome::Busy { run_id: first.run.id });
     assert_eq!(world.kinds(&owner, &id).await.len(), 3);
     let fence = world.claim_one().await;
     world.commit_one(completed(&fence)).await.unwrap();
@@ -167,10 +167,10 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
     let (owner, id, node) = (user(), conversation(), NodeId::generate(&UuidIds));
     let mut epoch = 0;
     for _ in 0..2 {
-        let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
+        let taker = Some(AcceptingWorker { node: node.clone(), lease_ms: LONG });
         // The title is part of an event that the database composes.
         let accept = AcceptRun { taker, parts: text("\"quoted\" \\ \u{1}\u{7f} / wörd \u{2028} \u{1f600}"), ..hello(&owner, &id) };
-        let Accepted::Run { run, claim, events, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
+        let AcceptOutcome::Run { run, claim, events, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
             panic!("a run was expected")
         };
         // A store may leave the run to the queue, where it can be claimed like any other.
@@ -195,8 +195,8 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
         epoch = fence.epoch;
         world.commit_one(started(&fence)).await.unwrap();
         // A run that queues behind it is left to the queue.
-        let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
-        let Accepted::Run { run: behind, claim, .. } =
+        let taker = Some(AcceptingWorker { node: node.clone(), lease_ms: LONG });
+        let AcceptOutcome::Run { run: behind, claim, .. } =
             fresh(world.store.accept_run(AcceptRun { taker, ..hello(&owner, &id) }, None).await.unwrap())
         else {
             panic!("a run was expected")
@@ -215,7 +215,7 @@ async fn a_busy_conversation_is_steered(world: &World) {
     world.commit_one(started(&fence)).await.unwrap();
     let accept = AcceptRun { on_busy: OnBusy::Steer, parts: text("also \0 this"), ..hello(&owner, &id) };
     let steered = fresh(world.store.accept_run(accept, key(&owner, "k", "f")).await.unwrap());
-    let Accepted::Steered { run, message, first_seq, events } = steered else { panic!("expected to join: {steered:?}") };
+    let AcceptOutcome::Steered { run, message, first_seq, events } = steered else { panic!("expected to join: {steered:?}") };
     assert_eq!((&run.id, &message.run_id), (&first.run.id, &first.run.id));
     assert_eq!(world.log(&owner, &id).await[4..], events);
     assert_eq!((events[0].kind.as_ref(), events[0].seq, events[0].attempt), ("message.created", first_seq, 1));
@@ -242,16 +242,16 @@ async fn a_busy_conversation_is_steered(world: &World) {
     let neighbour = world.claimed(&owner).await;
     let batch = [super::fixture::deltas(&fence, 1), end(0), super::fixture::deltas(&neighbour, 1)];
     let answers = world.commit_all(&batch).await;
-    assert_eq!(answers, [Ok(first_seq + 2), Err(Refused::Unheard), Ok(4)]);
+    assert_eq!(answers, [Ok(first_seq + 2), Err(WriteRejection::MessageJoined), Ok(4)]);
     assert_eq!(world.view(&owner, &fence.run_id).await.last_seq, None);
     assert_eq!(world.commit_one(end(1)).await, Ok(first_seq + 3));
-    assert_eq!(world.commit_one(end(1)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(end(1)).await, Err(WriteRejection::Fenced));
 
     // Without an active run, the message starts one.
     world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
 }
 
-async fn nobody_joins_a_run_that_is_about_to_end(world: &World) {
+async fn ending_run_accepts_no_message(world: &World) {
     let (owner, id) = (user(), conversation());
     let active = world.accept(hello(&owner, &id)).await;
     let fence = world.claim_one().await;
@@ -298,9 +298,9 @@ async fn owners_have_a_limit_of_runs(world: &World) {
     let limited = || AcceptRun { max_active_runs: 2, ..hello(&owner, &conversation()) };
     world.accept(limited()).await;
     world.accept(limited()).await;
-    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), Accepted::TooManyRuns);
+    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), AcceptOutcome::TooManyRuns);
     let claims = world.store.claim_runs(&world.node, 1, LONG).await.unwrap();
-    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), Accepted::TooManyRuns);
+    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), AcceptOutcome::TooManyRuns);
     world.commit_one(completed(&claims[0].fence)).await.unwrap();
     world.accept(limited()).await;
 }
@@ -312,7 +312,7 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
     let limited = |on_busy| AcceptRun { max_active_runs: 2, on_busy, ..hello(&owner, &id) };
     let active = world.accept(limited(OnBusy::Queue)).await;
     let queued = world.accept(limited(OnBusy::Queue)).await;
-    assert_eq!(fresh(world.store.accept_run(limited(OnBusy::Queue), None).await.unwrap()), Accepted::TooManyRuns);
+    assert_eq!(fresh(world.store.accept_run(limited(OnBusy::Queue), None).await.unwrap()), AcceptOutcome::TooManyRuns);
     let next = world.accept(limited(OnBusy::Interrupt)).await;
     for ended in [&active, &queued] {
         assert_eq!(world.view(&owner, &ended.run.id).await.run.status, RunStatus::Cancelled);
@@ -321,7 +321,7 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
     assert_eq!(world.claim_one().await.run_id, next.run.id);
     let one = |on_busy| AcceptRun { max_active_runs: 1, ..limited(on_busy) };
     let before = world.log(&owner, &id).await.len();
-    assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), Accepted::TooManyRuns);
+    assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), AcceptOutcome::TooManyRuns);
     assert_eq!(world.log(&owner, &id).await.len(), before);
     assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "the run is not cancelled");
 }
@@ -330,11 +330,11 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
 const AT_ONCE: usize = 12;
 
 /// Accepts [`AT_ONCE`] messages concurrently. Every other one comes with a worker for the hand-off.
-async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: OnBusy) -> Vec<Accepted> {
+async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: OnBusy) -> Vec<AcceptOutcome> {
     let start = Arc::new(tokio::sync::Barrier::new(AT_ONCE));
     let mut requests = tokio::task::JoinSet::new();
     for number in 0..AT_ONCE {
-        let taker = (number % 2 == 0).then(|| Taker { node: world.node.clone(), lease_ms: LONG });
+        let taker = (number % 2 == 0).then(|| AcceptingWorker { node: world.node.clone(), lease_ms: LONG });
         let accept = AcceptRun { taker, on_busy, ..hello(owner, id) };
         let (store, start) = (world.store.clone(), Arc::clone(&start));
         requests.spawn(async move {
@@ -346,9 +346,9 @@ async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: On
 }
 
 /// Returns the only claim of the accepted runs: from the hand-off, or made now.
-async fn only_claim(world: &World, accepted: &[Accepted]) -> Fence {
+async fn only_claim(world: &World, accepted: &[AcceptOutcome]) -> Fence {
     let handed = accepted.iter().filter_map(|accepted| {
-        let Accepted::Run { claim, .. } = accepted else { return None };
+        let AcceptOutcome::Run { claim, .. } = accepted else { return None };
         Some(claim.as_ref()?.fence.clone())
     });
     match &handed.collect::<Vec<_>>()[..] {
@@ -381,12 +381,12 @@ async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World)
             let mut others = 0;
             for accepted in &accepted {
                 match accepted {
-                    Accepted::Run { run, events, .. } => {
+                    AcceptOutcome::Run { run, events, .. } => {
                         let event = events.iter().find(|event| event.kind == "run.queued").unwrap();
                         queued.push((json(&event.data)["position"].as_u64().unwrap(), run.id.clone()));
                     }
-                    Accepted::Busy { run_id } if on_busy == OnBusy::Reject && *run_id == active => others += 1,
-                    Accepted::Steered { run, message, .. } if on_busy == OnBusy::Steer => {
+                    AcceptOutcome::Busy { run_id } if on_busy == OnBusy::Reject && *run_id == active => others += 1,
+                    AcceptOutcome::Steered { run, message, .. } if on_busy == OnBusy::Steer => {
                         assert_eq!((&run.id, &message.run_id), (&active, &active), "{what}");
                         others += 1;
                     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use capstan::domain::agent::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::ids::{AgentId, UserId};
-use capstan::store::{AgentVersionCursor, Keyed, MAX_AGENT_VERSIONS, NamedChanged, NamedMade};
+use capstan::store::{AgentVersionCursor, CreateNamedOutcome, IdempotentOutcome, MAX_AGENT_VERSIONS, UpdateNamedOutcome};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::json;
@@ -51,13 +51,13 @@ fn agent(owner: Option<&UserId>, name: &str) -> AgentRecord {
     }
 }
 
-async fn make(world: &World, record: &AgentRecord) -> NamedMade<AgentId> {
+async fn make(world: &World, record: &AgentRecord) -> CreateNamedOutcome<AgentId> {
     fresh(world.store.create_agent(record, &version(1, &user()), MOST, None).await.unwrap())
 }
 
 async fn made(world: &World, owner: Option<&UserId>, name: &str) -> AgentRecord {
     let record = agent(owner, name);
-    assert_eq!(make(world, &record).await, NamedMade::Made(record.id.clone()));
+    assert_eq!(make(world, &record).await, CreateNamedOutcome::Made(record.id.clone()));
     record
 }
 
@@ -66,7 +66,7 @@ async fn again(world: &World, record: &AgentRecord, by: &UserId) -> AgentRecord 
     let next = version(record.latest + 1, by);
     let changed = AgentRecord { latest: next.number, ..record.clone() };
     let outcome = world.store.change_agent(&changed, Some(&next)).await.unwrap();
-    assert_eq!(outcome, NamedChanged::Changed(record.revision + 1));
+    assert_eq!(outcome, UpdateNamedOutcome::Changed(record.revision + 1));
     AgentRecord { profile: next.profile, revision: record.revision + 1, ..changed }
 }
 
@@ -88,7 +88,7 @@ async fn a_name_is_one_of_its_owners_agents(world: &World) {
     let (ann, bob) = (user(), user());
     for owner in [Some(&ann), Some(&bob), None] {
         made(world, owner, "name").await;
-        assert_eq!(make(world, &agent(owner, "name")).await, NamedMade::NameTaken);
+        assert_eq!(make(world, &agent(owner, "name")).await, CreateNamedOutcome::NameTaken);
         made(world, owner, "Name").await;
     }
     let found = world.store.agent_named(&ann, "name").await.unwrap().unwrap();
@@ -117,7 +117,7 @@ async fn runs_get_the_newest_version_or_the_pinned_one(world: &World) {
     let second = again(world, &first, &ann).await;
     assert_eq!(world.store.agent(&ann, &first.id).await.unwrap(), Some(second.clone()));
     let pinned = AgentRecord { pinned: Some(1), ..second.clone() };
-    assert_eq!(world.store.change_agent(&pinned, None).await.unwrap(), NamedChanged::Changed(3));
+    assert_eq!(world.store.change_agent(&pinned, None).await.unwrap(), UpdateNamedOutcome::Changed(3));
     let stored = world.store.agent(&ann, &first.id).await.unwrap().unwrap();
     assert_eq!((stored.current(), stored.latest, &stored.profile), (1, 2, &first.profile));
     let found = world.store.agent_versions(&first.id, &page(1, None)).await.unwrap();
@@ -133,12 +133,12 @@ async fn an_agent_changes_from_its_newest_revision(world: &World) {
     made(world, Some(&ann), "taken").await;
     let changed =
         AgentRecord { name: "second".to_owned(), description: String::new(), updated_at: UnixMillis(NOW.0 + 5), ..first.clone() };
-    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), NamedChanged::Changed(2));
+    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), UpdateNamedOutcome::Changed(2));
     let stored = world.store.agent(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(AgentRecord { revision: 2, ..changed.clone() }));
-    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), NamedChanged::Stale, "based on revision 1");
+    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), UpdateNamedOutcome::Stale, "based on revision 1");
     let taken = AgentRecord { name: "taken".to_owned(), revision: 2, ..changed.clone() };
-    assert_eq!(world.store.change_agent(&taken, None).await.unwrap(), NamedChanged::NameTaken);
+    assert_eq!(world.store.change_agent(&taken, None).await.unwrap(), UpdateNamedOutcome::NameTaken);
 
     // Of concurrent changes to one version, one succeeds.
     let mut together = tokio::task::JoinSet::new();
@@ -147,7 +147,7 @@ async fn an_agent_changes_from_its_newest_revision(world: &World) {
         let mine = AgentRecord { revision: 2, latest: 2, ..changed.clone() };
         together.spawn(async move { store.change_agent(&mine, Some(&version(2, &ann))).await.unwrap() });
     }
-    let won = together.join_all().await.into_iter().filter(|outcome| *outcome == NamedChanged::Changed(3)).count();
+    let won = together.join_all().await.into_iter().filter(|outcome| *outcome == UpdateNamedOutcome::Changed(3)).count();
     assert_eq!(won, 1);
     assert_eq!(world.store.agent_versions(&first.id, &page(10, None)).await.unwrap().items.len(), 2);
 }
@@ -174,21 +174,21 @@ async fn an_owner_has_only_so_many_agents(world: &World) {
         together.spawn(async move { fresh(store.create_agent(&record, &version(1, &user()), 3, None).await.unwrap()) });
     }
     let outcomes = together.join_all().await;
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == NamedMade::TooMany).count(), 7, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == CreateNamedOutcome::TooMany).count(), 7, "{outcomes:?}");
     made(world, None, "another owner").await;
 }
 
 async fn a_repeated_request_makes_one_agent(world: &World) {
     let ann = user();
     let (first, version) = (agent(Some(&ann), "one"), version(1, &ann));
-    let made = NamedMade::Made(first.id.clone());
+    let made = CreateNamedOutcome::Made(first.id.clone());
     let make = async |record: &AgentRecord, fingerprint: &str| {
         world.store.create_agent(record, &version, MOST, key(&ann, "k", fingerprint)).await.unwrap()
     };
-    assert_eq!(make(&first, "f").await, Keyed::Fresh(made.clone()));
+    assert_eq!(make(&first, "f").await, IdempotentOutcome::Fresh(made.clone()));
     let again = agent(Some(&ann), "one");
-    assert_eq!(make(&again, "f").await, Keyed::Replayed(made));
-    assert_eq!(make(&again, "other").await, Keyed::Mismatch);
+    assert_eq!(make(&again, "f").await, IdempotentOutcome::Replayed(made));
+    assert_eq!(make(&again, "other").await, IdempotentOutcome::Mismatch);
 }
 
 async fn agents_go_by_name(world: &World) {

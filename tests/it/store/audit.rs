@@ -4,11 +4,11 @@ use capstan::domain::access::audit::{AuditOutcome, AuditRecord};
 use capstan::domain::conversation::message::{BinaryContent, Part, ToolCallPart, ToolContent};
 use capstan::domain::ids::{CallId, GrantId, InputId, PartId, UserId};
 use capstan::domain::run::change::Change;
-use capstan::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
+use capstan::domain::run::question::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use capstan::domain::run::record::Fence;
 use capstan::domain::tool::call_record::ToolCallRecord;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use capstan::store::{AuditFilter, Page, ResolveInput, Resolved};
+use capstan::store::{AuditFilter, Page, ResolveInput, ResolveOutcome};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -18,8 +18,8 @@ use super::load::tools;
 contract! {
     ;
     each_end_is_written_once_with_its_outcome,
-    who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end,
-    it_outlives_the_conversation_and_is_removed_when_it_is_old,
+    audit_names_approver_of_calls_with_unknown_outcome,
+    audit_outlives_the_conversation_and_is_purged_by_age,
     pages_and_filters,
     a_call_is_read_whole_by_its_owner,
 }
@@ -82,7 +82,7 @@ async fn asked(world: &World, fence: &Fence, call: &ToolCall, kind: InputKind, c
         let answer = InputAnswer::new(choice, Some("since I \"say\" so".to_owned()));
         let resolve = ResolveInput { owner, id, answer, grant: None, now: NOW };
         let resolved = fresh(world.store.resolve_input(resolve, None).await.unwrap());
-        assert!(matches!(resolved, Resolved::Answered { .. }), "{resolved:?}");
+        assert!(matches!(resolved, ResolveOutcome::Answered { .. }), "{resolved:?}");
     }
 }
 
@@ -156,7 +156,7 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     assert_eq!((&record.grant_id, &record.decided_by), (&Some(grant), &Some(owner)));
 }
 
-async fn who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end(world: &World) {
+async fn audit_names_approver_of_calls_with_unknown_outcome(world: &World) {
     let (owner, first) = (user(), user());
     let (fence, calls) = calls(world, &owner, 4).await;
     asked(world, &fence, &calls[0], InputKind::Approval, Some("allow")).await;
@@ -189,7 +189,7 @@ async fn who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end(world:
     assert_eq!(not_made, (AuditOutcome::Denied, None, 0));
 }
 
-async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &World) {
+async fn audit_outlives_the_conversation_and_is_purged_by_age(world: &World) {
     let owner = user();
     let (fence, calls) = calls(world, &owner, 6).await;
     let write = changes(

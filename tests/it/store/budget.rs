@@ -3,21 +3,23 @@
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::model::Usage;
-use capstan::domain::run::budget::{Allowance, Amount, Budget, BudgetOf, Lost, Reserve, Reserved};
+use capstan::domain::run::budget::{
+    Allowance, Amount, Budget, BudgetScope, LostReservation, ReservationOutcome, ReservationRequest,
+};
 use capstan::domain::run::change::{Change, ReleaseCause};
 use capstan::domain::run::record::Fence;
-use capstan::store::{AcceptRun, DAY_MS, TitleMade};
+use capstan::store::{AcceptRun, DAY_MS, GeneratedTitle};
 use futures_util::future::join_all;
 
 use super::fixture::*;
 
 contract! {
-    what_is_under_way_counts_until_it_is_settled,
-    what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_lets_go,
-    who_is_refused_holds_nothing,
+    reservation_counts_until_settlement,
+    reservation_is_spent_on_lease_loss_and_freed_on_release,
+    refused_reservation_holds_nothing,
     a_conversation_has_a_budget_of_its_own,
     many_at_once_get_no_more_than_there_is,
-    what_is_spent_outlives_its_conversation,
+    spending_outlives_its_conversation,
     ;
     a_user_who_leaves_takes_the_books_along,
     titles_are_spent_from_the_same,
@@ -33,9 +35,9 @@ fn usd(dollars: &str) -> Option<capstan::domain::model::cost::Usd> {
 }
 
 /// Returns a reservation of these tokens, for an owner with 100 tokens and a dollar a day.
-fn call(tokens: u64, cost: &str) -> Reserve {
+fn call(tokens: u64, cost: &str) -> ReservationRequest {
     let day = Allowance { tokens: Some(100), usd: usd("1") };
-    Reserve { amount: amount(tokens, cost), conversation: Allowance::default(), day }
+    ReservationRequest { amount: amount(tokens, cost), conversation: Allowance::default(), day }
 }
 
 async fn run_in(world: &World, owner: &UserId, conversation: &ConversationId) -> Fence {
@@ -47,32 +49,36 @@ async fn run(world: &World, owner: &UserId) -> Fence {
     run_in(world, owner, &conversation()).await
 }
 
-async fn ask(world: &World, owner: &UserId, fence: &Fence, reserve: &Reserve) -> Option<Reserved> {
+async fn ask(world: &World, owner: &UserId, fence: &Fence, reserve: &ReservationRequest) -> Option<ReservationOutcome> {
     world.store.reserve(fence, owner, reserve).await.unwrap()
 }
 
 /// Reserves and returns the day of the reservation.
-async fn granted(world: &World, owner: &UserId, fence: &Fence, reserve: &Reserve) -> i64 {
+async fn granted(world: &World, owner: &UserId, fence: &Fence, reserve: &ReservationRequest) -> i64 {
     match ask(world, owner, fence, reserve).await {
-        Some(Reserved::Granted { day }) => day,
+        Some(ReservationOutcome::Granted { day }) => day,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 async fn settle(world: &World, fence: &Fence, day: i64, amount: Amount) {
-    world.commit_one(changes(fence, vec![Change::Settle { day, amount }])).await.unwrap();
+    world.commit_one(changes(fence, vec![Change::ChargeBudget { day, amount }])).await.unwrap();
 }
 
-async fn what_is_under_way_counts_until_it_is_settled(world: &World) {
+async fn reservation_counts_until_settlement(world: &World) {
     let (ann, bob) = (user(), user());
     let (one, two) = (run(world, &ann).await, run(world, &ann).await);
     let day = granted(world, &ann, &one, &call(60, "0.5")).await;
     assert!(day > 20_000, "days are counted from 1970: {day}");
-    assert_eq!(ask(world, &ann, &two, &call(41, "0")).await, Some(Reserved::Busy));
-    assert_eq!(ask(world, &ann, &two, &call(0, "0.500000000001")).await, Some(Reserved::Busy), "cost is a separate limit");
+    assert_eq!(ask(world, &ann, &two, &call(41, "0")).await, Some(ReservationOutcome::Busy));
+    assert_eq!(
+        ask(world, &ann, &two, &call(0, "0.500000000001")).await,
+        Some(ReservationOutcome::Busy),
+        "cost is a separate limit"
+    );
     granted(world, &ann, &two, &call(40, "0.5")).await;
     // A run has at most one reservation.
-    assert_eq!(ask(world, &ann, &one, &call(61, "0.5")).await, Some(Reserved::Busy));
+    assert_eq!(ask(world, &ann, &one, &call(61, "0.5")).await, Some(ReservationOutcome::Busy));
     granted(world, &ann, &one, &call(60, "0.5")).await;
     let others = run(world, &bob).await;
     granted(world, &bob, &others, &call(100, "1")).await;
@@ -82,17 +88,22 @@ async fn what_is_under_way_counts_until_it_is_settled(world: &World) {
     granted(world, &ann, &two, &call(50, "0.5")).await;
     settle(world, &two, day, amount(50, "0.5")).await;
     let answer = ask(world, &ann, &one, &call(1, "0.25")).await;
-    let Some(Reserved::Spent { of: BudgetOf::Day, spent, resets_in_ms: Some(left) }) = answer else { panic!("{answer:?}") };
+    let Some(ReservationOutcome::Spent { of: BudgetScope::Day, spent, resets_in_ms: Some(left) }) = answer else {
+        panic!("{answer:?}")
+    };
     assert_eq!(spent, amount(100, "1"));
     assert!((1..=u64::try_from(DAY_MS).unwrap()).contains(&left), "{left}");
     // Both settlements in one batch.
-    let twice = vec![Change::Settle { day, amount: amount(1, "0.1") }, Change::Settle { day, amount: amount(2, "0.2") }];
+    let twice =
+        vec![Change::ChargeBudget { day, amount: amount(1, "0.1") }, Change::ChargeBudget { day, amount: amount(2, "0.2") }];
     world.commit_one(changes(&others, twice)).await.unwrap();
-    let Some(Reserved::Spent { spent, .. }) = ask(world, &bob, &others, &call(98, "0.1")).await else { panic!("3 are spent") };
+    let Some(ReservationOutcome::Spent { spent, .. }) = ask(world, &bob, &others, &call(98, "0.1")).await else {
+        panic!("3 are spent")
+    };
     assert_eq!(spent, amount(3, "0.3"));
 }
 
-async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_lets_go(world: &World) {
+async fn reservation_is_spent_on_lease_loss_and_freed_on_release(world: &World) {
     let profile = AgentProfile {
         budget: Budget { day: Allowance { tokens: Some(100), usd: None }, ..Budget::default() },
         ..AgentProfile::default()
@@ -101,18 +112,20 @@ async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_le
     world.accept(AcceptRun { profile, ..hello(&ann, &conversation()) }).await;
     let (one, two) = (world.claim_one().await, run(world, &ann).await);
     let day = granted(world, &ann, &one, &call(60, "0.5")).await;
-    assert_eq!(ask(world, &ann, &two, &call(60, "0")).await, Some(Reserved::Busy));
+    assert_eq!(ask(world, &ann, &two, &call(60, "0")).await, Some(ReservationOutcome::Busy));
     assert_eq!(world.load(&one).await.lost, None, "the reservation is under way");
     // After a takeover, the usage of the call is unknown. The old fence has no reservation.
     let newer = world.store.raise_fence(&one, 1).await.unwrap().unwrap();
-    let lost = Lost { day, amount: amount(60, "0.5") };
+    let lost = LostReservation { day, amount: amount(60, "0.5") };
     assert_eq!(world.load(&newer).await.lost, Some(lost));
     let answer = ask(world, &ann, &two, &call(60, "0")).await;
-    let Some(Reserved::Spent { of: BudgetOf::Day, spent, .. }) = answer else { panic!("no wait gives it back: {answer:?}") };
+    let Some(ReservationOutcome::Spent { of: BudgetScope::Day, spent, .. }) = answer else {
+        panic!("no wait gives it back: {answer:?}")
+    };
     assert_eq!(spent, lost.amount);
     granted(world, &ann, &two, &call(40, "0")).await;
     assert_eq!(ask(world, &ann, &one, &call(1, "0")).await, None);
-    world.commit_one(changes(&one, vec![Change::Settle { day, amount: lost.amount }])).await.unwrap_err();
+    world.commit_one(changes(&one, vec![Change::ChargeBudget { day, amount: lost.amount }])).await.unwrap_err();
     // The new owner of the lease settles with its estimate.
     settle(world, &newer, day, amount(50, "0.25")).await;
     assert_eq!(world.load(&newer).await.lost, None);
@@ -128,14 +141,14 @@ async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_le
     granted(world, &ann, &three, &call(50, "0")).await;
 }
 
-async fn who_is_refused_holds_nothing(world: &World) {
+async fn refused_reservation_holds_nothing(world: &World) {
     let ann = user();
     let (one, two) = (run(world, &ann).await, run(world, &ann).await);
     granted(world, &ann, &one, &call(60, "0")).await;
     granted(world, &ann, &two, &call(10, "0")).await;
-    assert_eq!(ask(world, &ann, &one, &call(91, "0")).await, Some(Reserved::Busy));
+    assert_eq!(ask(world, &ann, &one, &call(91, "0")).await, Some(ReservationOutcome::Busy));
     granted(world, &ann, &two, &call(100, "0")).await;
-    assert!(matches!(ask(world, &ann, &two, &call(101, "0")).await, Some(Reserved::Spent { .. })));
+    assert!(matches!(ask(world, &ann, &two, &call(101, "0")).await, Some(ReservationOutcome::Spent { .. })));
     granted(world, &ann, &one, &call(100, "0")).await;
 }
 
@@ -146,13 +159,13 @@ async fn a_conversation_has_a_budget_of_its_own(world: &World) {
     world.commit_one(changes(&first, vec![Change::Usage(usage)])).await.unwrap();
     world.commit_one(completed(&first)).await.unwrap();
     let second = run_in(world, &ann, &talk).await;
-    let of_talk = |tokens, cost: &str, most, dollars: &str| Reserve {
+    let of_talk = |tokens, cost: &str, most, dollars: &str| ReservationRequest {
         amount: amount(tokens, cost),
         conversation: Allowance { tokens: most, usd: usd(dollars) },
         day: Allowance::default(),
     };
     granted(world, &ann, &second, &of_talk(10, "0.125", Some(40), "0.25")).await;
-    let spent = Some(Reserved::Spent { of: BudgetOf::Conversation, spent: amount(30, "0.125"), resets_in_ms: None });
+    let spent = Some(ReservationOutcome::Spent { of: BudgetScope::Conversation, spent: amount(30, "0.125"), resets_in_ms: None });
     assert_eq!(ask(world, &ann, &second, &of_talk(11, "0", Some(40), "5")).await, spent);
     assert_eq!(ask(world, &ann, &second, &of_talk(0, "0.125000000001", None, "0.25")).await, spent);
     let elsewhere = run(world, &ann).await;
@@ -167,12 +180,12 @@ async fn many_at_once_get_no_more_than_there_is(world: &World) {
     }
     let reserve = call(30, "0");
     let answers = join_all(fences.iter().map(|fence| ask(world, &ann, fence, &reserve))).await;
-    let granted = answers.iter().filter(|answer| matches!(answer, Some(Reserved::Granted { .. }))).count();
+    let granted = answers.iter().filter(|answer| matches!(answer, Some(ReservationOutcome::Granted { .. }))).count();
     assert_eq!(granted, 3, "{answers:?}");
-    assert_eq!(answers.iter().filter(|answer| **answer == Some(Reserved::Busy)).count(), 9);
+    assert_eq!(answers.iter().filter(|answer| **answer == Some(ReservationOutcome::Busy)).count(), 9);
 }
 
-async fn what_is_spent_outlives_its_conversation(world: &World) {
+async fn spending_outlives_its_conversation(world: &World) {
     let (ann, talk) = (user(), conversation());
     let fence = run_in(world, &ann, &talk).await;
     let day = granted(world, &ann, &fence, &call(90, "0")).await;
@@ -182,7 +195,7 @@ async fn what_is_spent_outlives_its_conversation(world: &World) {
     assert_eq!(ask(world, &ann, &fence, &call(1, "0")).await, None);
     let next = run(world, &ann).await;
     let answer = ask(world, &ann, &next, &call(1, "0")).await;
-    let Some(Reserved::Spent { spent, .. }) = answer else { panic!("with the call that was under way: {answer:?}") };
+    let Some(ReservationOutcome::Spent { spent, .. }) = answer else { panic!("with the call that was under way: {answer:?}") };
     assert_eq!(spent, amount(100, "0"));
 }
 
@@ -206,7 +219,7 @@ async fn titles_are_spent_from_the_same(world: &World) {
     world.commit_one(completed(&fence)).await.unwrap();
     let usage = Usage { input_tokens: 30, output_tokens: 5, cost: Some("0.125".parse().unwrap()), ..Usage::default() };
     let was = world.store.claim_title(&ann, &talk).await.unwrap().unwrap();
-    let made = TitleMade {
+    let made = GeneratedTitle {
         owner: ann.clone(),
         conversation: talk.clone(),
         was,
@@ -218,10 +231,13 @@ async fn titles_are_spent_from_the_same(world: &World) {
     };
     assert_eq!(world.store.finish_title(made).await.unwrap().len(), 1);
     let next = run_in(world, &ann, &talk).await;
-    let Some(Reserved::Spent { spent, .. }) = ask(world, &ann, &next, &call(46, "0")).await else { panic!("55 are spent") };
+    let Some(ReservationOutcome::Spent { spent, .. }) = ask(world, &ann, &next, &call(46, "0")).await else {
+        panic!("55 are spent")
+    };
     assert_eq!(spent, amount(55, "0.375"));
-    let of_talk = Reserve { conversation: Allowance { tokens: Some(40), usd: None }, day: Allowance::default(), ..call(6, "0") };
-    let spent = Some(Reserved::Spent { of: BudgetOf::Conversation, spent: amount(35, "0.125"), resets_in_ms: None });
+    let of_talk =
+        ReservationRequest { conversation: Allowance { tokens: Some(40), usd: None }, day: Allowance::default(), ..call(6, "0") };
+    let spent = Some(ReservationOutcome::Spent { of: BudgetScope::Conversation, spent: amount(35, "0.125"), resets_in_ms: None });
     assert_eq!(ask(world, &ann, &next, &of_talk).await, spent);
     granted(world, &ann, &next, &call(45, "0")).await;
 }

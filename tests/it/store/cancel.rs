@@ -5,7 +5,7 @@ use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::run::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{CancelRun, Cancelled, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::store::{CancelOutcome, CancelRun, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
@@ -22,20 +22,20 @@ contract! {
     a_run_that_is_over_stays_as_it_is,
     a_waiting_run_is_woken,
     a_failed_run_is_continued_by_a_new_one,
-    what_cannot_be_resumed,
+    run_that_cannot_be_resumed_is_refused,
     ;
     why_a_run_does_not_move,
     ended_active_run_keeps_updated_at_of_unchanged_status,
 }
 
-async fn cancel(world: &World, owner: &capstan::domain::ids::UserId, id: &RunId) -> Cancelled {
+async fn cancel(world: &World, owner: &capstan::domain::ids::UserId, id: &RunId) -> CancelOutcome {
     fresh(world.store.cancel_run(CancelRun { owner, id, by: "user", now: NOW }, None).await.unwrap())
 }
 
-fn requested(cancelled: Cancelled) -> Run {
+fn requested(cancelled: CancelOutcome) -> Run {
     match cancelled {
-        Cancelled::Requested { run } => run,
-        Cancelled::Over { .. } | Cancelled::NoRun => panic!("expected a request: {cancelled:?}"),
+        CancelOutcome::Requested { run } => run,
+        CancelOutcome::Over { .. } | CancelOutcome::NoRun => panic!("expected a request: {cancelled:?}"),
     }
 }
 
@@ -45,7 +45,7 @@ async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
     let id = &stored.run.conversation_id;
     let cancel = CancelRun { owner: &owner, id: &stored.run.id, by: "user", now: NOW };
     let first = world.store.cancel_run(cancel, key(&owner, "k", "f")).await.unwrap();
-    let Cancelled::Over { run, events } = fresh(first) else { panic!("it is over") };
+    let CancelOutcome::Over { run, events } = fresh(first) else { panic!("it is over") };
     assert_eq!((run.status, run.finish_reason), (RunStatus::Cancelled, Some(FinishReason::Cancelled)));
     assert!(run.finished_at.is_some());
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.cancelled", "conversation.updated"]);
@@ -55,7 +55,7 @@ async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
     assert_eq!(world.status(&owner, id).await, "idle");
     assert_eq!(world.claim(10).await, []);
     let again = world.store.cancel_run(cancel, key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(again, Keyed::Replayed(Cancelled::Over { run, events: Vec::new() }));
+    assert_eq!(again, IdempotentOutcome::Replayed(CancelOutcome::Over { run, events: Vec::new() }));
 }
 
 async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
@@ -63,7 +63,7 @@ async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
     world.accept(hello(&owner, &id)).await;
     let second = world.accept(hello(&owner, &id)).await;
     let third = world.accept(hello(&owner, &id)).await;
-    let Cancelled::Over { events, .. } = cancel(world, &owner, &second.run.id).await else { panic!("it is over") };
+    let CancelOutcome::Over { events, .. } = cancel(world, &owner, &second.run.id).await else { panic!("it is over") };
     assert_eq!(events.len(), 1, "the conversation's status is that of its active run");
     let fence = world.claim_one().await;
     world.commit_one(completed(&fence)).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
     let other = conversation();
     let active = world.accept(hello(&owner, &other)).await;
     let next = world.accept(hello(&owner, &other)).await;
-    assert!(matches!(cancel(world, &owner, &active.run.id).await, Cancelled::Over { .. }));
+    assert!(matches!(cancel(world, &owner, &active.run.id).await, CancelOutcome::Over { .. }));
     assert_eq!(world.status(&owner, &other).await, "queued");
     assert_eq!(world.claim_one().await.run_id, next.run.id);
 }
@@ -137,7 +137,7 @@ async fn ended_active_run_keeps_updated_at_of_unchanged_status(world: &World) {
         if ends_by_request {
             let cancelled =
                 world.store.cancel_run(CancelRun { owner: &owner, id: &active.id, by: "user", now }, None).await.unwrap();
-            assert!(matches!(fresh(cancelled), Cancelled::Over { .. }));
+            assert!(matches!(fresh(cancelled), CancelOutcome::Over { .. }));
         } else {
             let fence = world.claim_one().await;
             world.commit_one(completed(&fence)).await.unwrap();
@@ -152,14 +152,23 @@ async fn a_run_that_is_over_stays_as_it_is(world: &World) {
     let fence = world.claimed(&owner).await;
     world.commit_one(completed(&fence)).await.unwrap();
     let run = world.view(&owner, &fence.run_id).await.run;
-    assert_eq!(cancel(world, &owner, &fence.run_id).await, Cancelled::Over { run, events: Vec::new() });
+    assert_eq!(cancel(world, &owner, &fence.run_id).await, CancelOutcome::Over { run, events: Vec::new() });
     assert_eq!(world.view(&owner, &fence.run_id).await.run.status, RunStatus::Completed);
-    assert_eq!(cancel(world, &owner, &RunId::generate(&UuidIds)).await, Cancelled::NoRun);
+    assert_eq!(cancel(world, &owner, &RunId::generate(&UuidIds)).await, CancelOutcome::NoRun);
 }
 
 fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), how: GoOn::Resume, new_run_id, trace, max_active_runs: 0, now: NOW }
+    ResumeRun {
+        owner: owner.clone(),
+        run_id: id.clone(),
+        how: ResumeKind::Resume,
+        model: None,
+        new_run_id,
+        trace,
+        max_active_runs: 0,
+        now: NOW,
+    }
 }
 
 async fn a_waiting_run_is_woken(world: &World) {
@@ -168,7 +177,7 @@ async fn a_waiting_run_is_woken(world: &World) {
     let release = Change::Release { after_ms: Some(LONG), cause: ReleaseCause::Waiting };
     let wait = vec![Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
     world.commit_one(changes(&fence, wait)).await.unwrap();
-    let Resumed::Run { run, .. } = fresh(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap()) else {
+    let ResumeOutcome::Run { run, .. } = fresh(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap()) else {
         panic!("it goes on")
     };
     assert_eq!(run.id, fence.run_id);
@@ -185,7 +194,7 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     world.commit_one(failed(&fence)).await.unwrap();
     let request = resume(&owner, &fence.run_id);
     let resumed = fresh(world.store.resume_run(request.clone(), key(&owner, "k", "f")).await.unwrap());
-    let Resumed::Run { run, events } = resumed else { panic!("it goes on: {resumed:?}") };
+    let ResumeOutcome::Run { run, events } = resumed else { panic!("it goes on: {resumed:?}") };
     assert_eq!((&run.id, run.status, run.attempt), (&request.new_run_id, RunStatus::Queued, 0));
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.queued", "conversation.updated"]);
     assert_eq!(world.log(&owner, &id).await.last(), events.last());
@@ -194,7 +203,7 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     let old = world.view(&owner, &fence.run_id).await.run;
     assert_eq!(old.status, RunStatus::Failed, "an ended run does not change");
     let again = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(again, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
+    assert_eq!(again, IdempotentOutcome::Replayed(ResumeOutcome::Run { run: run.clone(), events: Vec::new() }));
     let claim = world.claim(1).await.remove(0);
     assert_eq!(claim.trace, Some(request.trace), "the new run belongs to the trace of its request");
     let next = claim.fence;
@@ -204,11 +213,11 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     assert_eq!(record.history[1], answer);
 }
 
-async fn what_cannot_be_resumed(world: &World) {
+async fn run_that_cannot_be_resumed_is_refused(world: &World) {
     let owner = user();
-    let refused = |resumed: Keyed<Resumed>| match fresh(resumed) {
-        Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::TakenBack | Resumed::TooManyRuns | Resumed::NoRun) => {
+    let refused = |resumed: IdempotentOutcome<ResumeOutcome>| match fresh(resumed) {
+        ResumeOutcome::NotResumable { run } => run,
+        other @ (ResumeOutcome::Run { .. } | ResumeOutcome::TakenBack | ResumeOutcome::TooManyRuns | ResumeOutcome::NoRun) => {
             panic!("expected a refusal: {other:?}")
         }
     };
@@ -229,12 +238,12 @@ async fn what_cannot_be_resumed(world: &World) {
     let old = refused(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap());
     assert_eq!(old.id, fence.run_id);
     let newest = world.store.resume_run(resume(&owner, &next.run_id), key(&owner, "k", "f")).await.unwrap();
-    let Resumed::Run { run, .. } = fresh(newest) else { panic!("a refusal keeps no key") };
+    let ResumeOutcome::Run { run, .. } = fresh(newest) else { panic!("a refusal keeps no key") };
     assert_eq!(world.claim_one().await.run_id, run.id);
     // A run can be resumed once only.
     refused(world.store.resume_run(resume(&owner, &next.run_id), None).await.unwrap());
     let missing = world.store.resume_run(resume(&owner, &RunId::generate(&UuidIds)), None).await.unwrap();
-    assert_eq!(fresh(missing), Resumed::NoRun);
+    assert_eq!(fresh(missing), ResumeOutcome::NoRun);
 }
 
 async fn why_a_run_does_not_move(world: &World) {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::run::change::ReleaseCause;
-use capstan::store::{AcceptRun, Accepted, Keyed, SUSPECT_CRASHES, StoreOptions, Taker};
+use capstan::store::{AcceptOutcome, AcceptRun, AcceptingWorker, IdempotentOutcome, SUSPECT_CRASHES, StoreOptions};
 use capstan::support::ids::UuidIds;
 use rstest::rstest;
 
 use super::fixture::{LONG, World, completed, conversation, hello, released, started, user};
-use crate::support::database::Kind;
-use crate::support::wait::within;
+use support::database::Kind;
+use support::wait::within;
 
 const LEASES: &str = "SELECT CAST(count(*) AS text) FROM run_leases";
 
@@ -56,7 +56,7 @@ async fn the_rest_of_an_owners_runs_waits(#[values(Kind::Sqlite, Kind::Postgres)
 /// A suspect run whose owner is at the limit does not block the suspect runs of other owners.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_kill_its_worker_waits_for_its_owner_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn suspected_poison_run_waits_for_its_owner_only(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let world = capped(kind, 1).await;
     let (busy, other) = (user(), user());
     let (ahead, first, second) = (world.run(&busy).await.run.id, world.run(&busy).await.run.id, world.run(&other).await.run.id);
@@ -104,10 +104,10 @@ async fn the_cap_holds_in_a_crowd(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
         let (world, owner, ended) = (Arc::clone(&world), owner.clone(), Arc::clone(&ended));
         tasks.spawn(async move {
             for _ in 0..MESSAGES {
-                let taker = Some(Taker { node: NodeId::generate(&UuidIds), lease_ms: LONG });
+                let taker = Some(AcceptingWorker { node: NodeId::generate(&UuidIds), lease_ms: LONG });
                 let accept = AcceptRun { taker, ..hello(&owner, &conversation()) };
                 let accepted = world.store.accept_run(accept, None).await.unwrap();
-                let Keyed::Fresh(Accepted::Run { claim, .. }) = accepted else { panic!("a run: {accepted:?}") };
+                let IdempotentOutcome::Fresh(AcceptOutcome::Run { claim, .. }) = accepted else { panic!("a run: {accepted:?}") };
                 assert!(world.database.count(LEASES).await <= CAP);
                 if let Some(claim) = claim {
                     end(&world, &claim.fence, &ended).await;
@@ -146,15 +146,15 @@ async fn end(world: &World, fence: &capstan::domain::run::record::Fence, ended: 
 
 /// Only Postgres has the hand-off: SQLite leaves every run to the queue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_claimed_with_its_acceptance_within_the_cap_on_postgres() {
+async fn accept_claims_within_the_cap_on_postgres() {
     let world = capped(Kind::Postgres, 2).await;
     let owner = user();
     let mut claimed = Vec::new();
     for _ in 0..4 {
-        let taker = Some(Taker { node: world.node.clone(), lease_ms: LONG });
+        let taker = Some(AcceptingWorker { node: world.node.clone(), lease_ms: LONG });
         let accept = AcceptRun { taker, ..hello(&owner, &conversation()) };
         let accepted = world.store.accept_run(accept, None).await.unwrap();
-        let Keyed::Fresh(Accepted::Run { claim, .. }) = accepted else { panic!("a run: {accepted:?}") };
+        let IdempotentOutcome::Fresh(AcceptOutcome::Run { claim, .. }) = accepted else { panic!("a run: {accepted:?}") };
         claimed.push(claim);
     }
     assert_eq!(claimed.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, false]);
@@ -164,10 +164,10 @@ async fn a_message_is_claimed_with_its_acceptance_within_the_cap_on_postgres() {
     assert_eq!(world.claim(10).await.len(), 1);
     // An idle conversation, too.
     let idle = AcceptRun {
-        taker: Some(Taker { node: world.node.clone(), lease_ms: LONG }),
+        taker: Some(AcceptingWorker { node: world.node.clone(), lease_ms: LONG }),
         ..hello(&owner, &first.fence.conversation_id)
     };
     let accepted = world.store.accept_run(idle, None).await.unwrap();
-    assert!(matches!(accepted, Keyed::Fresh(Accepted::Run { claim: None, .. })), "{accepted:?}");
+    assert!(matches!(accepted, IdempotentOutcome::Fresh(AcceptOutcome::Run { claim: None, .. })), "{accepted:?}");
     world.store.close().await;
 }

@@ -11,7 +11,7 @@ use capstan::domain::run::record::ClaimCause;
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, completed, conversation, fresh, hello, released, started, stored, user};
-use crate::support::wait::within;
+use support::wait::within;
 
 contract! {
     a_claim_says_what_it_is,
@@ -26,7 +26,7 @@ contract! {
     a_claim_names_the_trace_that_started_the_run,
     a_claim_for_an_unknown_cause_is_one_after_a_crash,
     a_lease_that_was_left_behind_stops_no_claim,
-    ten_thousand_timers_at_once_keep_nobody_else_waiting,
+    ten_thousand_timers_do_not_delay_other_runs,
 }
 
 /// An unknown cause counts as a crash. If the claim failed instead, it would repeat after each lease.
@@ -49,7 +49,7 @@ const BATCH: u32 = 64;
 const DUE: usize = 10_000;
 
 /// D-13.
-async fn ten_thousand_timers_at_once_keep_nobody_else_waiting(world: &World) {
+async fn ten_thousand_timers_do_not_delay_other_runs(world: &World) {
     let owners = [user(), user(), user(), user()];
     let each = DUE / owners.len();
     for owner in &owners {

@@ -8,9 +8,9 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, BeforeCursor, CancelRun, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation,
-    CopyLimits, CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
-    RunFilter, Tidying,
+    AcceptOutcome, AcceptRun, BeforeCursor, CancelOutcome, CancelRun, ConversationChange, ConversationFilter, CopyConversation,
+    CopyLimits, CopyOutcome, CopySource, CopyUntil, CreateOutcome, EarlierPage, IdempotentOutcome, IdleAction, NewConversation,
+    PAGE_BYTES, ResumeKind, ResumeOutcome, ResumeRun, RunFilter,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -26,7 +26,7 @@ contract! {
     pages_of_conversations_have_no_gaps,
     conversations_are_found_by_title,
     pages_of_messages_end_when_they_are_large,
-    what_is_somebody_elses_looks_missing,
+    foreign_resource_looks_missing,
     conversations_are_kept_in_order,
     idle_conversations_are_put_away_and_deleted,
     conversations_without_a_word_are_deleted,
@@ -73,7 +73,9 @@ async fn texts_with_nul_are_stored_and_found_replaced(world: &World) {
         now: NOW,
     };
     let id = new.id.clone();
-    let Created::Conversation(made) = fresh(world.store.create_conversation(new, None).await.unwrap()) else { panic!("made") };
+    let CreateOutcome::Conversation(made) = fresh(world.store.create_conversation(new, None).await.unwrap()) else {
+        panic!("made")
+    };
     let found = world.store.conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(*made, found);
     let stored = ("ti\u{fffd}tle", Some("a\u{fffd}gent"), Some("m\u{fffd}"));
@@ -100,12 +102,12 @@ async fn an_owner_has_so_many_conversations(world: &World) {
     let second = conversation();
     let begins = |id: &ConversationId| AcceptRun { max_conversations, ..hello(&owner, id) };
     let accepted = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
-    assert!(matches!(fresh(accepted), Accepted::Run { .. }));
+    assert!(matches!(fresh(accepted), AcceptOutcome::Run { .. }));
     // A third conversation is refused, and its key is not stored.
     let third = conversation();
     for _ in 0..2 {
         let refused = world.store.accept_run(begins(&third), key(&owner, "third", "f")).await.unwrap();
-        assert_eq!(fresh(refused), Accepted::TooManyConversations);
+        assert_eq!(fresh(refused), AcceptOutcome::TooManyConversations);
     }
     let new = NewConversation {
         id: third.clone(),
@@ -117,7 +119,7 @@ async fn an_owner_has_so_many_conversations(world: &World) {
         max_conversations,
         now: NOW,
     };
-    assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), Created::TooMany);
+    assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), CreateOutcome::TooMany);
     let copy = CopyConversation {
         id: third.clone(),
         owner: owner.clone(),
@@ -128,20 +130,20 @@ async fn an_owner_has_so_many_conversations(world: &World) {
         ids: std::sync::Arc::new(UuidIds),
         now: NOW,
     };
-    assert_eq!(fresh(world.store.copy_conversation(copy.clone(), None).await.unwrap()), Copied::TooMany);
+    assert_eq!(fresh(world.store.copy_conversation(copy.clone(), None).await.unwrap()), CopyOutcome::TooMany);
     // Existing conversations stay usable, a repeated request gets its answer, and other owners have their own limit.
     let again = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
-    assert!(matches!(again, Keyed::Replayed(Accepted::Run { .. })));
-    assert!(matches!(fresh(world.store.accept_run(begins(&second), None).await.unwrap()), Accepted::Run { .. }));
+    assert!(matches!(again, IdempotentOutcome::Replayed(AcceptOutcome::Run { .. })));
+    assert!(matches!(fresh(world.store.accept_run(begins(&second), None).await.unwrap()), AcceptOutcome::Run { .. }));
     let theirs = AcceptRun { owner: user(), ..begins(&conversation()) };
-    assert!(matches!(fresh(world.store.accept_run(theirs, None).await.unwrap()), Accepted::Run { .. }));
+    assert!(matches!(fresh(world.store.accept_run(theirs, None).await.unwrap()), AcceptOutcome::Run { .. }));
     // Archived conversations do not count.
     let away = ConversationChange { archived: Some(true), ..ConversationChange::default() };
     world.store.change_conversation(&owner, &first, &away, NOW).await.unwrap().unwrap();
-    assert!(matches!(fresh(world.store.copy_conversation(copy, None).await.unwrap()), Copied::Conversation(_)));
-    assert_eq!(fresh(world.store.create_conversation(new, None).await.unwrap()), Created::TooMany);
+    assert!(matches!(fresh(world.store.copy_conversation(copy, None).await.unwrap()), CopyOutcome::Conversation(_)));
+    assert_eq!(fresh(world.store.create_conversation(new, None).await.unwrap()), CreateOutcome::TooMany);
     let last = AcceptRun { max_conversations: 3, ..hello(&owner, &conversation()) };
-    assert!(matches!(fresh(world.store.accept_run(last, None).await.unwrap()), Accepted::Run { .. }));
+    assert!(matches!(fresh(world.store.accept_run(last, None).await.unwrap()), AcceptOutcome::Run { .. }));
 }
 
 async fn conversations_are_kept_in_order(world: &World) {
@@ -206,13 +208,13 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     let young = ids[3].as_str();
     world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
 
-    let mine = async |tidying: Tidying, after: Option<&ConversationId>| -> Vec<ConversationId> {
+    let mine = async |tidying: IdleAction, after: Option<&ConversationId>| -> Vec<ConversationId> {
         let found = world.store.idle_conversations(tidying, DAY, after, 100).await.unwrap();
         found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect()
     };
-    assert_eq!(mine(Tidying::Archive, None).await, [ids[0].clone()]);
-    assert_eq!(mine(Tidying::Archive, Some(&ids[0])).await, []);
-    assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
+    assert_eq!(mine(IdleAction::Archive, None).await, [ids[0].clone()]);
+    assert_eq!(mine(IdleAction::Archive, Some(&ids[0])).await, []);
+    assert_eq!(mine(IdleAction::Delete, None).await, [ids[4].clone()]);
     let before = world.store.log_bounds(&owner, &ids[0]).await.unwrap().unwrap().head;
     let archived = world.store.archive_idle(&ids, DAY).await.unwrap();
     // Clients with an open list get an event, as for each change.
@@ -226,18 +228,18 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     let put_away = world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap();
     assert!(put_away.archived_at.is_some() && put_away.last_seq == before + 1, "{put_away:?}");
     assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), []);
-    assert!(!world.store.delete_idle(&owner, &ids[0], Tidying::Delete, DAY).await.unwrap(), "it was archived only now");
+    assert!(!world.store.delete_idle(&owner, &ids[0], IdleAction::Delete, DAY).await.unwrap(), "it was archived only now");
     // Archived as long ago, but pinned, busy, or changed since.
     let others = ids[1..4].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
     world.database.rows(&format!("UPDATE conversations SET archived_at = 1 WHERE id IN ({others}) RETURNING id")).await;
-    assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
+    assert_eq!(mine(IdleAction::Delete, None).await, [ids[4].clone()]);
     for id in &ids[1..4] {
-        assert!(!world.store.delete_idle(&owner, id, Tidying::Delete, DAY).await.unwrap(), "{id}");
+        assert!(!world.store.delete_idle(&owner, id, IdleAction::Delete, DAY).await.unwrap(), "{id}");
     }
-    assert!(!world.store.delete_idle(&user(), &ids[4], Tidying::Delete, DAY).await.unwrap(), "another owner");
-    assert!(world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
+    assert!(!world.store.delete_idle(&user(), &ids[4], IdleAction::Delete, DAY).await.unwrap(), "another owner");
+    assert!(world.store.delete_idle(&owner, &ids[4], IdleAction::Delete, DAY).await.unwrap());
     assert_eq!(world.store.conversation(&owner, &ids[4]).await.unwrap(), None);
-    assert!(!world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
+    assert!(!world.store.delete_idle(&owner, &ids[4], IdleAction::Delete, DAY).await.unwrap());
 }
 
 async fn conversations_without_a_word_are_deleted(world: &World) {
@@ -265,14 +267,14 @@ async fn conversations_without_a_word_are_deleted(world: &World) {
     world.database.rows(&format!("UPDATE conversations SET title = '' WHERE id = '{spoken}' RETURNING id")).await;
     world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
 
-    let found = world.store.idle_conversations(Tidying::DeleteEmpty, DAY, None, 1_000).await.unwrap();
+    let found = world.store.idle_conversations(IdleAction::DeleteEmpty, DAY, None, 1_000).await.unwrap();
     let mine: Vec<_> = found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect();
     assert_eq!(mine, std::slice::from_ref(&empty));
     for id in &kept {
-        assert!(!world.store.delete_idle(&owner, id, Tidying::DeleteEmpty, DAY).await.unwrap(), "{id}");
+        assert!(!world.store.delete_idle(&owner, id, IdleAction::DeleteEmpty, DAY).await.unwrap(), "{id}");
     }
-    assert!(!world.store.delete_idle(&user(), &empty, Tidying::DeleteEmpty, DAY).await.unwrap(), "another owner");
-    assert!(world.store.delete_idle(&owner, &empty, Tidying::DeleteEmpty, DAY).await.unwrap());
+    assert!(!world.store.delete_idle(&user(), &empty, IdleAction::DeleteEmpty, DAY).await.unwrap(), "another owner");
+    assert!(world.store.delete_idle(&owner, &empty, IdleAction::DeleteEmpty, DAY).await.unwrap());
     assert_eq!(world.store.conversation(&owner, &empty).await.unwrap(), None);
 }
 
@@ -288,7 +290,7 @@ async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, 
         now,
     };
     let id = new.id.clone();
-    assert!(matches!(fresh(world.store.create_conversation(new, None).await.unwrap()), Created::Conversation(_)));
+    assert!(matches!(fresh(world.store.create_conversation(new, None).await.unwrap()), CreateOutcome::Conversation(_)));
     id
 }
 
@@ -304,7 +306,8 @@ async fn a_conversation_is_made_once(world: &World) {
         max_conversations: 0,
         now: NOW,
     };
-    let Created::Conversation(made) = fresh(world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap())
+    let CreateOutcome::Conversation(made) =
+        fresh(world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap())
     else {
         panic!("it is new")
     };
@@ -312,12 +315,12 @@ async fn a_conversation_is_made_once(world: &World) {
     assert_eq!((&made.created_at, &made.updated_at), (&NOW.to_rfc3339(), &NOW.to_rfc3339()));
     assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap().as_ref(), Some(&*made));
     let again = world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(again, Keyed::Replayed(Created::Conversation(made.clone())));
-    assert_eq!(world.store.create_conversation(new.clone(), key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
+    assert_eq!(again, IdempotentOutcome::Replayed(CreateOutcome::Conversation(made.clone())));
+    assert_eq!(world.store.create_conversation(new.clone(), key(&owner, "k", "g")).await.unwrap(), IdempotentOutcome::Mismatch);
     // The id is taken for all owners.
-    assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), Created::Exists);
+    assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), CreateOutcome::Exists);
     let theirs = NewConversation { owner: user(), title: "Theirs".to_owned(), ..new.clone() };
-    assert_eq!(fresh(world.store.create_conversation(theirs, None).await.unwrap()), Created::Exists);
+    assert_eq!(fresh(world.store.create_conversation(theirs, None).await.unwrap()), CreateOutcome::Exists);
     assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap(), Some(*made));
 }
 
@@ -341,7 +344,7 @@ async fn a_conversation_is_renamed(world: &World) {
     );
 }
 
-async fn what_is_somebody_elses_looks_missing(world: &World) {
+async fn foreign_resource_looks_missing(world: &World) {
     let (owner, other) = (user(), user());
     let stored = world.run(&owner).await;
     let (run, id) = (&stored.run.id, &stored.run.conversation_id);
@@ -356,22 +359,23 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
     assert_eq!(store.explain_run(&other, run).await.unwrap(), None);
     assert_eq!(
         fresh(store.cancel_run(CancelRun { owner: &other, id: run, by: "user", now: NOW }, None).await.unwrap()),
-        Cancelled::NoRun
+        CancelOutcome::NoRun
     );
     let new_run_id = capstan::domain::ids::RunId::generate(&UuidIds);
     let resume = ResumeRun {
         owner: other.clone(),
         run_id: run.clone(),
-        how: GoOn::Resume,
+        how: ResumeKind::Resume,
+        model: None,
         new_run_id,
         trace: TraceId::generate(&UuidIds),
         max_active_runs: 0,
         now: NOW,
     };
-    assert_eq!(fresh(store.resume_run(resume, None).await.unwrap()), Resumed::NoRun);
+    assert_eq!(fresh(store.resume_run(resume, None).await.unwrap()), ResumeOutcome::NoRun);
     for create_with_title in [None, Some(String::new())] {
         let accept = AcceptRun { create_with_title, ..hello(&other, id) };
-        assert_eq!(fresh(store.accept_run(accept, None).await.unwrap()), Accepted::NoConversation);
+        assert_eq!(fresh(store.accept_run(accept, None).await.unwrap()), AcceptOutcome::NoConversation);
     }
     assert_eq!(world.log(&owner, id).await.len(), 3, "nothing was written");
     assert_eq!(world.view(&owner, run).await.run, stored.run);

@@ -10,7 +10,8 @@ use capstan::domain::run::RunStatus;
 use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Copied, CopyConversation, CopyLimits, CopySource, CopyUntil, GoOn, Keyed, ResumeRun, Resumed, UsageFilter,
+    AcceptRun, CopyConversation, CopyLimits, CopyOutcome, CopySource, CopyUntil, IdempotentOutcome, ResumeKind, ResumeOutcome,
+    ResumeRun, UsageFilter,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -20,7 +21,7 @@ use super::fixture::{NOW, World, assistant, changes, completed, conversation, fa
 contract! {
     @databases
     a_fork_says_the_same_with_ids_of_its_own,
-    a_fork_ends_where_it_is_told,
+    fork_ends_at_the_given_message,
     copied_runs_keep_the_crash_limit,
 }
 
@@ -39,7 +40,7 @@ fn fork(owner: &UserId, source: &ConversationId, until: CopyUntil) -> CopyConver
     }
 }
 
-async fn forked(world: &World, request: CopyConversation) -> Copied {
+async fn forked(world: &World, request: CopyConversation) -> CopyOutcome {
     fresh(world.store.copy_conversation(request, None).await.unwrap())
 }
 
@@ -66,7 +67,7 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     let request = fork(&owner, &id, CopyUntil::End);
     let copy_id = request.id.clone();
     let copied = fresh(world.store.copy_conversation(request.clone(), key(&owner, "k", "f")).await.unwrap());
-    let Copied::Conversation(made) = copied.clone() else { panic!("it is made: {copied:?}") };
+    let CopyOutcome::Conversation(made) = copied.clone() else { panic!("it is made: {copied:?}") };
     assert_eq!(world.store.conversation(&owner, &copy_id).await.unwrap().as_ref(), Some(&*made));
     assert_eq!((made.title.as_str(), made.status.as_str(), &made.created_at), ("A title", "failed", &LATER.to_rfc3339()));
     let last = before.last().unwrap().id.clone();
@@ -97,8 +98,8 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     assert_eq!(used.iter().map(|row| row.runs).sum::<u64>(), 2, "and no usage is counted");
 
     let replayed = world.store.copy_conversation(request.clone(), key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(replayed, Keyed::Replayed(copied));
-    assert_eq!(world.store.copy_conversation(request, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
+    assert_eq!(replayed, IdempotentOutcome::Replayed(copied));
+    assert_eq!(world.store.copy_conversation(request, key(&owner, "k", "g")).await.unwrap(), IdempotentOutcome::Mismatch);
 
     // The fork can continue and outlives its source.
     assert!(world.store.delete_conversation(&owner, &id).await.unwrap().is_some());
@@ -107,7 +108,7 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     assert_eq!(read, after.into_iter().map(|message| message.id).chain([next]).collect::<Vec<_>>());
 }
 
-async fn a_fork_ends_where_it_is_told(world: &World) {
+async fn fork_ends_at_the_given_message(world: &World) {
     let (owner, id) = (user(), conversation());
     let first_run = turn(world, &owner, &id).await;
     world.accept(hello(&owner, &id)).await;
@@ -130,43 +131,43 @@ async fn a_fork_ends_where_it_is_told(world: &World) {
         (before(ids[3].clone()), 3, RunStatus::Cancelled),
     ] {
         let copied = forked(world, fork(&owner, &id, until.clone())).await;
-        let Copied::Conversation(made) = copied else { panic!("{until:?}: {copied:?}") };
+        let CopyOutcome::Conversation(made) = copied else { panic!("{until:?}: {copied:?}") };
         let copy = listed(world, &owner, &made.id).await;
         assert_eq!((copy.len(), made.status.as_str()), (count, "idle"), "{until:?}");
         assert_eq!(made.forked_from.unwrap().message_id.as_ref(), ids.get(count - 1), "{until:?}");
         assert_eq!(world.view(&owner, &copy.last().unwrap().run_id).await.run.status, status, "{until:?}");
     }
     let none = forked(world, fork(&owner, &id, before(ids[0].clone()))).await;
-    let Copied::Conversation(none) = none else { panic!("an empty one: {none:?}") };
+    let CopyOutcome::Conversation(none) = none else { panic!("an empty one: {none:?}") };
     assert_eq!((listed(world, &owner, &none.id).await.len(), none.forked_from.unwrap().message_id), (0, None));
 
-    assert_eq!(forked(world, fork(&owner, &id, after(ids[3].clone()))).await, Copied::PartsCalls);
-    assert_eq!(forked(world, fork(&owner, &id, before(ids[4].clone()))).await, Copied::PartsCalls);
-    assert_eq!(forked(world, fork(&user(), &id, CopyUntil::End)).await, Copied::NoConversation, "another owner");
+    assert_eq!(forked(world, fork(&owner, &id, after(ids[3].clone()))).await, CopyOutcome::PartsCalls);
+    assert_eq!(forked(world, fork(&owner, &id, before(ids[4].clone()))).await, CopyOutcome::PartsCalls);
+    assert_eq!(forked(world, fork(&user(), &id, CopyUntil::End)).await, CopyOutcome::NoConversation, "another owner");
     assert_eq!(
         forked(world, fork(&owner, &none.id, after(ids[0].clone()))).await,
-        Copied::NoPoint,
+        CopyOutcome::NoPoint,
         "a message of another conversation"
     );
-    assert_eq!(forked(world, fork(&owner, &none.id, CopyUntil::Run(first_run))).await, Copied::NoPoint);
+    assert_eq!(forked(world, fork(&owner, &none.id, CopyUntil::Run(first_run))).await, CopyOutcome::NoPoint);
     let mut few = fork(&owner, &id, CopyUntil::End);
     few.limits.messages = 5;
-    assert_eq!(forked(world, few.clone()).await, Copied::TooLarge);
+    assert_eq!(forked(world, few.clone()).await, CopyOutcome::TooLarge);
     few.source = CopySource::Conversation { id: id.clone(), until: after(ids[4].clone()) };
-    assert!(matches!(forked(world, few.clone()).await, Copied::Conversation(_)));
+    assert!(matches!(forked(world, few.clone()).await, CopyOutcome::Conversation(_)));
     few.id = conversation();
     few.limits.bytes = 1_000;
-    assert_eq!(forked(world, few).await, Copied::TooLarge);
+    assert_eq!(forked(world, few).await, CopyOutcome::TooLarge);
 
     // A run under way is not copied, and neither are the messages after it.
     let third = world.accept(hello(&owner, &id)).await;
     let copied = forked(world, fork(&owner, &id, CopyUntil::End)).await;
-    let Copied::Conversation(made) = copied else { panic!("{copied:?}") };
+    let CopyOutcome::Conversation(made) = copied else { panic!("{copied:?}") };
     assert_eq!(listed(world, &owner, &made.id).await.len(), 6);
-    let active = Copied::Active { run_id: third.run.id.clone() };
+    let active = CopyOutcome::Active { run_id: third.run.id.clone() };
     assert_eq!(forked(world, fork(&owner, &id, after(third.message.id.clone()))).await, active);
     assert_eq!(forked(world, fork(&owner, &id, CopyUntil::Run(third.run.id))).await, active);
-    let Copied::Conversation(made) = forked(world, fork(&owner, &id, before(third.message.id))).await else { unreachable!() };
+    let CopyOutcome::Conversation(made) = forked(world, fork(&owner, &id, before(third.message.id))).await else { unreachable!() };
     assert_eq!(listed(world, &owner, &made.id).await.len(), 6);
 }
 
@@ -179,12 +180,12 @@ async fn copied_runs_keep_the_crash_limit(world: &World) {
     world.commit_one(failed(&world.claim_one().await)).await.unwrap();
     let request = fork(&owner, &id, CopyUntil::End);
     let copy = request.id.clone();
-    assert!(matches!(forked(world, request).await, Copied::Conversation(_)));
+    assert!(matches!(forked(world, request).await, CopyOutcome::Conversation(_)));
 
     let run_id = listed(world, &owner, &copy).await[0].run_id.clone();
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    let resume = ResumeRun { owner, run_id, how: GoOn::Turn, new_run_id, trace, max_active_runs: 0, now: LATER };
-    let Resumed::Run { run, .. } = fresh(world.store.resume_run(resume, None).await.unwrap()) else { panic!("it goes on") };
+    let resume = ResumeRun { owner, run_id, how: ResumeKind::Turn, model: None, new_run_id, trace, max_active_runs: 0, now: LATER };
+    let ResumeOutcome::Run { run, .. } = fresh(world.store.resume_run(resume, None).await.unwrap()) else { panic!("it goes on") };
     let limits = format!("SELECT CAST(max_crashes AS text) FROM runs WHERE conversation_id = '{copy}' AND id {{}} '{}'", run.id);
     for run in ["=", "<>"] {
         assert_eq!(world.database.count(&limits.replace("{}", run)).await, 7, "{run}");

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use capstan::domain::ids::{CallId, ConversationId, InputId, NodeId, RunId, UserId};
 use capstan::domain::problem::ProblemCode;
 use capstan::domain::run::change::{Change, ReleaseCause, StepKind};
-use capstan::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use capstan::domain::run::question::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::service::RunExplanation;
@@ -17,7 +17,7 @@ use rstest::rstest;
 use super::fixture::{
     LONG, NOW, World, assistant, changes, completed, conversation, failed, hello, planned_call, released, started, user,
 };
-use crate::support::database::Kind;
+use support::database::Kind;
 
 /// A store with the run to explain.
 struct Scene {
@@ -129,13 +129,13 @@ const STATES: &[State] = states! {
     } => true, "is in the queue; 1 run comes first.";
     "no worker is alive", |scene| {
         scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
-    } => false, "is the next in the queue, for 6", "it seems that none is alive";
+    } => false, "is the next in the queue, for 6", "probably no worker is alive";
     "all workers are busy", |scene| {
         let other = scene.world.run(&user()).await.run.id;
         scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 90000 WHERE id = '{other}'")).await;
         scene.world.claim(1).await;
         scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
-    } => true, "is the next in the queue, for 6", "no worker has room, it seems: they have 1 at the moment";
+    } => true, "is the next in the queue, for 6", "probably no worker has a free slot: they hold 1 runs";
     "behind another run", |scene| {
         scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
     } => true, "The run is queued behind run_", "in the same conversation.";
@@ -147,8 +147,8 @@ const STATES: &[State] = states! {
         let other = scene.world.run(&scene.owner).await.run.id;
         scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 5000 WHERE id = '{other}'")).await;
         assert_eq!(scene.world.claim(5).await.len(), 1);
-    } => true, "because of the owner's cap: 1 runs of its owner are worked on, and at most 1 may be";
-    "just claimed", |scene| { scene.claim().await; } => true, "Worker node_", "has the run and is about to begin.";
+    } => true, "because of the owner's limit: 1 runs of its owner are running, and at most 1 may";
+    "just claimed", |scene| { scene.claim().await; } => true, "Worker node_", "holds the run and is about to begin.";
     "the model is asked", |scene| {
         let fence = scene.claim().await;
         scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]).await;
@@ -169,7 +169,7 @@ const STATES: &[State] = states! {
         let fence = scene.claim().await;
         scene.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
         scene.update("UPDATE run_steps SET started_at = started_at - 86400000").await;
-    } => true, "has the run and is about to go on with the calls of step 2.";
+    } => true, "holds the run and is about to continue the calls of step 2.";
     "a server asks in the middle of a call", |scene| {
         let fence = scene.calls().await;
         scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Elicitation))]).await;
@@ -177,38 +177,38 @@ const STATES: &[State] = states! {
     "the worker is gone", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 605000").await;
-    } => true, "has lost the run", "another takes it up at the next sweep";
+    } => true, "The lease of worker", "expired", "another worker claims it after the next sweep";
     "the worker is gone, and others are alive", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
         scene.world.run(&user()).await;
         assert_eq!(scene.world.claim(5).await.len(), 1);
-    } => true, "has lost the run", "another takes it up at the next sweep";
+    } => true, "The lease of worker", "expired", "another worker claims it after the next sweep";
     "the worker is gone, and nobody else is alive", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
-    } => false, "has lost the run 300", "no worker has any run: it seems that none is alive to take it up.";
+    } => false, "expired 300", "no worker holds any run: probably no worker is alive.";
     "cancelled when its worker was gone", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
         scene.cancel().await;
-    } => false, "none is alive to take it up.", "Cancellation was asked for by user; whoever takes it up ends it.";
+    } => false, "no worker is alive.", "user requested the cancellation; the next worker that claims it ends it.";
     "the owner had its cap, and nobody is alive", |scene| {
         let other = scene.world.run(&scene.owner).await.run.id;
         scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 5000 WHERE id = '{other}'")).await;
         assert_eq!(scene.world.claim(5).await.len(), 1);
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
         scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 60000 WHERE id = '{}'", scene.run)).await;
-    } => false, "for 6", "no worker has any run: it seems that none is alive.";
+    } => false, "for 6", "no worker holds any run: probably no worker is alive.";
     "behind a run whose worker is gone", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
         scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
-    } => false, "The run is queued behind run_", "which does not move either. Of that one: Worker node_", "has lost the run";
+    } => false, "The run is queued behind run_", "which makes no progress either: The lease of worker node_", "expired";
     "behind a run that nobody takes up", |scene| {
         scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
         scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
-    } => false, "which does not move either. Of that one: The run is the next in the queue, for 6", "none is alive.";
+    } => false, "which makes no progress either: The run is the next in the queue, for 6", "no worker is alive.";
     "behind a run that is worked on", |scene| {
         scene.claim().await;
         scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
@@ -224,7 +224,7 @@ const STATES: &[State] = states! {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
         assert_eq!(scene.world.store.sweep(5, true).await.unwrap().taken.len(), 1);
-    } => true, "is the next in the queue.", "Its worker died once so far.";
+    } => true, "is the next in the queue.", "Its worker has crashed once.";
     "handed back", |scene| {
         let fence = scene.claim().await;
         scene.world.commit_one(released(&fence, Some(0), ReleaseCause::Drain)).await.unwrap();
@@ -232,16 +232,16 @@ const STATES: &[State] = states! {
     "back-off", |scene| {
         let fence = scene.claim().await;
         scene.waits(&fence, WaitReason::Backoff, Some(LONG - 5_000)).await;
-    } => true, "The model call failed and will be made again in 59", "POST .../resume tries at once";
+    } => true, "The model call failed and will be retried in 59", "POST .../resume retries at once";
     "the back-off is over", |scene| {
         let fence = scene.claim().await;
         scene.waits(&fence, WaitReason::Backoff, Some(0)).await;
-    } => true, "The model call that failed can be made again, and the run is the next in the queue.";
+    } => true, "The failed model call can be retried, and the run is the next in the queue.";
     "behind a run in back-off", |scene| {
         let fence = scene.claim().await;
         scene.waits(&fence, WaitReason::Backoff, Some(LONG - 5_000)).await;
         scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
-    } => true, "which waits to try again.";
+    } => true, "which waits for a retry.";
     "a question", |scene| { scene.asks().await; } => false,
         "The run waits for a human's answer. POST /api/v1/input-requests/input_", "answers: Did it happen?";
     "a question of a run whose time is limited", |scene| {
@@ -253,24 +253,24 @@ const STATES: &[State] = states! {
         let answer = InputAnswer::new("yes", None);
         let resolve = ResolveInput { owner: scene.owner.clone(), id, answer, grant: None, now: NOW };
         scene.world.store.resolve_input(resolve, None).await.unwrap();
-    } => true, "The answer is there, and the run is the next in the queue.";
+    } => true, "The answer is stored, and the run is the next in the queue.";
     "cancelled while a worker has it", |scene| {
         scene.claim().await;
         scene.cancel().await;
-    } => true, "Worker node_", "Cancellation was asked for by user; its worker ends it as soon as it notices.";
+    } => true, "Worker node_", "user requested the cancellation; its worker ends it soon.";
     "cancelled while it waits", |scene| {
         scene.asks().await;
         scene.cancel().await;
-    } => true, "is the next in the queue.", "Cancellation was asked for by user; whoever takes it up ends it.";
+    } => true, "is the next in the queue.", "user requested the cancellation; the next worker that claims it ends it.";
     "cancelled before it began", |scene| { scene.cancel().await; } => false, "The run was cancelled by user.";
     "completed", |scene| {
         let fence = scene.claim().await;
         scene.world.commit_one(completed(&fence)).await.unwrap();
     } => false, "The run is completed.";
     "failed", |scene| { scene.fails(ProblemCode::ProviderAuth, "the key was refused").await; } => false,
-        "The run failed: the key was refused.", "POST .../resume goes on from what is stored.";
-    "poison", |scene| { scene.fails(ProblemCode::Poison, "the run's worker died 3 times; the run was given up").await; } => false,
-        "died 3 times", "POST .../resume goes on from what is stored.";
+        "The run failed: the key was refused.", "POST .../resume continues from the stored state.";
+    "poison", |scene| { scene.fails(ProblemCode::Poison, "the run's workers crashed 3 times; the run is not claimed again").await; } => false,
+        "crashed 3 times", "POST .../resume continues from the stored state.";
     "failed, and taken back", |scene| {
         scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
         scene.update("UPDATE messages SET superseded_by = 'rewind'").await;
@@ -284,7 +284,7 @@ const STATES: &[State] = states! {
         scene.update(&format!("UPDATE tool_calls SET undoes = 'call_1' WHERE run_id = '{}'", scene.run)).await;
         scene.update(&format!("DELETE FROM messages WHERE run_id = '{}' AND role = 'user'", scene.run)).await;
         scene.run = failed;
-    } => false, "The run failed: the key was refused.", "POST .../resume goes on from what is stored.";
+    } => false, "The run failed: the key was refused.", "POST .../resume continues from the stored state.";
     "failed, and overtaken", |scene| {
         scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
         scene.world.accept(hello(&scene.owner, &scene.id)).await;
@@ -293,7 +293,7 @@ const STATES: &[State] = states! {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn every_state_is_explained_correctly(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let mut wrong = Vec::new();
     let options = StoreOptions { max_running_per_owner: 1, ..StoreOptions::default() };
     let mut world = World::with(kind, &options).await;
@@ -309,7 +309,7 @@ async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind:
         };
         let explained = RunExplanation::new(known, ahead.as_ref());
         let missing = said.iter().any(|said| !explained.summary.contains(said));
-        let resumes = explained.summary.contains("/resume goes on") && !said.iter().any(|said| said.contains("/resume"));
+        let resumes = explained.summary.contains("/resume continues") && !said.iter().any(|said| said.contains("/resume"));
         if missing || resumes || explained.moving != *moving {
             wrong.push(format!("{name}: moving {}: {}", explained.moving, explained.summary));
         }

@@ -7,8 +7,8 @@ use capstan::domain::conversation::message::Message;
 use capstan::domain::ids::{ConversationId, MessageId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::store::{
-    Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil, FeedbackFilter,
-    FeedbackGiven, GiveFeedback, Keyed, RewindFrom,
+    CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopyOutcome, CopySource, CopyUntil, FeedbackFilter,
+    FeedbackOutcome, GiveFeedback, IdempotentOutcome, RewindFrom,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -21,10 +21,10 @@ contract! {
     only_answers_of_own_conversations_are_rated,
     ratings_are_listed_by_when_they_were_said,
     a_document_brings_its_ratings_and_a_fork_does_not,
-    what_is_reviewed_is_told_until_it_is_rated_anew,
+    review_is_shown_until_the_next_rating,
 }
 
-async fn what_is_reviewed_is_told_until_it_is_rated_anew(world: &World) {
+async fn review_is_shown_until_the_next_rating(world: &World) {
     let (owner, id, root) = (user(), conversation(), user());
     let answer = answered(world, &owner, &id).await;
     let review = async |by: Option<&UserId>| world.store.review_feedback(&answer, by, UnixMillis(NOW.0 + 7)).await.unwrap();
@@ -84,7 +84,7 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     let down = GiveFeedback { comment: Some("wrong".to_owned()), ..give(&owner, &id, &answer, Rating::Down, 5) };
     let given = world.store.give_feedback(down.clone(), key(&owner, "k", "f")).await.unwrap();
     let kept = Feedback { rating: Rating::Down, comment: Some("wrong".to_owned()), at: UnixMillis(NOW.0 + 5).to_rfc3339() };
-    assert_eq!(given, Keyed::Fresh(FeedbackGiven::Kept(kept.clone())));
+    assert_eq!(given, IdempotentOutcome::Fresh(FeedbackOutcome::Kept(kept.clone())));
     let shown = listed(world, &owner, &id).await;
     assert_eq!(shown[1].feedback.as_deref(), Some(&kept));
     let newest = world.store.earlier_messages(&owner, &id, earlier(1, None)).await.unwrap().unwrap();
@@ -98,9 +98,9 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     // A late repetition of the first request changes nothing.
     assert_eq!(
         world.store.give_feedback(down.clone(), key(&owner, "k", "f")).await.unwrap(),
-        Keyed::Replayed(FeedbackGiven::Kept(kept))
+        IdempotentOutcome::Replayed(FeedbackOutcome::Kept(kept))
     );
-    assert_eq!(world.store.give_feedback(down, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
+    assert_eq!(world.store.give_feedback(down, key(&owner, "k", "g")).await.unwrap(), IdempotentOutcome::Mismatch);
     assert_eq!(listed(world, &owner, &id).await[1].feedback.as_ref().unwrap().rating, Rating::Up);
 
     // Feedback is not part of the model's history.
@@ -121,9 +121,9 @@ async fn only_answers_of_own_conversations_are_rated(world: &World) {
     answered(world, &owner, &other).await;
     let question = listed(world, &owner, &id).await[0].id.clone();
     let rate = async |give| fresh(world.store.give_feedback(give, None).await.unwrap());
-    assert_eq!(rate(give(&owner, &id, &question, Rating::Up, 0)).await, FeedbackGiven::NotAnAnswer);
+    assert_eq!(rate(give(&owner, &id, &question, Rating::Up, 0)).await, FeedbackOutcome::NotAnAnswer);
     for (owner, id) in [(&user(), &id), (&owner, &other), (&owner, &conversation())] {
-        assert_eq!(rate(give(owner, id, &answer, Rating::Up, 0)).await, FeedbackGiven::NoMessage);
+        assert_eq!(rate(give(owner, id, &answer, Rating::Up, 0)).await, FeedbackOutcome::NoMessage);
         assert!(!world.store.withdraw_feedback(owner, id, &answer).await.unwrap());
     }
     // Feedback on an answer stays after the answer is superseded, and later feedback is refused.
@@ -131,7 +131,7 @@ async fn only_answers_of_own_conversations_are_rated(world: &World) {
     let from = RewindFrom::At(answer.clone());
     let rewind = capstan::store::Rewind { owner: owner.clone(), conversation_id: id.clone(), from, now: NOW };
     fresh(world.store.rewind_conversation(rewind, None).await.unwrap());
-    assert_eq!(rate(give(&owner, &id, &answer, Rating::Up, 0)).await, FeedbackGiven::NoMessage);
+    assert_eq!(rate(give(&owner, &id, &answer, Rating::Up, 0)).await, FeedbackOutcome::NoMessage);
     let own = FeedbackFilter { owner: Some(owner.clone()), ..FeedbackFilter::default() };
     let found = world.store.feedback(&own, &page(10, None)).await.unwrap().items;
     assert_eq!(found.iter().map(|found| (&found.message_id, found.rating)).collect::<Vec<_>>(), [(&answer, Rating::Down)]);
@@ -190,7 +190,7 @@ async fn a_document_brings_its_ratings_and_a_fork_does_not(world: &World) {
     };
     let made = async |source| {
         let copied = fresh(world.store.copy_conversation(copy(source), None).await.unwrap());
-        let Copied::Conversation(made) = copied else { panic!("it is made: {copied:?}") };
+        let CopyOutcome::Conversation(made) = copied else { panic!("it is made: {copied:?}") };
         listed(world, &owner, &made.id).await
     };
     let forked = made(CopySource::Conversation { id: id.clone(), until: CopyUntil::End }).await;

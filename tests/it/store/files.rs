@@ -5,7 +5,7 @@ use capstan::domain::conversation::message::{BinaryContent, FilePart, Part, Tool
 use capstan::domain::ids::{FileId, PartId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
-use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
+use capstan::store::{AcceptOutcome, AcceptRun, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -17,7 +17,7 @@ contract! {
     a_file_is_its_owners_when_it_is_whole,
     files_are_listed_newest_first_and_counted,
     a_file_goes_with_the_last_conversation_that_has_it,
-    what_no_message_has_goes_by_age,
+    unattached_file_is_deleted_by_age,
     a_message_without_its_files_is_not_stored,
     a_file_does_not_go_while_a_message_comes_to_have_it,
     file_of_an_outcome_goes_with_its_conversation,
@@ -141,7 +141,7 @@ async fn a_file_goes_with_the_last_conversation_that_has_it(world: &World) {
     assert!(world.store.file(&ben, &foreign).await.unwrap().is_some());
 }
 
-async fn what_no_message_has_goes_by_age(world: &World) {
+async fn unattached_file_is_deleted_by_age(world: &World) {
     let owner = user();
     let used = stored(world, &owner).await;
     said(world, &owner, &[&used]).await;
@@ -171,7 +171,7 @@ async fn a_message_without_its_files_is_not_stored(world: &World) {
             let mut accept = hello(&ada, &id);
             accept.parts.extend(parts(&[&own, file]));
             let refused = fresh(world.store.accept_run(accept, key).await.unwrap());
-            assert_eq!(refused, Accepted::NoFile { file_id: file.to_string() });
+            assert_eq!(refused, AcceptOutcome::NoFile { file_id: file.to_string() });
         }
     }
     assert_eq!(world.store.conversation(&ada, &id).await.unwrap(), None, "nothing is stored");
@@ -186,11 +186,11 @@ async fn a_message_without_its_files_is_not_stored(world: &World) {
     };
     world.accept(with(&[&own, &more[0]])).await;
     let refused = fresh(world.store.accept_run(with(&[&more[1], &more[2]]), None).await.unwrap());
-    assert_eq!(refused, Accepted::TooManyFiles { files: 4 });
+    assert_eq!(refused, AcceptOutcome::TooManyFiles { files: 4 });
     world.accept(with(&[&own, &own, &more[1]])).await;
     let refused = fresh(world.store.accept_run(with(&[&missing]), None).await.unwrap());
-    assert_eq!(refused, Accepted::NoFile { file_id: missing.to_string() });
-    assert_eq!(fresh(world.store.accept_run(with(&[&more[2]]), None).await.unwrap()), Accepted::TooManyFiles { files: 4 });
+    assert_eq!(refused, AcceptOutcome::NoFile { file_id: missing.to_string() });
+    assert_eq!(fresh(world.store.accept_run(with(&[&more[2]]), None).await.unwrap()), AcceptOutcome::TooManyFiles { files: 4 });
     // Superseded messages do not count.
     world.database.rows("UPDATE messages SET superseded_by = 'x'").await;
     world.accept(with(&[&more[1], &more[2]])).await;
@@ -207,8 +207,8 @@ async fn a_file_does_not_go_while_a_message_comes_to_have_it(world: &World) {
         deleted.unwrap();
         let is_there = world.store.file(&ada, &file).await.unwrap().is_some();
         match fresh(accepted.unwrap()) {
-            Accepted::Run { .. } => assert!(is_there, "round {round}: the message has lost its file"),
-            Accepted::NoFile { .. } => assert!(!is_there, "round {round}"),
+            AcceptOutcome::Run { .. } => assert!(is_there, "round {round}: the message has lost its file"),
+            AcceptOutcome::NoFile { .. } => assert!(!is_there, "round {round}"),
             other => panic!("{other:?}"),
         }
         // By age, too.
@@ -218,7 +218,7 @@ async fn a_file_does_not_go_while_a_message_comes_to_have_it(world: &World) {
         let (removed, accepted) = tokio::join!(world.store.remove_unused_files(0), world.store.accept_run(accept, None));
         removed.unwrap();
         let is_there = world.store.file(&ada, &file).await.unwrap().is_some();
-        assert_eq!(matches!(fresh(accepted.unwrap()), Accepted::Run { .. }), is_there, "round {round}");
+        assert_eq!(matches!(fresh(accepted.unwrap()), AcceptOutcome::Run { .. }), is_there, "round {round}");
     }
 }
 
@@ -260,5 +260,5 @@ async fn content_files_have_a_limit_of_their_own(world: &World) {
     let accept = AcceptRun { max_files: 0, ..hello(&owner, &id) };
     let accept = AcceptRun { parts: parts(&[&file.id]), ..accept };
     let accepted = fresh(world.store.accept_run(accept, None).await.unwrap());
-    assert!(!matches!(accepted, Accepted::TooManyFiles { .. } | Accepted::NoFile { .. }), "{accepted:?}");
+    assert!(!matches!(accepted, AcceptOutcome::TooManyFiles { .. } | AcceptOutcome::NoFile { .. }), "{accepted:?}");
 }

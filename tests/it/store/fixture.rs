@@ -15,14 +15,14 @@ use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, BeforeCursor, Claim, EarlierPage, IdempotencyClaim, InvalidCursor, Keyed, PAGE_BYTES, Page, PageRequest,
-    Refused, RunView, Store, StoreOptions, open,
+    AcceptOutcome, AcceptRun, BeforeCursor, Claim, EarlierPage, IdempotencyKey, IdempotentOutcome, InvalidCursor, PAGE_BYTES, Page,
+    PageRequest, RunView, Store, StoreOptions, WriteRejection, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use crate::simulation::model::ModelStore;
-use crate::support::database::{Database, Kind};
+use support::database::{Database, Kind};
+use support::model_store::ModelStore;
 
 /// A fixed time in the past.
 pub const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
@@ -60,8 +60,8 @@ pub fn text(text: &str) -> Vec<Part> {
     vec![Part::Text(TextPart { id: PartId::generate(&UuidIds), text: text.to_owned() })]
 }
 
-pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyClaim> {
-    Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned() })
+pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned() })
 }
 
 /// Returns a page of the newest messages, or of those before a cursor.
@@ -103,6 +103,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         max_files: 5,
         trace: TraceId::generate(&UuidIds),
         taker: None,
+        transcript: None,
         now: NOW,
     }
 }
@@ -132,7 +133,13 @@ pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
 }
 
 pub fn completed(fence: &Fence) -> RunWrite {
-    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None, notice: None };
+    let body = EventBody::RunCompleted {
+        finish_reason: FinishReason::Stop,
+        usage: Usage::default(),
+        output: None,
+        error: None,
+        notice: None,
+    };
     let finish =
         Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
     write(fence, &body, vec![finish])
@@ -193,25 +200,25 @@ pub fn planned_call(fence: &Fence, message: &MessageId, position: u32) -> ToolCa
     }
 }
 
-pub fn fresh<T: std::fmt::Debug>(keyed: Keyed<T>) -> T {
+pub fn fresh<T: std::fmt::Debug>(keyed: IdempotentOutcome<T>) -> T {
     match keyed {
-        Keyed::Fresh(value) => value,
-        Keyed::Replayed(_) | Keyed::Mismatch => panic!("expected a fresh outcome, got {keyed:?}"),
+        IdempotentOutcome::Fresh(value) => value,
+        IdempotentOutcome::Replayed(_) | IdempotentOutcome::Mismatch => panic!("expected a fresh outcome, got {keyed:?}"),
     }
 }
 
-pub fn stored(accepted: Accepted) -> Stored {
+pub fn stored(accepted: AcceptOutcome) -> Stored {
     match accepted {
-        Accepted::Run { run, message, first_seq, events, interrupted, claim: _ } => {
+        AcceptOutcome::Run { run, message, first_seq, events, interrupted, claim: _ } => {
             Stored { run, message, first_seq, events, interrupted }
         }
-        Accepted::Steered { .. }
-        | Accepted::Busy { .. }
-        | Accepted::NoConversation
-        | Accepted::TooManyRuns
-        | Accepted::TooManyConversations
-        | Accepted::NoFile { .. }
-        | Accepted::TooManyFiles { .. } => {
+        AcceptOutcome::Steered { .. }
+        | AcceptOutcome::Busy { .. }
+        | AcceptOutcome::NoConversation
+        | AcceptOutcome::TooManyRuns
+        | AcceptOutcome::TooManyConversations
+        | AcceptOutcome::NoFile { .. }
+        | AcceptOutcome::TooManyFiles { .. } => {
             panic!("expected a run, got {accepted:?}")
         }
     }
@@ -266,12 +273,12 @@ impl World {
     }
 
     /// Commits a batch and returns the sequence number of each write's first event.
-    pub async fn commit_all(&self, writes: &[RunWrite]) -> Vec<Result<i64, Refused>> {
+    pub async fn commit_all(&self, writes: &[RunWrite]) -> Vec<Result<i64, WriteRejection>> {
         let answers = self.store.commit(writes).await.unwrap();
         answers.into_iter().map(|answer| answer.map(|committed| committed.first_seq)).collect()
     }
 
-    pub async fn commit_one(&self, write: RunWrite) -> Result<i64, Refused> {
+    pub async fn commit_one(&self, write: RunWrite) -> Result<i64, WriteRejection> {
         let mut answers = self.commit_all(&[write]).await;
         assert_eq!(answers.len(), 1);
         answers.remove(0)

@@ -3,13 +3,14 @@
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, UserId};
 use capstan::domain::run::change::{Change, ReleaseCause};
-use capstan::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
+use capstan::domain::run::question::{InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
 use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::tool::approval::ApprovalScope;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    Asked, CancelRun, GoOn, InputFilter, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed,
+    CancelRun, IdempotentOutcome, InputFilter, NewGrant, PageRequest, QuestionFilterKind, ResolveInput, ResolveOutcome, ResumeKind,
+    ResumeOutcome, ResumeRun,
 };
 use capstan::support::ids::UuidIds;
 
@@ -27,7 +28,7 @@ contract! {
     ;
     a_closed_question_takes_no_answer,
     an_answer_is_forgotten_by_the_next_claim,
-    what_is_asked_at_the_last_moment_is_closed_with_its_run,
+    late_question_is_closed_with_its_run,
     a_question_goes_with_its_conversation,
 }
 
@@ -51,8 +52,8 @@ fn request(fence: &Fence) -> InputRequest {
     }
 }
 
-fn filter(owner: &UserId, asked: Asked, state: Option<InputState>) -> InputFilter<'_> {
-    InputFilter { owner, asked, state }
+fn filter(owner: &UserId, asked: QuestionFilterKind, state: Option<InputState>) -> InputFilter<'_> {
+    InputFilter { owner, asked, state, conversation: None }
 }
 
 fn asks(request: &InputRequest) -> Vec<Change> {
@@ -90,7 +91,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     let before = world.log(&owner, &fence.conversation_id).await;
 
     let first = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();
-    let Resolved::Answered { record, events } = fresh(first) else { panic!("it was answered") };
+    let ResolveOutcome::Answered { record, events } = fresh(first) else { panic!("it was answered") };
     let given = answer(&owner, &asked.id).answer;
     let answered = InputRequest { state: InputState::Answered, answer: Some(given.clone()), ..asked.clone() };
     assert_eq!((&record.request, record.resolved_by.as_deref()), (&answered, Some(owner.as_str())));
@@ -107,11 +108,11 @@ async fn an_answer_wakes_the_run_once(world: &World) {
 
     // The repeated request, another request with the key, and another answer.
     let again = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(again, Keyed::Replayed(Resolved::Answered { record: record.clone(), events: Vec::new() }));
+    assert_eq!(again, IdempotentOutcome::Replayed(ResolveOutcome::Answered { record: record.clone(), events: Vec::new() }));
     let other = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "other")).await.unwrap();
-    assert_eq!(other, Keyed::Mismatch);
+    assert_eq!(other, IdempotentOutcome::Mismatch);
     let second = world.store.resolve_input(answer(&owner, &asked.id), None).await.unwrap();
-    assert_eq!(fresh(second), Resolved::Closed { record: record.clone() });
+    assert_eq!(fresh(second), ResolveOutcome::Closed { record: record.clone() });
 
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Request));
@@ -133,7 +134,7 @@ async fn an_answer_before_the_wait_is_not_forgotten(world: &World) {
     let writes = [started(&fence), changes(&fence, asks(&asked))];
     assert!(world.commit_all(&writes).await.iter().all(Result::is_ok));
     let resolved = world.store.resolve_input(answer(&owner, &asked.id), None).await.unwrap();
-    assert!(matches!(fresh(resolved), Resolved::Answered { .. }));
+    assert!(matches!(fresh(resolved), ResolveOutcome::Answered { .. }));
     assert_eq!(world.claim(10).await, [], "its worker has it");
     // The answer does not end a later wait for something else.
     world.commit_one(waits(&fence)).await.unwrap();
@@ -155,19 +156,19 @@ async fn a_closed_question_takes_no_answer(world: &World) {
     world.commit_one(changes(&fence, vec![close(&second)])).await.unwrap();
     for asked in [first, second] {
         let refused = fresh(world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap());
-        let Resolved::Closed { record } = refused else { panic!("it is closed: {refused:?}") };
+        let ResolveOutcome::Closed { record } = refused else { panic!("it is closed: {refused:?}") };
         assert_eq!(record.request.state, InputState::Cancelled);
     }
     let late = request(&fence);
     world.commit_one(changes(&fence, asks(&late))).await.unwrap();
     world.database.rows(&format!("UPDATE input_requests SET expires_at = 5 WHERE id = '{}'", late.id)).await;
     let refused = fresh(world.store.resolve_input(answer(&owner, &late.id), None).await.unwrap());
-    let Resolved::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
+    let ResolveOutcome::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
     assert_eq!(record.expires_at.as_deref(), Some("1970-01-01T00:00:00.005Z"));
 }
 
 /// An MCP server may ask while its run is being cancelled, unknown to the worker that ends the run.
-async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) {
+async fn late_question_is_closed_with_its_run(world: &World) {
     let owner = user();
     let (fence, other) = (world.claimed(&owner).await, world.claimed(&owner).await);
     let (before, within, elsewhere) = (request(&fence), request(&fence), request(&other));
@@ -190,7 +191,8 @@ async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) 
         assert_eq!(kept.resolved_at.is_some(), state != InputState::Pending);
     }
     let page = PageRequest { after: None, limit: 10 };
-    let open = world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Pending)), &page).await.unwrap();
+    let open =
+        world.store.input_requests(filter(&owner, QuestionFilterKind::Questions, Some(InputState::Pending)), &page).await.unwrap();
     assert_eq!(open.items.iter().map(|record| &record.request.id).collect::<Vec<_>>(), [&elsewhere.id]);
 }
 
@@ -221,7 +223,7 @@ async fn a_question_is_open_for_a_time(world: &World) {
     assert_eq!(left(&over.id), Some(0));
     assert!(left(&open.id).is_some_and(|left| left > LONG / 2 && left <= LONG), "{loaded:?}");
     let refused = fresh(world.store.resolve_input(answer(&owner, &over.id), None).await.unwrap());
-    let Resolved::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
+    let ResolveOutcome::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
     assert!(record.expires_at.is_some());
     let close = Change::InputClosed { id: over.id.clone(), state: InputState::Expired };
     world.commit_one(changes(&fence, vec![close])).await.unwrap();
@@ -229,7 +231,7 @@ async fn a_question_is_open_for_a_time(world: &World) {
     let kept = world.store.input_request(&owner, &over.id).await.unwrap().unwrap();
     assert_eq!((kept.request.state, kept.request.answer), (InputState::Expired, None));
     let answered = fresh(world.store.resolve_input(answer(&owner, &open.id), None).await.unwrap());
-    assert!(matches!(answered, Resolved::Answered { .. }));
+    assert!(matches!(answered, ResolveOutcome::Answered { .. }));
 }
 
 /// The run wakes at the expiry, however long before the wait it was asked.
@@ -261,8 +263,11 @@ async fn questions_are_listed_page_by_page(world: &World) {
     let wanted: Vec<InputId> = asked.iter().map(|asked| asked.id.clone()).collect();
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page =
-            world.store.input_requests(filter(&owner, Asked::Questions, None), &PageRequest { limit: 2, after }).await.unwrap();
+        let page = world
+            .store
+            .input_requests(filter(&owner, QuestionFilterKind::Questions, None), &PageRequest { limit: 2, after })
+            .await
+            .unwrap();
         seen.extend(ids(&page.items));
         after = match page.next {
             Some(next) => Some(next.parse().unwrap()),
@@ -271,12 +276,17 @@ async fn questions_are_listed_page_by_page(world: &World) {
     }
     assert_eq!(seen, wanted);
     let all = PageRequest { limit: 10, after: None };
-    let pending = world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Pending)), &all).await.unwrap();
+    let pending =
+        world.store.input_requests(filter(&owner, QuestionFilterKind::Questions, Some(InputState::Pending)), &all).await.unwrap();
     assert_eq!((pending.items.len(), pending.next), (4, None));
-    let answered =
-        world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Answered)), &all).await.unwrap().items;
+    let answered = world
+        .store
+        .input_requests(filter(&owner, QuestionFilterKind::Questions, Some(InputState::Answered)), &all)
+        .await
+        .unwrap()
+        .items;
     assert_eq!((answered.len(), answered[0].resolved_by.as_deref()), (1, Some(owner.as_str())));
-    assert_eq!(world.store.input_requests(filter(&other, Asked::Questions, None), &all).await.unwrap().items, []);
+    assert_eq!(world.store.input_requests(filter(&other, QuestionFilterKind::Questions, None), &all).await.unwrap().items, []);
 }
 
 async fn a_question_is_its_owners_alone(world: &World) {
@@ -285,7 +295,7 @@ async fn a_question_is_its_owners_alone(world: &World) {
     assert_eq!(world.store.input_request(&other, &asked.id).await.unwrap(), None);
     for (who, id) in [(&other, &asked.id), (&owner, &InputId::generate(&UuidIds))] {
         let refused = world.store.resolve_input(answer(who, id), None).await.unwrap();
-        assert_eq!(fresh(refused), Resolved::NoRequest);
+        assert_eq!(fresh(refused), ResolveOutcome::NoRequest);
     }
     assert_eq!(world.claim(10).await, []);
     let kept = world.store.input_request(&owner, &asked.id).await.unwrap().unwrap();
@@ -298,14 +308,15 @@ async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
     let resume = ResumeRun {
         owner: owner.clone(),
         run_id: fence.run_id.clone(),
-        how: GoOn::Resume,
+        how: ResumeKind::Resume,
+        model: None,
         new_run_id: capstan::domain::ids::RunId::generate(&UuidIds),
         trace: TraceId::generate(&UuidIds),
         max_active_runs: 0,
         now: NOW,
     };
     let resumed = fresh(world.store.resume_run(resume, None).await.unwrap());
-    assert!(matches!(&resumed, Resumed::NotResumable { run } if run.reason == Some(WaitReason::Input)), "{resumed:?}");
+    assert!(matches!(&resumed, ResumeOutcome::NotResumable { run } if run.reason == Some(WaitReason::Input)), "{resumed:?}");
     assert_eq!(world.claim(10).await, []);
     // Cancelling the run is possible.
     world.store.cancel_run(CancelRun { owner: &owner, id: &fence.run_id, by: "user", now: NOW }, None).await.unwrap();
@@ -328,9 +339,9 @@ async fn an_approval_may_hold_for_later_calls(world: &World) {
     let asked: Vec<_> = (0..3).map(|_| InputRequest { kind: InputKind::Approval, ..request(&fence) }).collect();
     world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
     let all = PageRequest { limit: 10, after: None };
-    let found = world.store.input_requests(filter(&owner, Asked::Approvals, None), &all).await.unwrap();
+    let found = world.store.input_requests(filter(&owner, QuestionFilterKind::Approvals, None), &all).await.unwrap();
     assert_eq!(found.items.len(), 3);
-    assert_eq!(world.store.input_requests(filter(&owner, Asked::Questions, None), &all).await.unwrap().items, []);
+    assert_eq!(world.store.input_requests(filter(&owner, QuestionFilterKind::Questions, None), &all).await.unwrap().items, []);
 
     let grant = |conversation: Option<&ConversationId>| NewGrant {
         id: GrantId::generate(&UuidIds),
@@ -343,7 +354,7 @@ async fn an_approval_may_hold_for_later_calls(world: &World) {
     for (asked, grant) in asked.iter().zip(given.clone()) {
         let allow = InputAnswer { scope: Some(ApprovalScope::Always), ..InputAnswer::new("allow", None) };
         let resolve = ResolveInput { answer: allow, grant: Some(grant), ..answer(&owner, &asked.id) };
-        let Resolved::Answered { events, .. } = fresh(world.store.resolve_input(resolve, None).await.unwrap()) else {
+        let ResolveOutcome::Answered { events, .. } = fresh(world.store.resolve_input(resolve, None).await.unwrap()) else {
             panic!("it was answered")
         };
         assert_eq!(events[0].kind, "approval.resolved");

@@ -9,12 +9,12 @@ use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::run::change::{Change, ReleaseCause};
 use capstan::domain::run::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::run::{RunStatus, WaitReason};
-use capstan::store::{AcceptRun, Refused, SUSPECT_CRASHES, Sweep};
+use capstan::store::{AcceptRun, SUSPECT_CRASHES, Sweep, WriteRejection};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, changes, completed, conversation, deltas, failed, hello, released, started, user};
-use crate::support::database::Kind;
-use crate::support::wait::until;
+use support::database::Kind;
+use support::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -29,10 +29,10 @@ contract! {
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
     runs_that_end_under_their_claim_have_no_crashes,
-    what_may_kill_its_worker_is_claimed_alone,
-    what_has_many_chances_is_not_claimed_alone,
+    suspected_poison_run_is_claimed_alone,
+    run_far_from_its_crash_limit_is_claimed_with_others,
     a_fence_that_is_raised_ends_the_one_before,
-    a_fence_of_a_later_claim_is_nobody_elses,
+    later_epoch_belongs_to_one_worker,
     a_sweep_has_a_limit,
     ;
     a_restart_takes_over_what_is_left,
@@ -44,7 +44,7 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     let new = world.store.raise_fence(&old, 1).await.unwrap().expect("the fence is the newest");
     assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
     // A pending write is refused, and the old fence cannot load or renew.
-    assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
+    assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(WriteRejection::Fenced), Ok(4)]);
     assert_eq!(world.store.load_run(&old).await.unwrap(), None);
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap().renewed, []);
     // A lost reply is repeated instead of raising the fence again, and only for the holder of the claim. D-02.
@@ -65,7 +65,7 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
 }
 
 /// The fence of a later claim has a higher epoch, too, but belongs to another worker.
-async fn a_fence_of_a_later_claim_is_nobody_elses(world: &World) {
+async fn later_epoch_belongs_to_one_worker(world: &World) {
     let old = dead_claims(world, 1).await.remove(0);
     sweep(world, 10, true).await;
     let new = world.claim_one().await;
@@ -86,7 +86,7 @@ async fn dead_claims(world: &World, count: u32) -> Vec<Fence> {
 }
 
 /// D-11: all runs of a killed worker count a crash, and only one of them may be the cause.
-async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
+async fn suspected_poison_run_is_claimed_alone(world: &World) {
     let old: Vec<RunId> = dead_claims(world, 4).await.into_iter().map(|fence| fence.run_id).collect();
     for claims in 1..=2 {
         let mut swept = 0;
@@ -131,7 +131,7 @@ async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
 }
 
 /// A run with a high crash limit is claimed alone only near its limit.
-async fn what_has_many_chances_is_not_claimed_alone(world: &World) {
+async fn run_far_from_its_crash_limit_is_claimed_with_others(world: &World) {
     let owner = user();
     for _ in 0..3 {
         let message = hello(&owner, &conversation());
@@ -192,7 +192,7 @@ async fn a_wait_without_end_is_not_claimed(world: &World) {
     assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
     assert_eq!(world.claim(10).await, []);
     assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the lease was released");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced), "the lease was released");
 }
 
 async fn renewal_keeps_a_lease(world: &World) {
@@ -214,7 +214,7 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the fence of a released lease is void");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced), "the fence of a released lease is void");
     let again = world.store.claim_runs(&world.node, 10, 1).await.unwrap().remove(0);
     assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::First, &fence.run_id), "the run has not begun");
     let record = world.load(&again.fence).await;
@@ -269,7 +269,7 @@ async fn renewal_lists_the_leases_that_were_not_named(world: &World) {
     world.store.give_up_leases(std::slice::from_ref(&orphaned)).await.unwrap();
     let again = world.store.claim_runs(&other, 10, LONG).await.unwrap().remove(0);
     assert_eq!((&again.fence.run_id, again.crashes), (&orphaned.run_id, 0));
-    assert_eq!(world.commit_one(deltas(&orphaned, 1)).await, Err(Refused::Fenced), "a late write is refused");
+    assert_eq!(world.commit_one(deltas(&orphaned, 1)).await, Err(WriteRejection::Fenced), "a late write is refused");
     assert_eq!(renew(std::slice::from_ref(&raised)).await, (vec![known.run_id], vec![]));
 }
 
@@ -291,13 +291,13 @@ async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     assert_eq!(swept.taken.iter().map(|taken| &taken.run_id).collect::<Vec<_>>(), [&fence.run_id]);
     assert!(!swept.outage_suspected);
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the fence of a lost lease is void");
-    assert_eq!(world.commit_one(completed(&fence)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced), "the fence of a lost lease is void");
+    assert_eq!(world.commit_one(completed(&fence)).await, Err(WriteRejection::Fenced));
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
     assert!(claims[0].trace.is_some() && swept.taken[0].trace == claims[0].trace, "{swept:?} {claims:?}");
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced));
     assert!(world.commit_one(deltas(&claims[0].fence, 1)).await.is_ok());
 }
 
@@ -357,7 +357,7 @@ async fn a_restart_takes_over_what_is_left(world: &World) {
         Kind::Postgres => assert_eq!(expired, 0, "other nodes may be alive"),
         Kind::Sqlite => {
             assert_eq!(expired, 1);
-            assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
+            assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced));
             let claims = world.store.claim_runs(&reborn, 10, LONG).await.unwrap();
             assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
         }

@@ -7,13 +7,15 @@ use capstan::domain::agent::{AgentProfile, BreakerScope};
 use capstan::domain::conversation::message::{BinaryContent, Message, Role, ToolContent};
 use capstan::domain::ids::{CallId, MessageId, RunId};
 use capstan::domain::model::Usage;
+use capstan::domain::run::call_handle::{Handle, Round};
 use capstan::domain::run::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::run::context::{ContextPolicy, ContextSummary};
-use capstan::domain::run::handle::{Handle, Round};
 use capstan::domain::run::record::{ClaimCause, RunRecord};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, Accepted, CancelRun, Compact, Compacted, ControlSignal, Keyed, Refused};
+use capstan::store::{
+    AcceptOutcome, AcceptRun, CancelRun, Compact, CompactOutcome, ControlSignal, IdempotentOutcome, WriteRejection,
+};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -29,11 +31,11 @@ contract! {
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
     older_messages_are_left_out_on_demand,
-    what_has_failed_before_counts_until_it_works,
+    earlier_tool_failures_count_until_a_success,
     ;
-    what_a_summary_stands_for_is_not_loaded,
+    summarized_messages_are_not_loaded,
     // D-17.
-    what_a_newer_version_has_added_is_left_out,
+    unknown_fields_of_a_newer_version_are_skipped,
     a_message_that_cannot_be_read_hides_no_other_signal,
 }
 
@@ -68,7 +70,7 @@ async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
 }
 
 /// Old and new versions share one database during a rolling deploy.
-async fn what_a_newer_version_has_added_is_left_out(world: &World) {
+async fn unknown_fields_of_a_newer_version_are_skipped(world: &World) {
     let fence = world.claimed(&user()).await;
     let known = world.load(&fence).await;
     let columns = [
@@ -196,7 +198,7 @@ async fn history_goes_run_by_run(world: &World) {
 }
 
 /// For agents with this option: failures count within the conversation, with the same result for each load.
-async fn what_has_failed_before_counts_until_it_works(world: &World) {
+async fn earlier_tool_failures_count_until_a_success(world: &World) {
     use ToolCallState::{Done, Failed, Unknown};
     let (owner, id) = (user(), conversation());
     let counting = AgentProfile { breaker_scope: BreakerScope::Conversation, ..AgentProfile::default() };
@@ -236,7 +238,7 @@ async fn what_has_failed_before_counts_until_it_works(world: &World) {
     }
 }
 
-async fn what_a_summary_stands_for_is_not_loaded(world: &World) {
+async fn summarized_messages_are_not_loaded(world: &World) {
     let (owner, id) = (user(), conversation());
     let asked = world.accept(hello(&owner, &id)).await.message;
     let fence = world.claim_one().await;
@@ -294,23 +296,24 @@ async fn older_messages_are_left_out_on_demand(world: &World) {
     let policy = ContextPolicy { keep_last: 2, ..ContextPolicy::default() };
     let compact = Compact { owner: owner.clone(), conversation: id.clone(), policy, now: NOW };
     let ask = async |compact: &Compact, with| world.store.compact(compact.clone(), with).await.unwrap();
-    assert_eq!(ask(&compact, None).await, Keyed::Fresh(Compacted::Busy));
+    assert_eq!(ask(&compact, None).await, IdempotentOutcome::Fresh(CompactOutcome::Busy));
     world.commit_one(completed(&fence)).await.unwrap();
     let others = Compact { owner: user(), ..compact.clone() };
-    assert_eq!(ask(&others, None).await, Keyed::Fresh(Compacted::NoConversation));
+    assert_eq!(ask(&others, None).await, IdempotentOutcome::Fresh(CompactOutcome::NoConversation));
 
     let claim = || key(&owner, "k", "f");
-    let Keyed::Fresh(Compacted::Done { messages, summary: Some(summary), events }) = ask(&compact, claim()).await else {
+    let IdempotentOutcome::Fresh(CompactOutcome::Done { messages, summary: Some(summary), events }) = ask(&compact, claim()).await
+    else {
         panic!("it is done")
     };
     assert_eq!((messages, summary.messages, summary.asked.as_slice()), (2, 2, std::slice::from_ref(&asked.id)));
     assert!(summary.text.ends_with("assistant: one"), "{}", summary.text);
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["context.compacted"]);
     // The repeated request returns its answer. Without the key, there is nothing to do and no event.
-    let same = Compacted::Done { messages, summary: Some(summary.clone()), events: Vec::new() };
-    assert_eq!(ask(&compact, claim()).await, Keyed::Replayed(same));
-    let nothing = Compacted::Done { messages: 0, summary: Some(summary.clone()), events: Vec::new() };
-    assert_eq!(ask(&compact, None).await, Keyed::Fresh(nothing));
+    let same = CompactOutcome::Done { messages, summary: Some(summary.clone()), events: Vec::new() };
+    assert_eq!(ask(&compact, claim()).await, IdempotentOutcome::Replayed(same));
+    let nothing = CompactOutcome::Done { messages: 0, summary: Some(summary.clone()), events: Vec::new() };
+    assert_eq!(ask(&compact, None).await, IdempotentOutcome::Fresh(nothing));
     world.accept(hello(&owner, &id)).await;
     let found = world.load(&world.claim_one().await).await;
     assert_eq!((found.summary, found.history.len()), (Some(summary), 4));
@@ -327,16 +330,16 @@ async fn tool_calls_move_only_forwards(world: &World) {
     world.commit_one(changes(&fence, vec![start.clone()])).await.unwrap();
     let head = world.log(&owner, &fence.conversation_id).await.len();
 
-    assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(Refused::Fenced), "started twice");
+    assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(WriteRejection::Fenced), "started twice");
     world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
-    assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Refused::Fenced), "two outcomes");
-    assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Refused::Fenced), "started after its outcome");
+    assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(WriteRejection::Fenced), "two outcomes");
+    assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(WriteRejection::Fenced), "started after its outcome");
     assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "a refused write leaves no event");
 
     // A call that never ran still gets an outcome, but not a call of another run.
     let other = world.claimed(&user()).await;
     let failed = Change::ToolFinished(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
-    assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(WriteRejection::Fenced));
     world.commit_one(changes(&fence, vec![failed])).await.unwrap();
     let calls = world.load(&fence).await.calls;
     assert_eq!(calls.iter().map(|call| call.state).collect::<Vec<_>>(), [ToolCallState::Done, ToolCallState::Failed]);
@@ -354,7 +357,7 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     let round = Handle::Round(Box::new(Round { state, questions: 1, number: 1, ..Round::default() }));
     let handle =
         |at: usize, handle: Option<&Handle>| changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.cloned())]);
-    assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(Refused::Fenced), "it has not started");
+    assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(WriteRejection::Fenced), "it has not started");
     let started = calls.iter().map(|call| Change::ToolStarted(call.id.clone())).collect();
     world.commit_one(changes(&fence, started)).await.unwrap();
     world.commit_one(handle(0, Some(&task("task \u{1F600}")))).await.unwrap();
@@ -365,14 +368,14 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     world.commit_one(handle(1, None)).await.unwrap();
     let finish = Change::ToolFinished(calls[0].id.clone(), outcome());
     world.commit_one(changes(&fence, vec![finish])).await.unwrap();
-    assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(Refused::Fenced), "it has ended");
+    assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(WriteRejection::Fenced), "it has ended");
     assert_eq!(handles().await, [Some(task("task \u{1F600}")), None]);
     let states: Vec<_> = world.load(&fence).await.calls.iter().map(|call| call.state).collect();
     assert_eq!(states, [ToolCallState::Done, ToolCallState::Started]);
     // The fence of another run cannot set it either.
     let other = world.claimed(&user()).await;
     let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some(task("strange")))]);
-    assert_eq!(world.commit_one(strange).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(strange).await, Err(WriteRejection::Fenced));
 }
 
 async fn only_the_first_start_counts(world: &World) {
@@ -394,7 +397,7 @@ async fn a_message_that_cannot_be_read_hides_no_other_signal(world: &World) {
     let steer = AcceptRun { create_with_title: None, on_busy: OnBusy::Steer, ..hello(&owner, &id) };
     for _ in 0..2 {
         let joined = fresh(world.store.accept_run(steer_again(&steer), None).await.unwrap());
-        assert!(matches!(joined, Accepted::Steered { .. }), "{joined:?}");
+        assert!(matches!(joined, AcceptOutcome::Steered { .. }), "{joined:?}");
     }
     let newest = format!("(SELECT max(position) FROM messages WHERE run_id = '{}' AND role = 'user')", damaged.run_id);
     world.database.rows(&format!("UPDATE messages SET body = '{{' WHERE conversation_id = '{id}' AND position = {newest}")).await;

@@ -11,7 +11,7 @@ use capstan::domain::model::Usage;
 use capstan::domain::run::change::{Change, StepKind, StepStatus};
 use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Committed, ConversationChange, LogBounds, PAGE_BYTES, Refused, is_full_page};
+use capstan::store::{AcceptRun, CommitReceipt, ConversationChange, LogBounds, PAGE_BYTES, WriteRejection, is_full_page};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::json;
@@ -24,21 +24,21 @@ use super::fixture::{
 contract! {
     a_fenced_write_leaves_nothing_and_its_neighbours_go_through,
     writes_of_one_run_are_carried_out_in_order,
-    what_follows_the_end_in_a_batch_is_fenced,
+    write_after_the_end_in_a_batch_is_fenced,
     a_write_that_breaks_a_rule_spares_its_neighbours,
     a_log_that_has_lost_what_was_written_is_not_written_to,
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
     pages_of_events_end_when_they_are_large,
     bounds_and_heads,
-    what_is_said_of_a_conversation_is_what_is_stored,
+    conversation_facts_match_the_stored_rows,
     an_end_is_complete_in_one_transaction,
     an_empty_batch_is_nothing,
     unchanged_status_keeps_updated_at,
     ;
     step_end_without_usage_keeps_usage,
     deleting_a_conversation_fences_its_writer,
-    what_could_not_be_read_again_is_not_written,
+    unreadable_value_is_not_written,
 }
 
 /// Returns the fence of the previous claim.
@@ -63,7 +63,10 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
     let borrowed = Fence { conversation_id: one.conversation_id.clone(), ..three.clone() };
     let batch = [deltas(&one, 2), late, deltas(&missing, 1), deltas(&borrowed, 1), deltas(&three, 1), deltas(&two, 1)];
     let answers = world.commit_all(&batch).await;
-    assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Err(Refused::Fenced), Ok(4), Ok(4)]);
+    assert_eq!(
+        answers,
+        [Ok(4), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Ok(4), Ok(4)]
+    );
     assert_eq!((world.log(&owner, &one.conversation_id).await.len(), world.log(&owner, &two.conversation_id).await.len()), (5, 4));
     let record = world.load(&two).await;
     assert_eq!((record.status, record.history.len(), record.steps.len()), (RunStatus::Queued, 1, 0));
@@ -96,15 +99,15 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
     assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 12);
 }
 
-async fn what_follows_the_end_in_a_batch_is_fenced(world: &World) {
+async fn write_after_the_end_in_a_batch_is_fenced(world: &World) {
     let owner = user();
     let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
     let batch = [deltas(&one, 1), completed(&one), deltas(&two, 1), deltas(&one, 1), failed(&one)];
     let answers = world.commit_all(&batch).await;
-    assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced)]);
+    assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced)]);
     assert_eq!(world.view(&owner, &one.run_id).await.run.status, RunStatus::Completed);
     assert_eq!(world.kinds(&owner, &one.conversation_id).await.last().unwrap(), "run.completed");
-    assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(WriteRejection::Fenced));
 }
 
 async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
@@ -115,18 +118,18 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
     // Earlier writes of the same run stay. Later ones would leave a gap, so they are refused.
     let answers = world.commit_all(&[deltas(&one, 1), deltas(&two, 1), again, deltas(&one, 1), deltas(&two, 1)]).await;
-    assert_eq!(answers, [Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Ok(5)]);
+    assert_eq!(answers, [Ok(5), Ok(4), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
     assert_eq!(world.log(&owner, &one.conversation_id).await.len(), 5);
 
     // The same for a rule that is checked without the rows.
     let wrong = changes(&one, vec![Change::Status(RunStatus::Completed, None)]);
     let answers = world.commit_all(&[deltas(&one, 1), wrong, deltas(&one, 1), deltas(&two, 1)]).await;
-    assert_eq!(answers, [Ok(6), Err(Refused::Fenced), Err(Refused::Fenced), Ok(6)]);
+    assert_eq!(answers, [Ok(6), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Ok(6)]);
 }
 
 /// At each depth, the write is refused alone, or it can be read back.
-async fn what_could_not_be_read_again_is_not_written(world: &World) {
+async fn unreadable_value_is_not_written(world: &World) {
     let owner = user();
     let neighbour = world.claimed(&owner).await;
     for levels in [64, 115, 120, 122, 124, 126, 127, 200] {
@@ -151,7 +154,7 @@ async fn what_could_not_be_read_again_is_not_written(world: &World) {
         match answers[1] {
             Ok(_) => assert_eq!((record.history.last(), record.calls), (Some(&message), vec![Arc::new(call)]), "{levels}"),
             Err(refused) => {
-                assert_eq!((refused, record.history.len(), record.calls.len()), (Refused::Fenced, 1, 0), "{levels}");
+                assert_eq!((refused, record.history.len(), record.calls.len()), (WriteRejection::Fenced, 1, 0), "{levels}");
                 assert!(levels > 115, "{levels} levels are refused");
             }
         }
@@ -206,7 +209,7 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     assert_eq!(next, head + 1);
     let lost = RunWrite { after: next + 1, ..deltas(&one, 1) };
     let answers = world.store.commit(&[lost, deltas(&two, 1)]).await.unwrap();
-    assert!(matches!(answers.as_slice(), [Err(Refused::Fenced), Ok(_)]), "{answers:?}");
+    assert!(matches!(answers.as_slice(), [Err(WriteRejection::Fenced), Ok(_)]), "{answers:?}");
     assert_eq!(world.log(&owner, &one.conversation_id).await.last().unwrap().seq, next);
 
     // The end is refused as well, but not because of a joined message. With that reason the worker would retry forever.
@@ -221,9 +224,9 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     };
     for heard in [0, 1] {
         let answers = world.store.commit(&[deltas(&two, 1), end(heard, next + 1)]).await.unwrap();
-        assert!(matches!(answers.as_slice(), [Ok(_), Err(Refused::Fenced)]), "{heard}: {answers:?}");
+        assert!(matches!(answers.as_slice(), [Ok(_), Err(WriteRejection::Fenced)]), "{heard}: {answers:?}");
     }
-    assert_eq!(world.commit_one(end(1, next)).await, Err(Refused::Unheard));
+    assert_eq!(world.commit_one(end(1, next)).await, Err(WriteRejection::MessageJoined));
     assert_eq!(world.commit_one(end(0, next)).await, Ok(next + 1));
 }
 
@@ -310,7 +313,7 @@ async fn bounds_and_heads(world: &World) {
 
     let after = |seqs: [i64; 3]| -> Vec<(ConversationId, i64)> { ids.iter().cloned().zip(seqs).collect() };
     let news = async |seqs, limit| {
-        let news = world.store.news(&after(seqs), limit).await.unwrap();
+        let news = world.store.events_after(&after(seqs), limit).await.unwrap();
         news.into_iter().map(|(id, events)| (id, events.iter().map(|event| event.seq).collect())).collect::<HashMap<_, Vec<i64>>>()
     };
     let found = news([1, 0, 0], 500).await;
@@ -319,9 +322,9 @@ async fn bounds_and_heads(world: &World) {
         HashMap::from([(one.conversation_id.clone(), vec![2, 3, 4, 5]), (two.conversation_id.clone(), vec![1, 2, 3])])
     );
     assert_eq!(news([2, 3, 0], 2).await, HashMap::from([(one.conversation_id.clone(), vec![3, 4])]));
-    assert_eq!(world.store.news(&[], 2).await.unwrap(), []);
+    assert_eq!(world.store.events_after(&[], 2).await.unwrap(), []);
     let events = world.store.events(&owner, &one.conversation_id, 1, 500).await.unwrap();
-    assert_eq!(world.store.news(&[(one.conversation_id.clone(), 1)], 500).await.unwrap(), [(one.conversation_id, events)]);
+    assert_eq!(world.store.events_after(&[(one.conversation_id.clone(), 1)], 500).await.unwrap(), [(one.conversation_id, events)]);
 }
 
 /// Commits writes with the engine's conversation event. Returns the completed events, which must equal the stored ones.
@@ -334,7 +337,7 @@ async fn told(world: &World, owner: &UserId, writes: &[(RunWrite, ConversationSt
     let answers = world.store.commit(&writes).await.unwrap();
     let mut told = Vec::new();
     for (write, answer) in writes.iter().zip(answers) {
-        let Committed { first_seq, completed, .. } = answer.unwrap();
+        let CommitReceipt { first_seq, completed, .. } = answer.unwrap();
         let stored = world.store.events(owner, &write.fence.conversation_id, first_seq - 1, 1).await.unwrap().remove(0);
         assert_eq!((stored.seq, stored.kind.as_ref(), stored.at, &stored.run_id), (first_seq, "conversation.updated", NOW, &None));
         assert_eq!(completed, [(0, stored.data.clone())], "the published event is the stored one");
@@ -344,7 +347,7 @@ async fn told(world: &World, owner: &UserId, writes: &[(RunWrite, ConversationSt
     told
 }
 
-async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
+async fn conversation_facts_match_the_stored_rows(world: &World) {
     use ConversationStatus::{Failed, Idle, Processing, ToolLoop};
     let owner = user();
     let (one, two, three) = (world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await);
@@ -395,7 +398,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
 
     // A status without change has no event.
     let idle = RunWrite { fence: three.clone(), events: vec![updated(Idle)], changes: Vec::new(), after: 0 };
-    assert_eq!(world.commit_one(idle).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(idle).await, Err(WriteRejection::Fenced));
 }
 
 async fn an_end_is_complete_in_one_transaction(world: &World) {
@@ -434,7 +437,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     );
     let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(deleted.active_run.as_ref(), Some(&fence.run_id));
-    assert_eq!(world.commit_all(&[late, deltas(&neighbour, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
+    assert_eq!(world.commit_all(&[late, deltas(&neighbour, 1)]).await, [Err(WriteRejection::Fenced), Ok(4)]);
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None);
     assert_eq!(world.store.run(&owner, &fence.run_id).await.unwrap(), None);
     assert_eq!(world.store.messages(&owner, &id, &page(10, None)).await.unwrap(), None);
@@ -453,7 +456,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     // The id can be used again, and the late writer is still fenced.
     world.accept(hello(&owner, &id)).await;
     world.claim_one().await;
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced));
 }
 
 async fn an_empty_batch_is_nothing(world: &World) {

@@ -1,9 +1,9 @@
 //! OAuth logins at MCP servers, and the exclusive refresh of their tokens.
 
 use capstan::domain::ids::{McpServerId, UserId};
-use capstan::store::{LoginTaker, McpTokens, ProviderLogin, SealedRow, SecretOf};
+use capstan::store::{EncryptedRow, LoginClaimant, McpTokens, ProviderLogin, SecretKind};
+use capstan::support::encryption::EncryptedSecret;
 use capstan::support::ids::UuidIds;
-use capstan::support::seal::Sealed;
 
 use super::fixture::{World, user};
 
@@ -12,18 +12,18 @@ contract! {
     a_login_is_taken_once_by_its_owner_or_its_browser,
     the_newest_login_of_a_user_at_a_server_counts,
     tokens_are_kept_until_others_come,
-    one_refreshes_at_a_time,
+    token_refresh_is_exclusive,
     a_refresh_that_was_overtaken_changes_nothing,
-    tokens_are_sealed_anew_without_another_version,
-    tokens_of_servers_that_nobody_has_are_forgotten,
+    key_rotation_keeps_the_token_version,
+    tokens_of_removed_servers_are_deleted,
 }
 
 fn server() -> McpServerId {
     McpServerId::generate(&UuidIds)
 }
 
-fn sealed(data: &str) -> Sealed {
-    Sealed { key_id: "master-1".to_owned(), data: data.to_owned() }
+fn sealed(data: &str) -> EncryptedSecret {
+    EncryptedSecret { key_id: "master-1".to_owned(), data: data.to_owned() }
 }
 
 fn login(owner: &UserId) -> ProviderLogin {
@@ -38,13 +38,13 @@ async fn a_login_is_taken_once_by_its_owner_or_its_browser(world: &World) {
     let (ann, bob, at) = (user(), user(), server());
     let store = &world.store;
     store.create_mcp_login("state", &at, &login(&ann), 60_000).await.unwrap();
-    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(bob)).await.unwrap(), None);
-    assert_eq!(store.take_mcp_login("state", &LoginTaker::Browser("other".to_owned())).await.unwrap(), None);
-    let taken = store.take_mcp_login("state", &LoginTaker::Browser("browser".to_owned())).await.unwrap();
+    assert_eq!(store.take_mcp_login("state", &LoginClaimant::Owner(bob)).await.unwrap(), None);
+    assert_eq!(store.take_mcp_login("state", &LoginClaimant::Browser("other".to_owned())).await.unwrap(), None);
+    let taken = store.take_mcp_login("state", &LoginClaimant::Browser("browser".to_owned())).await.unwrap();
     assert_eq!(taken, Some((at.clone(), login(&ann))));
-    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann.clone())).await.unwrap(), None, "once");
+    assert_eq!(store.take_mcp_login("state", &LoginClaimant::Owner(ann.clone())).await.unwrap(), None, "once");
     store.create_mcp_login("late", &at, &login(&ann), 0).await.unwrap();
-    assert_eq!(store.take_mcp_login("late", &LoginTaker::Owner(ann)).await.unwrap(), None, "the login has expired");
+    assert_eq!(store.take_mcp_login("late", &LoginClaimant::Owner(ann)).await.unwrap(), None, "the login has expired");
 }
 
 async fn the_newest_login_of_a_user_at_a_server_counts(world: &World) {
@@ -55,7 +55,7 @@ async fn the_newest_login_of_a_user_at_a_server_counts(world: &World) {
     }
     let mut taken = Vec::new();
     for state in ["old", "beside", "new"] {
-        taken.push(store.take_mcp_login(state, &LoginTaker::Owner(ann.clone())).await.unwrap().map(|(server, _)| server));
+        taken.push(store.take_mcp_login(state, &LoginClaimant::Owner(ann.clone())).await.unwrap().map(|(server, _)| server));
     }
     assert_eq!(taken, [None, Some(two), Some(one)]);
 }
@@ -76,10 +76,10 @@ async fn tokens_are_kept_until_others_come(world: &World) {
     assert!(store.forget_mcp_tokens(&first.server, Some(2)).await.unwrap());
     assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), None);
     assert!(!store.forget_mcp_tokens(&first.server, None).await.unwrap());
-    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann)).await.unwrap(), None, "it was deleted with the tokens");
+    assert_eq!(store.take_mcp_login("state", &LoginClaimant::Owner(ann)).await.unwrap(), None, "it was deleted with the tokens");
 }
 
-async fn one_refreshes_at_a_time(world: &World) {
+async fn token_refresh_is_exclusive(world: &World) {
     let (kept, store) = (tokens(None), &world.store);
     store.put_mcp_tokens(&kept).await.unwrap();
     let at = &kept.server;
@@ -109,29 +109,29 @@ async fn a_refresh_that_was_overtaken_changes_nothing(world: &World) {
     assert!(store.claim_mcp_tokens(&kept.server, 2, 60_000).await.unwrap(), "a new login does not wait for an old refresh");
 }
 
-async fn tokens_are_sealed_anew_without_another_version(world: &World) {
+async fn key_rotation_keeps_the_token_version(world: &World) {
     let (ann, store) = (user(), &world.store);
     let kept = tokens(Some(&ann));
     store.put_mcp_tokens(&kept).await.unwrap();
     assert_eq!(store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 1)]);
-    let row = SealedRow {
-        of: SecretOf::McpTokens,
+    let row = EncryptedRow {
+        of: SecretKind::McpTokens,
         owner: Some(ann),
         id: capstan::domain::tool::mcp_server::tokens_row(&kept.server),
         sealed: kept.sealed.clone(),
     };
     assert_eq!(store.sealed_rows(None, 10).await.unwrap(), std::slice::from_ref(&row));
     assert_eq!(store.sealed_rows(Some(&row.id), 10).await.unwrap(), []);
-    let anew = Sealed { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
+    let anew = EncryptedSecret { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
     assert!(store.reseal(&row, Some(&anew)).await.unwrap());
     let now = store.mcp_tokens(&kept.server).await.unwrap();
     assert_eq!(now, Some(McpTokens { sealed: anew.clone(), ..kept.clone() }));
-    assert!(store.reseal(&SealedRow { sealed: anew, ..row }, None).await.unwrap());
+    assert!(store.reseal(&EncryptedRow { sealed: anew, ..row }, None).await.unwrap());
     assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), None, "lost with its key");
     store.put_mcp_tokens(&kept).await.unwrap();
 }
 
-async fn tokens_of_servers_that_nobody_has_are_forgotten(world: &World) {
+async fn tokens_of_removed_servers_are_deleted(world: &World) {
     let (ann, store) = (user(), &world.store);
     let (gone, seen, recent) = (tokens(None), tokens(None), tokens(None));
     let kept = super::mcp_servers::server(Some(&ann), "bank");

@@ -13,9 +13,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 use super::fixture::{World, user};
 use super::postgres::{SOON, blocked};
-use crate::repository::files;
-use crate::support::database::{Database, Kind};
-use crate::support::wait::within;
+use support::database::{Database, Kind};
+use support::repository::files;
+use support::wait::within;
 
 async fn refusal(url: &str) -> String {
     let refused = open(url, &StoreOptions::default()).await.err().expect("a refusal");
@@ -46,7 +46,7 @@ async fn changed_migration_is_refused(#[values(Kind::Sqlite, Kind::Postgres)] ki
     let checksum = if kind == Kind::Sqlite { "X'00'" } else { "'\\x00'" };
     world.database.rows(&format!("UPDATE _sqlx_migrations SET checksum = {checksum} WHERE version = 2")).await;
     let refusal = refusal(&world.database.url).await;
-    assert!(refusal.contains("its version 2 is not the one"), "{refusal}");
+    assert!(refusal.contains("its migration 2 differs"), "{refusal}");
 }
 
 /// The table that the migrator creates.

@@ -12,7 +12,7 @@ macro_rules! contract {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $story() {
-                    super::$story(&crate::store::fixture::World::on_the_model().await).await;
+                    super::$story(&crate::fixture::World::on_the_model().await).await;
                 }
             )*
         }
@@ -20,8 +20,8 @@ macro_rules! contract {
     (@databases $($story:ident,)*) => {
         $(
             mod $story {
-                use crate::store::fixture::World;
-                use crate::support::database::Kind;
+                use crate::fixture::World;
+                use support::database::Kind;
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn sqlite() {
@@ -62,8 +62,8 @@ mod log;
 mod mcp_logins;
 mod mcp_servers;
 mod migrations;
+mod model_limitations;
 mod owners;
-mod pins;
 mod postgres;
 mod providers;
 mod retention;
@@ -71,10 +71,12 @@ mod retries;
 mod rewinding;
 mod run_lists;
 mod search;
+mod sessions;
 mod sqlite_file;
 mod statements;
 mod tickets;
 mod titles;
+mod tool_reviews;
 mod tool_sets;
 mod usage;
 mod users;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::fixture::World;
-use crate::support::database::Kind;
+use support::database::Kind;
 
 /// Tables without an owner column, and why.
-const NOBODYS: [(&str, &str); 9] = [
+const NOBODYS: [(&str, &str); 10] = [
     ("_sqlx_migrations", "the schema"),
     ("users", "the owners"),
     ("clone_detection", "the database"),
@@ -14,6 +14,7 @@ const NOBODYS: [(&str, &str); 9] = [
     ("agent_versions", "pieces of an agent, found through its row"),
     ("file_chunks", "pieces of a file, found through its row"),
     ("file_uses", "which conversations have a file, found through both rows"),
+    ("model_limitations", "facts about models of a provider, found by its settings"),
     ("message_words", "the index of messages, found through their rows"),
     ("message_words_of", "the same"),
 ];

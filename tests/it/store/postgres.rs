@@ -10,13 +10,13 @@ use std::time::Duration;
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::run::RunStatus;
-use capstan::domain::run::budget::{Allowance, Amount, Reserve, Reserved};
+use capstan::domain::run::budget::{Allowance, Amount, ReservationOutcome, ReservationRequest};
 use capstan::domain::run::record::RunWrite;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
 use capstan::store::{
-    AcceptRun, Accepted, CancelRun, Cancelled, GoOn, Keyed, NewConversation, Refused, ResumeRun, StoreError, StoreOptions, Sweep,
-    Taker, open,
+    AcceptOutcome, AcceptRun, AcceptingWorker, CancelOutcome, CancelRun, ConversationChange, IdempotentOutcome, NewConversation,
+    ResumeKind, ResumeRun, StoreError, StoreOptions, Sweep, WriteRejection, open,
 };
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
@@ -24,9 +24,9 @@ use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, updated, user};
-use crate::support::database::Kind;
-use crate::support::link::Link;
-use crate::support::wait::{until, within};
+use support::database::Kind;
+use support::link::Link;
+use support::wait::{until, within};
 
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
@@ -76,7 +76,7 @@ async fn a_late_writer_waits_for_the_takeover_and_leaves_nothing() {
         sqlx::query("COMMIT").execute(&mut takeover).await.unwrap();
     };
     let (answers, ()) = tokio::join!(late, after);
-    assert_eq!(answers, [Err(Refused::Fenced), Err(Refused::Fenced)]);
+    assert_eq!(answers, [Err(WriteRejection::Fenced), Err(WriteRejection::Fenced)]);
     assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 3);
     assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, None);
     world.store.close().await;
@@ -125,7 +125,7 @@ async fn messages_that_wait_leave_workers_their_connections() {
 
 /// D-05, I14. Requests and workers occupy all connections of their pools, and each waits for a lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_renewed_while_everybody_else_waits() {
+async fn lease_is_renewed_while_other_statements_wait() {
     let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 8, ..StoreOptions::default() }).await;
     let owner = user();
     let fence = world.claimed(&owner).await;
@@ -202,6 +202,35 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     assert_eq!(said, [limits("conversations"), limits("events"), limits("run_leases")]);
     let backends: HashSet<_> = seen.iter().map(|row| row[4].clone()).collect();
     assert_eq!(backends.len(), 3, "a connection of each pool: {backends:?}");
+    world.store.close().await;
+}
+
+/// An error of our own, here in reading a row, ends the transaction and not its connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreadable_row_keeps_its_connection() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let [unreadable, sound] = [world.run(&owner).await.run, world.run(&owner).await.run].map(|run| run.conversation_id);
+    for watch in [
+        "CREATE TABLE sessions_seen (backend int)",
+        "CREATE FUNCTION see_session() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO sessions_seen VALUES (pg_backend_pid());
+             RETURN NULL;
+         END $$",
+        "CREATE TRIGGER see_session AFTER UPDATE OF title ON conversations FOR EACH STATEMENT EXECUTE FUNCTION see_session()",
+    ] {
+        world.database.rows(watch).await;
+    }
+    world.database.rows(&format!("UPDATE conversations SET status = 'odd' WHERE id = '{unreadable}'")).await;
+    let title = ConversationChange { title: Some("A title".to_owned()), ..ConversationChange::default() };
+    for _ in 0..10 {
+        let failed = world.store.change_conversation(&owner, &unreadable, &title, NOW).await;
+        assert!(matches!(failed, Err(StoreError::Corrupt { .. })), "{failed:?}");
+        assert!(world.store.change_conversation(&owner, &sound, &title, NOW).await.unwrap().is_some());
+    }
+    let backends = world.database.count("SELECT count(DISTINCT backend)::text FROM sessions_seen").await;
+    assert!(backends <= 2, "the pool has opened a connection for each failure: {backends}");
     world.store.close().await;
 }
 
@@ -283,9 +312,9 @@ async fn the_holder_of_a_lost_claim_has_no_other_ones_fence() {
         world.database.rows(&ahead).await;
         let rows = world.database.rows(&format!("SELECT coalesce({epoch}, 0)::text")).await;
         let before = rows[0][0].clone().unwrap();
-        let taker = is_taken_on.then(|| Taker { node: world.node.clone(), lease_ms: LONG });
+        let taker = is_taken_on.then(|| AcceptingWorker { node: world.node.clone(), lease_ms: LONG });
         let accepted = fresh(world.store.accept_run(AcceptRun { taker, ..hello(&owner, &id) }, None).await.unwrap());
-        let Accepted::Run { claim, .. } = accepted else { panic!("a run was expected") };
+        let AcceptOutcome::Run { claim, .. } = accepted else { panic!("a run was expected") };
         assert_eq!(claim.is_some(), is_taken_on);
         let lost = match claim {
             Some(claim) => claim.fence,
@@ -300,7 +329,7 @@ async fn the_holder_of_a_lost_claim_has_no_other_ones_fence() {
         }
         let new = world.store.claim_runs(&other, 1, LONG).await.unwrap().remove(0).fence;
         assert_eq!(new.run_id, lost.run_id);
-        assert_eq!(world.commit_one(started(&lost)).await, Err(Refused::Fenced));
+        assert_eq!(world.commit_one(started(&lost)).await, Err(WriteRejection::Fenced));
         assert_eq!(world.store.raise_fence(&lost, 1).await.unwrap(), None);
         world.store.give_up_leases(std::slice::from_ref(&lost)).await.unwrap();
         let renewed = world.store.renew_leases(&other, std::slice::from_ref(&new), LONG, 0).await.unwrap().renewed;
@@ -369,7 +398,7 @@ async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
 /// The statement starts before the new title commits, and waits behind it for the head's lock. Its snapshot of the conversation
 /// is older than that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_waited_tells_the_title_that_was_given_meanwhile() {
+async fn delayed_commit_reports_the_new_title() {
     let world = World::new(Kind::Postgres).await;
     let owner = user();
     let fence = world.claimed(&owner).await;
@@ -424,7 +453,8 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     let request = ResumeRun {
         owner: owner.clone(),
         run_id: other.id.clone(),
-        how: GoOn::Resume,
+        how: ResumeKind::Resume,
+        model: None,
         new_run_id,
         trace,
         max_active_runs: 0,
@@ -436,9 +466,11 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
         sqlx::query("COMMIT").execute(&mut session).await.unwrap();
     };
     let (cancelled, resumed, ()) = tokio::join!(cancel, resume, after);
-    let Keyed::Replayed(Cancelled::Over { run, .. }) = cancelled.unwrap() else { panic!("what came of the first one") };
+    let IdempotentOutcome::Replayed(CancelOutcome::Over { run, .. }) = cancelled.unwrap() else {
+        panic!("what came of the first one")
+    };
     assert_eq!(run.id, first.id);
-    assert_eq!(resumed.unwrap(), Keyed::Mismatch);
+    assert_eq!(resumed.unwrap(), IdempotentOutcome::Mismatch);
     assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "the request had no effect");
     assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "the request had no effect");
     world.store.close().await;
@@ -450,7 +482,7 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
     let world = World::new(Kind::Postgres).await;
     let link = Link::to(world.database.server()).await;
     let limit = Duration::from_secs(2);
-    let here = PgNotifier::new(&world.database.url_through(link.address), "here").unwrap().bearing_silence(limit);
+    let here = PgNotifier::new(&world.database.url_through(link.address), "here").unwrap().with_idle_timeout(limit);
     let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
     // Each process also receives its own notifications.
     let presence = async {
@@ -495,7 +527,7 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_announced_is_heard_elsewhere() {
+async fn notification_reaches_other_processes() {
     let world = World::new(Kind::Postgres).await;
     let here = PgNotifier::new(&world.database.url, "here").unwrap();
     let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
@@ -539,7 +571,7 @@ async fn a_database_that_does_not_answer_is_unavailable() {
 
 /// Deletion in many pieces, and a process that is killed between two of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
+async fn rows_of_a_deleted_conversation_are_purged_later() {
     let world = World::new(Kind::Postgres).await;
     let owner = user();
     let (cut, whole) = (world.claimed(&owner).await, world.claimed(&owner).await);
@@ -568,10 +600,10 @@ async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     }
     assert_eq!(world.store.conversation(&owner, id).await.unwrap(), None);
     assert_eq!(world.store.delete_conversation(&owner, id).await.unwrap(), None);
-    assert_eq!(world.commit_one(deltas(&cut, 1)).await, Err(Refused::Fenced));
+    assert_eq!(world.commit_one(deltas(&cut, 1)).await, Err(WriteRejection::Fenced));
     // A new conversation with the same id does not get the remaining rows.
     let accept = capstan::store::AcceptRun { create_with_title: Some(String::new()), ..hello(&owner, id) };
-    assert_eq!(fresh(world.store.accept_run(accept, None).await.unwrap()), capstan::store::Accepted::NoConversation);
+    assert_eq!(fresh(world.store.accept_run(accept, None).await.unwrap()), capstan::store::AcceptOutcome::NoConversation);
     world.store.remove_expired_idempotency(3_600_000).await.unwrap();
     assert_eq!(left(id).await, 0);
     world.accept(hello(&owner, id)).await;
@@ -614,10 +646,10 @@ async fn a_lease_whose_rows_are_locked_is_given_up_later() {
 /// Reservations of one owner wait for each other without a connection. Other requests of the owner, and other owners, still get
 /// connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reservations_of_one_owner_keep_nobody_elses_connection() {
+async fn reservations_of_an_owner_hold_no_other_connection() {
     let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 6, ..StoreOptions::default() }).await;
     let (ann, bob) = (user(), user());
-    let reserve = Reserve {
+    let reserve = ReservationRequest {
         amount: Amount { tokens: 1, ..Amount::default() },
         conversation: Allowance::default(),
         day: Allowance { tokens: Some(100), usd: None },
@@ -637,14 +669,14 @@ async fn reservations_of_one_owner_keep_nobody_elses_connection() {
     }
     for _ in 0..20 {
         let granted = within("another owner", SOON, world.store.reserve(&of_bob, &bob, &reserve)).await.unwrap();
-        assert!(matches!(granted, Some(Reserved::Granted { .. })), "{granted:?}");
+        assert!(matches!(granted, Some(ReservationOutcome::Granted { .. })), "{granted:?}");
     }
     assert!(waiting.try_join_next().is_none(), "another waiting reservation went first");
     for answer in within("those who wait", SOON, waiting.join_all()).await {
-        assert_eq!(answer, Some(Reserved::Busy), "the wait is limited");
+        assert_eq!(answer, Some(ReservationOutcome::Busy), "the wait is limited");
     }
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let granted = world.store.reserve(&of_ann, &ann, &reserve).await.unwrap();
-    assert!(matches!(granted, Some(Reserved::Granted { .. })), "{granted:?}");
+    assert!(matches!(granted, Some(ReservationOutcome::Granted { .. })), "{granted:?}");
     world.store.close().await;
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::{ProviderId, UserId};
-use capstan::domain::model::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
-use capstan::store::{Keyed, LoginTaker, ProviderChanged, ProviderLogin, ProviderMade, SealedRow, SecretOf};
+use capstan::domain::model::provider::{CallLimits, EgressScope, ModelEntry, ProviderKind, ProviderRecord, StoredSecret};
+use capstan::store::{EncryptedRow, IdempotentOutcome, LoginClaimant, ProviderChanged, ProviderLogin, ProviderMade, SecretKind};
 use capstan::support::clock::UnixMillis;
+use capstan::support::encryption::EncryptedSecret;
 use capstan::support::ids::UuidIds;
-use capstan::support::seal::Sealed;
 use serde_json::json;
 
 use super::fixture::{NOW, World, all_items, fresh, key, page, user};
@@ -22,7 +22,7 @@ contract! {
     an_owner_has_only_so_many,
     a_repeated_request_makes_one,
     pages_go_by_name,
-    secrets_can_be_sealed_anew,
+    provider_secrets_can_be_rotated,
     a_login_is_given_to_one,
     name_with_nul_is_stored_without_it,
     page_limit_of_zero_is_one,
@@ -30,8 +30,8 @@ contract! {
 
 const MOST: u32 = 100;
 
-fn sealed(text: &str) -> Sealed {
-    Sealed { key_id: "master-1".to_owned(), data: text.to_owned() }
+fn sealed(text: &str) -> EncryptedSecret {
+    EncryptedSecret { key_id: "master-1".to_owned(), data: text.to_owned() }
 }
 
 pub fn provider(owner: Option<&UserId>, name: &str) -> ProviderRecord {
@@ -44,11 +44,11 @@ pub fn provider(owner: Option<&UserId>, name: &str) -> ProviderRecord {
         name: name.to_owned(),
         kind: ProviderKind::OpenaiResponses,
         base_url: "https://example.com/v1?api-version=1".to_owned(),
-        reach: Reach::Public,
+        egress: EgressScope::Public,
         key: Some(StoredSecret { sealed: sealed("c2VjcmV0"), hint: Some("abcd".to_owned()) }),
         models: vec![model],
         limits: CallLimits { idle_ms: Some(90_000), ..CallLimits::default() },
-        accent: json!({"key_header": "api-key"}).as_object().cloned(),
+        quirks: json!({"key_header": "api-key"}).as_object().cloned(),
         enabled: true,
         created_at: NOW,
         updated_at: NOW,
@@ -79,8 +79,8 @@ async fn a_provider_comes_back_as_it_was_made(world: &World) {
         key: None,
         models: Vec::new(),
         limits: CallLimits::default(),
-        accent: None,
-        reach: Reach::Anywhere,
+        quirks: None,
+        egress: EgressScope::Anywhere,
         ..provider(None, "bare")
     };
     make(world, &bare).await;
@@ -134,11 +134,11 @@ async fn a_change_is_made_from_the_newest_version(world: &World) {
         name: "second".to_owned(),
         kind: ProviderKind::Ollama,
         base_url: "http://127.0.0.1:1".to_owned(),
-        reach: Reach::Anywhere,
+        egress: EgressScope::Anywhere,
         key: None,
         models: Vec::new(),
         limits: CallLimits { total_ms: Some(1), ..CallLimits::default() },
-        accent: None,
+        quirks: None,
         enabled: false,
         updated_at: UnixMillis(NOW.0 + 5),
         ..first.clone()
@@ -179,16 +179,19 @@ async fn a_repeated_request_makes_one(world: &World) {
     let ann = user();
     let first = provider(Some(&ann), "one");
     let made = ProviderMade::Made(first.id.clone());
-    assert_eq!(world.store.create_provider(&first, MOST, key(&ann, "k", "f")).await.unwrap(), Keyed::Fresh(made.clone()));
+    assert_eq!(
+        world.store.create_provider(&first, MOST, key(&ann, "k", "f")).await.unwrap(),
+        IdempotentOutcome::Fresh(made.clone())
+    );
     let again = provider(Some(&ann), "one");
-    assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "f")).await.unwrap(), Keyed::Replayed(made));
-    assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "other")).await.unwrap(), Keyed::Mismatch);
+    assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "f")).await.unwrap(), IdempotentOutcome::Replayed(made));
+    assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "other")).await.unwrap(), IdempotentOutcome::Mismatch);
     // A refused request may be repeated with the same key.
     let taken = world.store.create_provider(&again, MOST, key(&ann, "k2", "f")).await.unwrap();
-    assert_eq!(taken, Keyed::Fresh(ProviderMade::NameTaken));
+    assert_eq!(taken, IdempotentOutcome::Fresh(ProviderMade::NameTaken));
     let other = provider(Some(&ann), "other");
     let tried = world.store.create_provider(&other, MOST, key(&ann, "k2", "f")).await.unwrap();
-    assert_eq!(tried, Keyed::Fresh(ProviderMade::Made(other.id)));
+    assert_eq!(tried, IdempotentOutcome::Fresh(ProviderMade::Made(other.id)));
 }
 
 async fn pages_go_by_name(world: &World) {
@@ -208,15 +211,15 @@ async fn pages_go_by_name(world: &World) {
     assert_eq!(sorted, ["B", "a-1", "a_1", "b"]);
 }
 
-async fn secrets_can_be_sealed_anew(world: &World) {
+async fn provider_secrets_can_be_rotated(world: &World) {
     let ann = user();
     let own = made(world, Some(&ann), "own").await;
     let global = made(world, None, "global").await;
     make(world, &ProviderRecord { key: None, ..provider(None, "bare") }).await;
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 2)]);
     let rows = world.store.sealed_rows(None, 10).await.unwrap();
-    let expected = |record: &ProviderRecord| SealedRow {
-        of: SecretOf::Provider,
+    let expected = |record: &ProviderRecord| EncryptedRow {
+        of: SecretKind::Provider,
         owner: record.owner.clone(),
         id: record.id.as_str().to_owned(),
         sealed: record.key.as_ref().unwrap().sealed.clone(),
@@ -225,7 +228,7 @@ async fn secrets_can_be_sealed_anew(world: &World) {
     let first = world.store.sealed_rows(None, 1).await.unwrap();
     assert_eq!(world.store.sealed_rows(Some(&first[0].id), 10).await.unwrap(), [expected(&global)]);
 
-    let anew = Sealed { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
+    let anew = EncryptedSecret { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
     assert!(world.store.reseal(&rows[0], Some(&anew)).await.unwrap());
     assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
     let stored = world.store.provider(&ann, &own.id).await.unwrap().unwrap();
@@ -244,12 +247,14 @@ async fn secrets_can_be_sealed_anew(world: &World) {
 async fn a_login_is_given_to_one(world: &World) {
     let (owner, verifier) = (user(), sealed("dmVyaWZpZXI="));
     let login = ProviderLogin { owner, browser_hash: "browser".to_owned(), key_hash: Some("key".to_owned()), verifier };
-    let takers = [LoginTaker::Owner(login.owner.clone()), LoginTaker::Browser("browser".to_owned())];
+    let takers = [LoginClaimant::Owner(login.owner.clone()), LoginClaimant::Browser("browser".to_owned())];
     for round in 0..10 {
         let state = format!("state-{round}");
         world.store.create_login(&state, &login, 600_000).await.unwrap();
         // The state alone does not take a login.
-        for stranger in [LoginTaker::Owner(user()), LoginTaker::Browser("other".to_owned()), LoginTaker::Browser(String::new())] {
+        for stranger in
+            [LoginClaimant::Owner(user()), LoginClaimant::Browser("other".to_owned()), LoginClaimant::Browser(String::new())]
+        {
             assert_eq!(world.store.take_login(&state, &stranger).await.unwrap(), None, "{stranger:?}");
         }
         let mut together = tokio::task::JoinSet::new();

@@ -1,11 +1,11 @@
 //! Delta compaction.
 
-use capstan::domain::conversation::fold::{FoldedDelta, fold_deltas, swallows};
+use capstan::domain::conversation::delta_compaction::{CompactedDelta, compact_deltas, covers_cursor};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{ConversationId, PartId};
 use capstan::domain::run::OnBusy;
 use capstan::domain::run::record::{Fence, RunWrite};
-use capstan::service::{FoldMode, FoldStep, Folder};
+use capstan::service::{CompactionMode, CompactionStep, DeltaCompactor};
 use capstan::support::ids::UuidIds;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::fixture::*;
 
 contract! {
     ;
-    what_a_run_said_stays_the_same_in_fewer_events,
+    compacted_run_has_the_same_text,
     runs_that_are_young_or_not_over_are_left_alone,
     a_pass_that_was_cut_short_is_gone_on_with,
     two_at_once_do_it_once,
@@ -67,17 +67,17 @@ fn text(log: &[StoredEvent]) -> Vec<(String, String)> {
     parts
 }
 
-fn folder(world: &World, mode: FoldMode) -> Folder {
-    Folder::new(world.store.clone(), 0, mode)
+fn folder(world: &World, mode: CompactionMode) -> DeltaCompactor {
+    DeltaCompactor::new(world.store.clone(), 0, mode)
 }
 
 /// Runs a pass to its end. Returns the numbers of runs and events.
-async fn finish(mut folder: Folder) -> (u64, u64) {
-    while folder.step().await.unwrap() == FoldStep::Went {}
+async fn finish(mut folder: DeltaCompactor) -> (u64, u64) {
+    while folder.step().await.unwrap() == CompactionStep::Went {}
     (folder.runs, folder.events)
 }
 
-async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
+async fn compacted_run_has_the_same_text(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let parts = [PartId::generate(&UuidIds), PartId::generate(&UuidIds)];
@@ -89,9 +89,9 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     world.commit_one(completed(&fence)).await.unwrap();
     let before = whole_log(world, &fence.conversation_id).await;
 
-    assert_eq!(finish(folder(world, FoldMode::Count)).await, (1, 5));
+    assert_eq!(finish(folder(world, CompactionMode::Count)).await, (1, 5));
     assert_eq!(whole_log(world, &fence.conversation_id).await, before, "counting changes nothing");
-    assert_eq!(finish(folder(world, FoldMode::Fold)).await, (1, 5));
+    assert_eq!(finish(folder(world, CompactionMode::Write)).await, (1, 5));
     let after = whole_log(world, &fence.conversation_id).await;
     assert_eq!(text(&after), text(&before));
     assert_eq!(after.len(), before.len() - 5);
@@ -104,28 +104,28 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     for cursor in before.iter().map(|event| event.seq) {
         let next = world.store.events(&owner, &fence.conversation_id, cursor, 1).await.unwrap();
         let is_there = after.iter().any(|event| event.seq == cursor);
-        assert_eq!(next.first().is_some_and(|next| swallows(next, cursor)), !is_there, "{cursor}");
+        assert_eq!(next.first().is_some_and(|next| covers_cursor(next, cursor)), !is_there, "{cursor}");
     }
     let bounds = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!((bounds.oldest, Some(bounds.head)), (1, before.last().map(|event| event.seq)));
-    assert_eq!(finish(folder(world, FoldMode::Fold)).await, (0, 0), "a second pass finds nothing");
-    assert_eq!(folder(world, FoldMode::Fold).left().await.unwrap(), 0);
+    assert_eq!(finish(folder(world, CompactionMode::Write)).await, (0, 0), "a second pass finds nothing");
+    assert_eq!(folder(world, CompactionMode::Write).left().await.unwrap(), 0);
 }
 
 async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
     let fence = world.claimed(&user()).await;
     say(world, &fence, &PartId::generate(&UuidIds), &["a", "b"]).await;
-    assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap(), []);
+    assert_eq!(world.store.runs_to_compact(0, None, 10).await.unwrap(), []);
     world.commit_one(completed(&fence)).await.unwrap();
-    assert_eq!(world.store.runs_to_fold(60_000, None, 10).await.unwrap(), []);
-    let due = world.store.runs_to_fold(0, None, 10).await.unwrap();
+    assert_eq!(world.store.runs_to_compact(60_000, None, 10).await.unwrap(), []);
+    let due = world.store.runs_to_compact(0, None, 10).await.unwrap();
     assert_eq!(
         due.iter().map(|run| (&run.id, &run.conversation_id)).collect::<Vec<_>>(),
         [(&fence.run_id, &fence.conversation_id)]
     );
-    assert_eq!(world.store.runs_to_fold(0, due.last(), 10).await.unwrap(), []);
-    assert!(world.store.fold_deltas(&fence.conversation_id, &[], Some(&fence.run_id)).await.unwrap());
-    assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap(), []);
+    assert_eq!(world.store.runs_to_compact(0, due.last(), 10).await.unwrap(), []);
+    assert!(world.store.compact_deltas(&fence.conversation_id, &[], Some(&fence.run_id)).await.unwrap());
+    assert_eq!(world.store.runs_to_compact(0, None, 10).await.unwrap(), []);
 
     // A run under way is not affected by the end of the previous run in its conversation.
     let owner = user();
@@ -135,7 +135,7 @@ async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
     world.commit_one(completed(&first)).await.unwrap();
     let second = world.claim_one().await;
     say(world, &second, &PartId::generate(&UuidIds), &["c", "d"]).await;
-    assert_eq!(finish(folder(world, FoldMode::Fold)).await, (1, 1));
+    assert_eq!(finish(folder(world, CompactionMode::Write)).await, (1, 1));
     let said: Vec<String> = text(&whole_log(world, &first.conversation_id).await).into_iter().map(|(_, text)| text).collect();
     assert_eq!(said, ["ab", "cd"]);
     say(world, &second, &PartId::generate(&UuidIds), &["e"]).await;
@@ -147,9 +147,9 @@ async fn a_pass_that_was_cut_short_is_gone_on_with(world: &World) {
     let before = whole_log(world, &fence.conversation_id).await;
     // Each pass stops after one piece and leaves a valid log.
     for passes in 1.. {
-        let mut folder = folder(world, FoldMode::Fold);
+        let mut folder = folder(world, CompactionMode::Write);
         assert_eq!(folder.left().await.unwrap(), 1, "it has not finished");
-        assert_eq!(folder.step().await.unwrap(), FoldStep::Went);
+        assert_eq!(folder.step().await.unwrap(), CompactionStep::Went);
         let log = whole_log(world, &fence.conversation_id).await;
         assert_eq!(text(&log), text(&before));
         if log.len() == before.len() - 1_299 {
@@ -158,8 +158,8 @@ async fn a_pass_that_was_cut_short_is_gone_on_with(world: &World) {
         }
         assert!(passes < 10, "{} of {} events are left", log.len(), before.len());
     }
-    finish(folder(world, FoldMode::Fold)).await;
-    assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap(), []);
+    finish(folder(world, CompactionMode::Write)).await;
+    assert_eq!(world.store.runs_to_compact(0, None, 10).await.unwrap(), []);
 }
 
 async fn two_at_once_do_it_once(world: &World) {
@@ -172,7 +172,8 @@ async fn two_at_once_do_it_once(world: &World) {
     let mut events = 0;
     // A pass that meets the other one leaves the rest to it. If both do, the next pass finishes.
     for _ in 0..10 {
-        let ((_, some), (_, others)) = tokio::join!(finish(folder(world, FoldMode::Fold)), finish(folder(world, FoldMode::Fold)));
+        let ((_, some), (_, others)) =
+            tokio::join!(finish(folder(world, CompactionMode::Write)), finish(folder(world, CompactionMode::Write)));
         events += some + others;
     }
     assert_eq!(events, 699 + 29 + 599);
@@ -187,18 +188,18 @@ async fn a_fold_of_events_that_are_no_more_changes_nothing(world: &World) {
     let fence = talkative(world, 4).await;
     let conversation = &fence.conversation_id;
     let before = whole_log(world, conversation).await;
-    let folds = fold_deltas(&before, &fence.run_id);
+    let folds = compact_deltas(&before, &fence.run_id);
     let mut none_of_them = folds.clone();
     none_of_them[0].gone.push(999);
     let mut of_another = folds.clone();
-    of_another.push(FoldedDelta { seq: 999, data: "{}".to_owned(), gone: Vec::new() });
+    of_another.push(CompactedDelta { seq: 999, data: "{}".to_owned(), gone: Vec::new() });
     for stale in [&none_of_them, &of_another] {
-        assert!(!world.store.fold_deltas(conversation, stale, Some(&fence.run_id)).await.unwrap());
+        assert!(!world.store.compact_deltas(conversation, stale, Some(&fence.run_id)).await.unwrap());
         assert_eq!(whole_log(world, conversation).await, before);
     }
-    assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap().len(), 1);
-    assert!(world.store.fold_deltas(conversation, &folds, None).await.unwrap());
+    assert_eq!(world.store.runs_to_compact(0, None, 10).await.unwrap().len(), 1);
+    assert!(world.store.compact_deltas(conversation, &folds, None).await.unwrap());
     let after = whole_log(world, conversation).await;
-    assert!(!world.store.fold_deltas(conversation, &folds, None).await.unwrap());
+    assert!(!world.store.compact_deltas(conversation, &folds, None).await.unwrap());
     assert_eq!(whole_log(world, conversation).await, after);
 }

@@ -10,7 +10,7 @@ use capstan::domain::run::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::domain::trace::TraceId;
-use capstan::store::{AcceptRun, CallBatch, CancelRun, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::store::{AcceptRun, CallBatch, CancelRun, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -24,23 +24,23 @@ contract! {
     only_the_newest_run_that_has_ended,
     a_retry_counts_like_a_message,
     a_call_is_taken_back_once,
-    what_was_taken_back_is_not_taken_over,
-    what_was_made_by_a_retry_only_is_taken_back,
-    what_took_back_a_call_of_an_earlier_turn_stays,
-    what_goes_on_has_the_profile_of_its_run,
+    undone_call_is_not_reused_by_a_retry,
+    only_calls_of_the_retry_are_undone,
+    undo_of_an_earlier_turn_is_kept,
+    resumed_run_has_the_profile_of_its_predecessor,
 }
 
-fn retry(owner: &UserId, id: &RunId, how: GoOn) -> ResumeRun {
+fn retry(owner: &UserId, id: &RunId, how: ResumeKind) -> ResumeRun {
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, new_run_id, trace, max_active_runs: 0, now: NOW }
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, model: None, new_run_id, trace, max_active_runs: 0, now: NOW }
 }
 
-async fn ask(world: &World, resume: ResumeRun) -> Resumed {
+async fn ask(world: &World, resume: ResumeRun) -> ResumeOutcome {
     fresh(world.store.resume_run(resume, None).await.unwrap())
 }
 
-fn superseded(resumed: &Resumed) -> Vec<String> {
-    let Resumed::Run { events, .. } = resumed else { panic!("it goes on: {resumed:?}") };
+fn superseded(resumed: &ResumeOutcome) -> Vec<String> {
+    let ResumeOutcome::Run { events, .. } = resumed else { panic!("it goes on: {resumed:?}") };
     let queued: Value = serde_json::from_str(&events[0].data).unwrap();
     serde_json::from_value(queued["supersedes"].clone()).unwrap_or_default()
 }
@@ -62,7 +62,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     world.commit_one(changes(&first, vec![Change::AddMessage(answer.clone())])).await.unwrap();
     world.commit_one(failed(&first)).await.unwrap();
     // A run that resumed it belongs to the same message.
-    let resumed = ask(world, retry(&owner, &first.run_id, GoOn::Resume)).await;
+    let resumed = ask(world, retry(&owner, &first.run_id, ResumeKind::Resume)).await;
     assert_eq!(superseded(&resumed), Vec::<String>::new());
     let second = world.claim_one().await;
     let rest = assistant(&second, "the rest");
@@ -71,16 +71,16 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     world.commit_one(changes(&second, vec![Change::AddMessage(rest.clone())])).await.unwrap();
     world.commit_one(completed(&second)).await.unwrap();
 
-    let request = retry(&owner, &second.run_id, GoOn::Turn);
+    let request = retry(&owner, &second.run_id, ResumeKind::Turn);
     let again = fresh(world.store.resume_run(request.clone(), key(&owner, "k", "f")).await.unwrap());
     let gone = [&hint.id, &answer.id, &hinted.id, &rest.id];
     assert_eq!(superseded(&again), gone.map(MessageId::as_str));
-    let Resumed::Run { run, .. } = again else { unreachable!() };
+    let ResumeOutcome::Run { run, .. } = again else { unreachable!() };
     assert_eq!((&run.id, run.status, run.finish_reason), (&request.new_run_id, RunStatus::Queued, None));
     assert_eq!(run.trace_id.as_ref(), Some(&request.trace), "it has the trace of the request that asked for it");
     assert_eq!(world.view(&owner, &run.id).await.run, run);
     let replayed = world.store.resume_run(request, key(&owner, "k", "f")).await.unwrap();
-    assert_eq!(replayed, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
+    assert_eq!(replayed, IdempotentOutcome::Replayed(ResumeOutcome::Run { run: run.clone(), events: Vec::new() }));
     assert_eq!(world.view(&owner, &second.run_id).await.run.status, RunStatus::Completed, "an ended run does not change");
 
     let third = world.claim_one().await;
@@ -94,7 +94,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     let left = listed(world, &owner, &third).await;
     assert!(left.contains(&better.id) && gone.iter().all(|id| !left.contains(*id)), "{left:?}");
     // Another retry: the message is still the first run's.
-    assert_eq!(superseded(&ask(world, retry(&owner, &third.run_id, GoOn::Turn)).await), [better.id.as_str()]);
+    assert_eq!(superseded(&ask(world, retry(&owner, &third.run_id, ResumeKind::Turn)).await), [better.id.as_str()]);
 }
 
 async fn a_call_is_the_first_step_of_a_run(world: &World) {
@@ -139,10 +139,10 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
         vec![of_new(&calls[0], ToolCallState::Planned, None), of_new(&calls[1], ToolCallState::Planned, Some(calls[1].id.clone()))];
     let taken_over =
         CallBatch { original: message.id.clone(), message: copy.clone(), calls: again.clone(), tools: Vec::new(), twin: None };
-    let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, GoOn::Call(Box::new(taken_over))) };
+    let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, ResumeKind::Call(Box::new(taken_over))) };
     let resumed = ask(world, resume).await;
     assert_eq!(superseded(&resumed), [message.id.as_str(), after.id.as_str()]);
-    let Resumed::Run { run, events } = resumed else { unreachable!() };
+    let ResumeOutcome::Run { run, events } = resumed else { unreachable!() };
     let kinds: Vec<_> = events.iter().map(|event| event.kind.as_ref()).collect();
     assert_eq!(kinds, ["run.queued", "conversation.updated", "message.started", "message.completed"]);
     assert!(world.log(&owner, &fence.conversation_id).await.ends_with(&events));
@@ -162,13 +162,13 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
 
 async fn only_the_newest_run_that_has_ended(world: &World) {
     let owner = user();
-    let refused = |resumed: Resumed| match resumed {
-        Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::TakenBack | Resumed::TooManyRuns | Resumed::NoRun) => {
+    let refused = |resumed: ResumeOutcome| match resumed {
+        ResumeOutcome::NotResumable { run } => run,
+        other @ (ResumeOutcome::Run { .. } | ResumeOutcome::TakenBack | ResumeOutcome::TooManyRuns | ResumeOutcome::NoRun) => {
             panic!("expected a refusal: {other:?}")
         }
     };
-    let again = async |run: &Run| ask(world, retry(&owner, &run.id, GoOn::Turn)).await;
+    let again = async |run: &Run| ask(world, retry(&owner, &run.id, ResumeKind::Turn)).await;
     let run = world.run(&owner).await.run;
     assert_eq!(refused(again(&run).await), run, "it waits for a worker");
     let fence = world.claim_one().await;
@@ -178,10 +178,10 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     refused(again(&behind).await);
     world.commit_one(completed(&fence)).await.unwrap();
     refused(again(&run).await);
-    let Resumed::Run { run: next, .. } = again(&behind).await else { panic!("the newest goes on") };
+    let ResumeOutcome::Run { run: next, .. } = again(&behind).await else { panic!("the newest goes on") };
     refused(again(&behind).await);
     refused(again(&next).await);
-    assert_eq!(ask(world, retry(&user(), &behind.id, GoOn::Turn)).await, Resumed::NoRun, "another owner");
+    assert_eq!(ask(world, retry(&user(), &behind.id, ResumeKind::Turn)).await, ResumeOutcome::NoRun, "another owner");
 }
 
 async fn a_retry_counts_like_a_message(world: &World) {
@@ -190,10 +190,10 @@ async fn a_retry_counts_like_a_message(world: &World) {
     world.commit_one(failed(&ended)).await.unwrap();
     world.claimed(&owner).await;
     let with_room = |max_active_runs, how| ResumeRun { max_active_runs, ..retry(&owner, &ended.run_id, how) };
-    for how in [GoOn::Turn, GoOn::Resume] {
-        assert_eq!(ask(world, with_room(1, how)).await, Resumed::TooManyRuns);
+    for how in [ResumeKind::Turn, ResumeKind::Resume] {
+        assert_eq!(ask(world, with_room(1, how)).await, ResumeOutcome::TooManyRuns);
     }
-    assert!(matches!(ask(world, with_room(2, GoOn::Turn)).await, Resumed::Run { .. }));
+    assert!(matches!(ask(world, with_room(2, ResumeKind::Turn)).await, ResumeOutcome::Run { .. }));
 }
 
 /// Returns a run that undoes a call of another run.
@@ -210,7 +210,7 @@ fn undo(owner: &UserId, (run, message, call): (&RunId, &Message, &ToolCall), con
     };
     let batch =
         Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new(), twin: None });
-    ResumeRun { new_run_id: new, ..retry(owner, run, GoOn::Undo { batch, confirmed }) }
+    ResumeRun { new_run_id: new, ..retry(owner, run, ResumeKind::Undo { batch, confirmed }) }
 }
 
 fn outcome(state: ToolCallState) -> ToolOutcome {
@@ -234,7 +234,7 @@ async fn turn_with_a_call(world: &World, fence: &Fence) -> (Message, ToolCall) {
     (message, call)
 }
 
-async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
+async fn undo_of_an_earlier_turn_is_kept(world: &World) {
     let owner = user();
     let first = world.claimed(&owner).await;
     let (said, early) = turn_with_a_call(world, &first).await;
@@ -243,7 +243,7 @@ async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
     let (answer, late) = turn_with_a_call(world, &second).await;
     let mut undone = Vec::new();
     for (run, message, call) in [(&first, &said, &early), (&second, &answer, &late)] {
-        assert!(matches!(ask(world, undo(&owner, (&run.run_id, message, call), false)).await, Resumed::Run { .. }));
+        assert!(matches!(ask(world, undo(&owner, (&run.run_id, message, call), false)).await, ResumeOutcome::Run { .. }));
         let undoing = world.claim_one().await;
         let id = world.load(&undoing).await.calls[0].id.clone();
         let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(ToolCallState::Done))];
@@ -251,7 +251,7 @@ async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
         world.commit_one(completed(&undoing)).await.unwrap();
         undone.push(listed(world, &owner, &undoing).await.pop().unwrap());
     }
-    let again = ask(world, retry(&owner, &second.run_id, GoOn::Turn)).await;
+    let again = ask(world, retry(&owner, &second.run_id, ResumeKind::Turn)).await;
     let gone = superseded(&again);
     assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "an undo of the retried run is removed with it");
     let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
@@ -259,7 +259,7 @@ async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
 }
 
 /// The first attempt was cancelled before the call began. The retry has the call's key, and is undone.
-async fn what_was_made_by_a_retry_only_is_taken_back(world: &World) {
+async fn only_calls_of_the_retry_are_undone(world: &World) {
     let owner = user();
     let first = world.claimed(&owner).await;
     let message = assistant(&first, "calls");
@@ -285,14 +285,14 @@ async fn what_was_made_by_a_retry_only_is_taken_back(world: &World) {
     };
     let batch =
         CallBatch { original: message.id.clone(), message: copy, calls: vec![again.clone()], tools: Vec::new(), twin: None };
-    let resume = ResumeRun { new_run_id: new, ..retry(&owner, &first.run_id, GoOn::Call(Box::new(batch))) };
-    assert!(matches!(ask(world, resume).await, Resumed::Run { .. }));
+    let resume = ResumeRun { new_run_id: new, ..retry(&owner, &first.run_id, ResumeKind::Call(Box::new(batch))) };
+    assert!(matches!(ask(world, resume).await, ResumeOutcome::Run { .. }));
     let second = world.claim_one().await;
     let made = vec![Change::ToolStarted(again.id.clone()), Change::ToolFinished(again.id, outcome(ToolCallState::Done))];
     world.commit_one(changes(&second, made)).await.unwrap();
     world.commit_one(completed(&second)).await.unwrap();
     let undone = ask(world, undo(&owner, (&second.run_id, &message, &call), false)).await;
-    assert!(matches!(undone, Resumed::Run { .. }), "{undone:?}");
+    assert!(matches!(undone, ResumeOutcome::Run { .. }), "{undone:?}");
 }
 
 async fn a_call_is_taken_back_once(world: &World) {
@@ -314,7 +314,7 @@ async fn a_call_is_taken_back_once(world: &World) {
     let batch = world.store.call_batch(&owner, &fence.run_id, &repeated.id).await.unwrap().unwrap();
     assert_eq!((batch.twin, batch.calls.len()), (Some(call.id.clone()), 2), "the same call ran");
     let undo = |confirmed| undo(&owner, (&fence.run_id, &message, &call), confirmed);
-    let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, Resumed::NotResumable { .. });
+    let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, ResumeOutcome::NotResumable { .. });
     // A denied undo took no effect, and a failed one may have. After a completed undo, no further one is possible.
     for (state, is_free) in [
         (ToolCallState::Denied, true),
@@ -332,7 +332,7 @@ async fn a_call_is_taken_back_once(world: &World) {
         let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(state))];
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(failed(&undoing)).await.unwrap();
-        for how in [GoOn::Turn, GoOn::Resume] {
+        for how in [ResumeKind::Turn, ResumeKind::Resume] {
             assert!(is_refused(retry(&owner, &undoing.run_id, how)).await, "an undo run has no message to answer");
         }
         if !is_free {
@@ -341,11 +341,11 @@ async fn a_call_is_taken_back_once(world: &World) {
     }
     assert!(is_refused(undo(true)).await, "the call is undone");
     // A run that only undoes a call answers nothing: the run before it is still the newest.
-    assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
+    assert!(matches!(ask(world, retry(&owner, &fence.run_id, ResumeKind::Turn)).await, ResumeOutcome::Run { .. }));
 }
 
 /// A retry of a call reuses the results of the other calls, and keeps the call's key.
-async fn what_was_taken_back_is_not_taken_over(world: &World) {
+async fn undone_call_is_not_reused_by_a_retry(world: &World) {
     // The undone call is the retried one or another one of its answer, with each outcome of the undo.
     for (is_itself, became, is_free) in [
         (false, ToolCallState::Done, false),
@@ -371,7 +371,7 @@ async fn what_was_taken_back_is_not_taken_over(world: &World) {
         world.commit_one(changes(&fence, work)).await.unwrap();
         world.commit_one(completed(&fence)).await.unwrap();
         let undone = if is_itself { &failing } else { &moved };
-        assert!(matches!(ask(world, undo(&owner, (&fence.run_id, &message, undone), true)).await, Resumed::Run { .. }));
+        assert!(matches!(ask(world, undo(&owner, (&fence.run_id, &message, undone), true)).await, ResumeOutcome::Run { .. }));
         let undoing = world.claim_one().await;
         let id = world.load(&undoing).await.calls[0].id.clone();
         let mut ended = vec![Change::ToolFinished(id.clone(), outcome(became))];
@@ -399,22 +399,22 @@ async fn what_was_taken_back_is_not_taken_over(world: &World) {
         ];
         let batch = CallBatch { original: message.id.clone(), message: copy.clone(), calls, tools: Vec::new(), twin: None };
         let log = world.log(&owner, &fence.conversation_id).await.len();
-        let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, GoOn::Call(Box::new(batch))) };
+        let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, ResumeKind::Call(Box::new(batch))) };
         let resumed = ask(world, resume).await;
         if is_free {
-            assert!(matches!(resumed, Resumed::Run { .. }), "{resumed:?}");
+            assert!(matches!(resumed, ResumeOutcome::Run { .. }), "{resumed:?}");
         } else {
-            assert_eq!(resumed, Resumed::TakenBack, "{is_itself} {became:?}");
+            assert_eq!(resumed, ResumeOutcome::TakenBack, "{is_itself} {became:?}");
             assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), log, "nothing is written");
             // The message can be answered again: the undone call is superseded with its answer.
-            let again = ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await;
+            let again = ask(world, retry(&owner, &fence.run_id, ResumeKind::Turn)).await;
             assert_eq!(superseded(&again).len(), 2);
         }
         world.commit_one(failed(&world.claim_one().await)).await.unwrap();
     }
 }
 
-async fn what_goes_on_has_the_profile_of_its_run(world: &World) {
+async fn resumed_run_has_the_profile_of_its_predecessor(world: &World) {
     let owner = user();
     let groups = BTreeSet::from(["editors".to_owned(), "staff".to_owned()]);
     let profile = AgentProfile { name: "poet".to_owned(), groups, ..AgentProfile::default() };
@@ -427,6 +427,6 @@ async fn what_goes_on_has_the_profile_of_its_run(world: &World) {
 
     let fence = world.claim_one().await;
     world.commit_one(failed(&fence)).await.unwrap();
-    let Resumed::Run { run, .. } = ask(world, retry(&owner, &first, GoOn::Resume)).await else { panic!("it goes on") };
+    let ResumeOutcome::Run { run, .. } = ask(world, retry(&owner, &first, ResumeKind::Resume)).await else { panic!("it goes on") };
     assert_eq!(read(&owner, &run.id).await, Some(profile));
 }

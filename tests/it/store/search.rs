@@ -5,18 +5,18 @@ use capstan::domain::conversation::search::Terms;
 use capstan::domain::ids::{CallId, ConversationId, PartId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::RunWrite;
-use capstan::store::{Found, SearchCursor};
+use capstan::store::{SearchCursor, SearchHit};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::fixture::{World, assistant, completed, conversation, hello, page, text, user};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 contract! {
     ;
     words_are_found_by_their_beginnings_and_by_their_owner_only,
-    what_is_said_before_and_after_a_rewind_is_told_apart,
+    search_separates_messages_before_and_after_a_rewind,
     only_what_clients_hide_is_not_found,
     a_text_of_any_kind_is_stored,
 }
@@ -29,7 +29,7 @@ async fn said(world: &World, owner: &UserId, words: &str) -> ConversationId {
     id
 }
 
-async fn find(world: &World, owner: &UserId, query: &str) -> Vec<Found> {
+async fn find(world: &World, owner: &UserId, query: &str) -> Vec<SearchHit> {
     let found = world.store.search(owner, &Terms::read(query).unwrap(), None, &page::<SearchCursor>(100, None)).await;
     found.unwrap_or_else(|error| panic!("{query:?}: {error}")).items
 }
@@ -101,7 +101,7 @@ async fn words_are_found_by_their_beginnings_and_by_their_owner_only(world: &Wor
     assert_eq!(world.database.count(left).await, 0, "a deleted conversation leaves no words");
 }
 
-async fn what_is_said_before_and_after_a_rewind_is_told_apart(world: &World) {
+async fn search_separates_messages_before_and_after_a_rewind(world: &World) {
     let owner = user();
     let run = world.run(&owner).await;
     let fence = world.claim_one().await;

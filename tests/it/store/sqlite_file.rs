@@ -8,7 +8,7 @@ use capstan::store::{Durability, StoreError, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, conversation, deltas, hello, user};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 #[tokio::test]
 async fn a_second_server_is_refused() {
@@ -43,7 +43,7 @@ async fn urls_that_name_no_store_are_refused() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_restart() {
+async fn written_rows_survive_a_restart() {
     let world = World::new(Kind::Sqlite).await;
     let owner = user();
     let fence = world.claimed(&owner).await;

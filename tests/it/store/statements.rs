@@ -6,7 +6,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
 
 use super::fixture::World;
-use crate::support::database::Kind;
+use support::database::Kind;
 
 #[tokio::test]
 async fn every_statement_is_prepared_by_postgres() {

@@ -5,7 +5,8 @@ use capstan::domain::conversation::AgentChoice;
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::model::Usage;
 use capstan::store::{
-    AcceptRun, ConversationChange, CopyConversation, CopyLimits, CopySource, CopyUntil, NewConversation, TitleMade, UsageFilter,
+    AcceptRun, ConversationChange, CopyConversation, CopyLimits, CopySource, CopyUntil, GeneratedTitle, NewConversation,
+    UsageFilter,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -26,9 +27,9 @@ fn said(owner: &UserId, id: &ConversationId, words: &str) -> AcceptRun {
     AcceptRun { create_with_title: Some(String::new()), parts: text(words), ..hello(owner, id) }
 }
 
-fn made(owner: &UserId, id: &ConversationId, was: &str, title: Option<&str>) -> TitleMade {
+fn made(owner: &UserId, id: &ConversationId, was: &str, title: Option<&str>) -> GeneratedTitle {
     let usage = Usage { input_tokens: 30, output_tokens: 4, model_calls: 1, ..Usage::default() };
-    TitleMade {
+    GeneratedTitle {
         owner: owner.clone(),
         conversation: id.clone(),
         was: was.to_owned(),
@@ -107,7 +108,7 @@ async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
     assert_eq!(world.store.claim_title(&owner, &copy_id).await.unwrap(), None, "a copy keeps its title");
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap().as_deref(), Some("tea"));
     // The model wrote no title.
-    assert_eq!(world.store.finish_title(TitleMade { usage: None, ..made(&owner, &id, "tea", None) }).await.unwrap(), []);
+    assert_eq!(world.store.finish_title(GeneratedTitle { usage: None, ..made(&owner, &id, "tea", None) }).await.unwrap(), []);
     assert_eq!(title(world, &owner, &id).await, "tea");
     for given in ["Mine", ""] {
         let new = NewConversation {
@@ -145,7 +146,7 @@ async fn title_after_deletion_books_its_spending(world: &World) {
     world.commit_one(completed(&world.claim_one().await)).await.unwrap();
     assert!(world.store.claim_title(&owner, &id).await.unwrap().is_some());
     assert!(world.store.delete_conversation(&owner, &id).await.unwrap().is_some());
-    let made = TitleMade { budget_of: Some(run), ..made(&owner, &id, "tea", Some("Tea")) };
+    let made = GeneratedTitle { budget_of: Some(run), ..made(&owner, &id, "tea", Some("Tea")) };
     assert_eq!(world.store.finish_title(made).await.unwrap(), []);
     let spent = world.database.rows(&format!("SELECT CAST(sum(tokens) AS text) FROM spending WHERE owner_id = '{owner}'")).await;
     assert_eq!(spent, [[Some("34".to_owned())]]);

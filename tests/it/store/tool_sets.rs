@@ -10,7 +10,7 @@ use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::fixture::{World, changes, completed, started, user};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 contract! {
     ;

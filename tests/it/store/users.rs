@@ -2,9 +2,9 @@
 
 use capstan::domain::access::principal::UserRole;
 use capstan::domain::ids::{KeyId, UserId};
-use capstan::domain::model::provider::{ProviderRecord, Reach};
+use capstan::domain::model::provider::{EgressScope, ProviderRecord};
 use capstan::domain::tool::mcp_server::McpServerRecord;
-use capstan::store::{NamedChanged, Owned, ProviderChanged};
+use capstan::store::{OwnedCounts, ProviderChanged, UpdateNamedOutcome};
 use capstan::support::ids::UuidIds;
 use capstan::tools::mcp::{MemberRules, Secrets, read_kept};
 use serde_json::{Value, json};
@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use super::fixture::{NOW, World, conversation, hello, user};
 use super::mcp_servers::server;
 use super::providers::provider;
-use crate::support::database::Kind;
+use support::database::Kind;
 
 contract! {
     ;
-    whoever_leaves_takes_all_that_is_theirs,
-    whoever_is_no_administrator_any_more_reaches_no_further_than_members,
+    deleted_user_leaves_no_rows,
+    demoted_administrator_reaches_only_member_hosts,
+    default_model_belongs_to_its_user,
     groups_are_those_that_were_said_last,
 }
 
@@ -66,7 +67,7 @@ async fn fill(world: &World, table: &str, owner: &UserId) {
     for column in world.database.rows(&columns).await {
         let (name, kind) = (column[0].clone().unwrap(), column[1].clone().unwrap().to_lowercase());
         let value = match kind.as_str() {
-            "text" => format!("'{}'", crate::support::database::unique()),
+            "text" => format!("'{}'", support::database::unique()),
             "bytea" | "blob" => "''".to_owned(),
             "boolean" => "true".to_owned(),
             _ => "1".to_owned(),
@@ -84,7 +85,7 @@ async fn count(world: &World, table: &str, owner: &UserId) -> i64 {
 }
 
 /// D-19.
-async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
+async fn deleted_user_leaves_no_rows(world: &World) {
     let store = &world.store;
     let (leaves, stays) = (user(), user());
     for (id, name) in [(&leaves, "ada"), (&stays, "bob")] {
@@ -103,7 +104,7 @@ async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
     let ada = store.user_named("ada").await.unwrap().unwrap();
     assert_eq!((&ada.id, ada.role), (&leaves, UserRole::Member));
     let owned = store.owned_by(&leaves).await.unwrap();
-    assert_eq!(owned, Owned { conversations: 1, records: u64::try_from(beside.len()).unwrap() }, "{beside:?}");
+    assert_eq!(owned, OwnedCounts { conversations: 1, records: u64::try_from(beside.len()).unwrap() }, "{beside:?}");
 
     assert!(!store.remove_user(&leaves).await.unwrap(), "a conversation is left");
     assert_eq!(store.owned_by(&leaves).await.unwrap(), owned);
@@ -121,7 +122,7 @@ async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
     assert!(store.user_by_key_hash("bob").await.unwrap().is_some());
 }
 
-async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(world: &World) {
+async fn demoted_administrator_reaches_only_member_hosts(world: &World) {
     const MOST: u32 = 100;
     let store = &world.store;
     let (ann, bob) = (user(), user());
@@ -129,13 +130,13 @@ async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(wo
         store.ensure_user(id.clone(), name, UserRole::Admin, NOW).await.unwrap();
     }
     let entry = || json!({"command": "sh"}).as_object().cloned().unwrap();
-    let far = |owner, name| McpServerRecord { reach: Reach::Anywhere, entry: entry(), secrets: None, ..server(owner, name) };
+    let far = |owner, name| McpServerRecord { egress: EgressScope::Anywhere, entry: entry(), secrets: None, ..server(owner, name) };
     let (own, of_bob, of_all) = (far(Some(&ann), "s"), far(Some(&bob), "s"), far(None, "s"));
     let near = server(Some(&ann), "near");
     for record in [&own, &of_bob, &of_all, &near] {
         store.create_mcp_server(record, MOST, None).await.unwrap();
     }
-    let far = |owner, name| ProviderRecord { reach: Reach::Anywhere, ..provider(owner, name) };
+    let far = |owner, name| ProviderRecord { egress: EgressScope::Anywhere, ..provider(owner, name) };
     let (own_models, models_of_bob) = (far(Some(&ann), "p"), far(Some(&bob), "p"));
     for record in [&own_models, &models_of_bob] {
         store.create_provider(record, MOST, None).await.unwrap();
@@ -150,21 +151,38 @@ async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(wo
     for role in [UserRole::Member, UserRole::Member, UserRole::Admin] {
         store.set_role(&ann, role).await.unwrap();
         let stored = store.mcp_server(&ann, &own.id).await.unwrap().unwrap();
-        assert_eq!(stored, McpServerRecord { reach: Reach::Public, version: 2, ..own.clone() });
-        let rules = MemberRules { commands: false, reach: Reach::Public };
+        assert_eq!(stored, McpServerRecord { egress: EgressScope::Public, version: 2, ..own.clone() });
+        let rules = MemberRules { commands: false, egress: EgressScope::Public };
         let config = read_kept(&Value::Object(stored.entry), &Secrets::new()).unwrap();
-        assert!(rules.apply(config, stored.reach).is_err_and(|reason| reason.contains("mcp.allow_user_commands")));
+        assert!(rules.apply(config, stored.egress).is_err_and(|reason| reason.contains("mcp.allow_user_commands")));
         let stored = store.provider(&ann, &own_models.id).await.unwrap();
-        assert_eq!(stored, Some(ProviderRecord { reach: Reach::Public, version: 2, ..own_models.clone() }));
+        assert_eq!(stored, Some(ProviderRecord { egress: EgressScope::Public, version: 2, ..own_models.clone() }));
     }
     // A concurrent change that began under the administrator role does not restore the wide scope.
-    assert_eq!(store.change_mcp_server(&own).await.unwrap(), NamedChanged::Stale);
+    assert_eq!(store.change_mcp_server(&own).await.unwrap(), UpdateNamedOutcome::Stale);
     assert_eq!(store.change_provider(&own_models).await.unwrap(), ProviderChanged::Stale);
 
     assert_eq!(store.mcp_server(&ann, &near.id).await.unwrap(), Some(near));
     assert_eq!(store.mcp_server(&ann, &of_all.id).await.unwrap(), Some(of_all), "global servers are not theirs");
     assert_eq!(store.mcp_server(&bob, &of_bob.id).await.unwrap(), Some(of_bob));
     assert_eq!(store.provider(&bob, &models_of_bob.id).await.unwrap(), Some(models_of_bob));
+}
+
+async fn default_model_belongs_to_its_user(world: &World) {
+    let store = &world.store;
+    let (ada, bob) = (user(), user());
+    for (id, name) in [(&ada, "ada of models"), (&bob, "bob of models")] {
+        store.ensure_user(id.clone(), name, UserRole::Member, NOW).await.unwrap();
+    }
+    store.set_groups(&ada, &["staff".to_owned()]).await.unwrap();
+    for model in [Some("openai/gpt-5"), None, Some("ollama/qwen3:4b")] {
+        store.set_default_model(&ada, model).await.unwrap();
+        let account = store.account(&ada).await.unwrap().unwrap();
+        assert_eq!((account.name.as_str(), account.groups.as_slice()), ("ada of models", &["staff".to_owned()][..]));
+        assert_eq!(account.default_model.as_deref(), model);
+    }
+    assert_eq!(store.account(&bob).await.unwrap().unwrap().default_model, None);
+    assert_eq!(store.account(&user()).await.unwrap(), None, "there is no such user");
 }
 
 async fn groups_are_those_that_were_said_last(world: &World) {

@@ -1,6 +1,6 @@
 //! A Postgres database after long use: ended runs cost nothing.
 //!
-//! The full measurement: `CAPSTAN_FINISHED_RUNS=1000000 CAPSTAN_CLAIMS=5000 cargo nextest run --features failpoints
+//! The full measurement: `CAPSTAN_FINISHED_RUNS=1000000 CAPSTAN_CLAIMS=5000 cargo nextest run -p capstan-it
 //! --no-capture finished_runs`, `CAPSTAN_SNAPSHOT_RUNS=360000 CAPSTAN_CLAIMS=5000` with `passed_by_claims`, and
 //! `CAPSTAN_RENEWALS=1200` with `renewed_for_an_hour`.
 
@@ -10,14 +10,14 @@ use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::Fence;
 use capstan::domain::trace::TraceId;
-use capstan::store::{ConversationFilter, GoOn, ResumeRun, RunFilter, Store, StoreOptions, open};
+use capstan::store::{ConversationFilter, ResumeKind, ResumeRun, RunFilter, Store, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 use sqlx::{Connection as _, PgConnection};
 
 use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, earlier, failed, hello, page, started, user};
-use crate::support::database::Kind;
-use crate::support::measure::{percentile, size};
-use crate::support::{tell, wait};
+use support::database::Kind;
+use support::measure::{percentile, size};
+use support::{print_figure, wait};
 
 const ACTIVE: u32 = 1_000;
 
@@ -105,7 +105,7 @@ async fn cost(world: &World, what: &str, one: impl AsyncFn(&dyn Store, usize)) -
     let each = begun.elapsed() / u32::try_from(TRIES).unwrap();
     store.close().await;
     let rows = (looked_at(world).await - before) / i64::try_from(TRIES).unwrap();
-    tell(&format!("{what}: {rows} rows looked at, {each:?}"));
+    print_figure(&format!("{what}: {rows} rows looked at, {each:?}"));
     rows
 }
 
@@ -150,7 +150,10 @@ async fn measured_claims(world: &World, what: &str) -> (i64, Duration) {
     let times = claims(world, size("CAPSTAN_CLAIMS", 200)).await;
     let rows = (looked_at(world).await - before) / i64::try_from(times.len()).unwrap();
     let [half, most] = [50, 99].map(|percent| percentile(&times, percent));
-    tell(&format!("{what}: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each", times.len()));
+    print_figure(&format!(
+        "{what}: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each",
+        times.len()
+    ));
     (rows, most)
 }
 
@@ -223,7 +226,8 @@ async fn finished_runs_cost_nothing_on_postgres() {
                     ResumeRun {
                         owner: unlucky.clone(),
                         run_id: broken[n].clone(),
-                        how: GoOn::Resume,
+                        how: ResumeKind::Resume,
+                        model: None,
                         new_run_id,
                         trace,
                         max_active_runs: 0,
@@ -306,7 +310,7 @@ async fn hurry_through_the_queue(world: &World, count: usize) {
 /// Entries that left the queue after a snapshot was taken cannot be vacuumed, but claims must not read them. In half an hour
 /// with 200 runs a second, they are 360,000. D-07.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_held_snapshot_keeps_is_not_passed_by_claims_on_postgres() {
+async fn rows_of_a_held_snapshot_are_not_passed_by_claims() {
     const USUAL: usize = 20_000;
     let gone = size("CAPSTAN_SNAPSHOT_RUNS", USUAL);
     let world = World::new(Kind::Postgres).await;
@@ -346,7 +350,10 @@ async fn leases_renewed_for_an_hour_stay_small_on_postgres() {
         "SELECT CAST(n_tup_upd AS text), CAST(n_tup_hot_upd AS text) FROM pg_stat_user_tables WHERE relname = 'run_leases'";
     let updates = world.database.rows(updates).await.remove(0);
     let [all, in_place]: [i64; 2] = [0, 1].map(|column| updates[column].as_deref().unwrap().parse().unwrap());
-    tell(&format!("{ACTIVE} leases renewed {rounds} times: {} KiB at most, {in_place} of {all} updates in place", largest / 1024));
+    print_figure(&format!(
+        "{ACTIVE} leases renewed {rounds} times: {} KiB at most, {in_place} of {all} updates in place",
+        largest / 1024
+    ));
     assert_eq!(all, i64::from(ACTIVE) * i64::try_from(rounds).unwrap());
     assert!(in_place * 100 >= all * 99, "{in_place} of {all} updates in place");
     assert!(largest < 1 << 20, "{largest} bytes");

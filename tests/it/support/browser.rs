@@ -22,6 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long Chromium may take to exit. In any case it exits when the pipe to its driver closes.
 const LEAVING: Duration = Duration::from_secs(10);
 
+/// Starts chromedriver. Returns its process, its output and its port; `None` if it ends at once, because another process has taken the
+/// port that it had found free.
+async fn start_driver() -> Option<(Child, Lines<BufReader<ChildStdout>>, String)> {
+    let mut command = Command::new("chromedriver");
+    command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut driver = command.spawn().expect("chromedriver is there: scripts/test.sh installs it");
+    let mut said = BufReader::new(driver.stdout.take().unwrap()).lines();
+    while let Some(line) = said.next_line().await.unwrap() {
+        if let Some((_, port)) = line.split_once("started successfully on port ") {
+            let port = port.trim_end_matches('.').to_owned();
+            return Some((driver, said, port));
+        }
+    }
+    None
+}
+
 /// One window. Gone when dropped, with all processes and the profile, in tests whose runtime has several threads.
 pub struct Browser {
     http: Client,
@@ -35,19 +51,14 @@ pub struct Browser {
 impl Browser {
     /// Starts one with a profile of its own.
     pub async fn start() -> Self {
-        let mut command = Command::new("chromedriver");
-        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-        let mut driver = command.spawn().expect("chromedriver is there: scripts/test.sh installs it");
-        let mut said = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let listening = async {
+        let started = async {
             loop {
-                let line = said.next_line().await.unwrap().expect("chromedriver listens");
-                if let Some((_, port)) = line.split_once("started successfully on port ") {
-                    return port.trim_end_matches('.').to_owned();
+                if let Some(started) = start_driver().await {
+                    return started;
                 }
             }
         };
-        let port = wait::within("chromedriver to listen", PATIENCE, listening).await;
+        let (driver, said, port) = wait::within("chromedriver to listen", PATIENCE, started).await;
         let profile = tempfile::tempdir().unwrap();
         let folder = format!("--user-data-dir={}", profile.path().display());
         let arguments = [
@@ -88,6 +99,16 @@ impl Browser {
     pub async fn reload(&self) {
         let body = json!({});
         wait::within("the page to load anew", PATIENCE, self.ask(Method::POST, "/refresh", &body)).await.unwrap();
+    }
+
+    /// Shows the page in the dark or the light form, at this width.
+    pub async fn look(&self, scheme: &str, width: u32) {
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800});
+        for (command, parameters) in [("Emulation.setEmulatedMedia", media), ("Emulation.setDeviceMetricsOverride", size)] {
+            let body = json!({"cmd": command, "params": parameters});
+            self.ask(Method::POST, "/goog/cdp/execute", &body).await.unwrap();
+        }
     }
 
     async fn execute(&self, script: &str, arguments: &[&str]) -> Result<Value, Value> {

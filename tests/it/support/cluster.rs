@@ -6,7 +6,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::server::repository;
+use crate::repository::root;
 
 /// A throw-away server. Gone when dropped.
 pub struct Cluster {
@@ -58,7 +58,7 @@ impl Drop for Cluster {
 }
 
 fn script(mode: &str, folder: &Path) -> std::process::Command {
-    let mut command = std::process::Command::new(repository().join("scripts/test-postgres.sh"));
+    let mut command = std::process::Command::new(root().join("scripts/test-postgres.sh"));
     command.arg(mode).arg(folder);
     command
 }

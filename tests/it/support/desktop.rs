@@ -10,7 +10,7 @@ use super::database::Kind;
 use super::model::ModelMock;
 use super::server::{Server, Site};
 use super::wait;
-use crate::mcp::setup::{entry, packages};
+use crate::mcp::{entry, packages};
 
 /// The content of the screenshots: the first words, which become the file names, and the total number of characters.
 const SHOWN: [(&str, usize); 7] = [
@@ -57,7 +57,7 @@ impl Desktop {
 
     /// The operator trusts both servers. A rename needs no approval, although it may destroy something.
     fn servers(&self) -> Map<String, Value> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ocr.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/ocr.py");
         let trusted = json!({"trusted": true});
         let ocr = json!({"command": packages().join("venv/bin/python"), "args": [script], "capstan": trusted});
         let rules = json!({"trusted": true, "approval": {"move_file": "auto"}});

@@ -30,11 +30,21 @@ pub fn bomb(files: &[(&str, &str)]) -> Vec<u8> {
 
 /// A Word document of these paragraphs.
 pub fn docx(paragraphs: &[&str]) -> Vec<u8> {
-    let body: String = paragraphs.iter().map(|words| format!("<w:p><w:r><w:t>{words}</w:t></w:r></w:p>")).collect();
-    let document = format!(
-        r#"<?xml version="1.0" encoding="UTF-8"?><w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>"#
-    );
-    archive(&[("[Content_Types].xml", "<Types/>"), ("word/document.xml", &document)])
+    word(&paragraphs.iter().map(|words| format!("<w:p><w:r><w:t>{words}</w:t></w:r></w:p>")).collect::<String>(), &[])
+}
+
+/// A Word document with this body and other parts: the name, the root element and its content.
+pub fn word(body: &str, parts: &[(&str, &str, &str)]) -> Vec<u8> {
+    let root = |name: &str, content: &str| {
+        format!(
+            r#"<?xml version="1.0" encoding="UTF-8"?><w:{name} xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">{content}</w:{name}>"#
+        )
+    };
+    let document = root("document", &format!("<w:body>{body}</w:body>"));
+    let parts: Vec<(&str, String)> = parts.iter().map(|(file, name, content)| (*file, root(name, content))).collect();
+    let mut files = vec![("[Content_Types].xml", "<Types/>"), ("word/document.xml", &*document)];
+    files.extend(parts.iter().map(|(file, content)| (*file, content.as_str())));
+    archive(&files)
 }
 
 /// The files of a workbook with one sheet, of which this is the inside.
@@ -63,6 +73,18 @@ pub fn workbook(sheet: &str) -> Vec<(&'static str, String)> {
 /// A workbook.
 pub fn xlsx(sheet: &str) -> Vec<u8> {
     let files = workbook(sheet);
+    archive(&files.iter().map(|(name, content)| (*name, content.as_str())).collect::<Vec<_>>())
+}
+
+/// A workbook whose sheet has this state, and whose cells have these number formats as styles 1 and up.
+pub fn xlsx_of(sheet: &str, state: &str, formats: &[u32]) -> Vec<u8> {
+    let mut files = workbook(sheet);
+    let formats: String = formats.iter().map(|id| format!(r#"<xf numFmtId="{id}" applyNumberFormat="1"/>"#)).collect();
+    let main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main";
+    let styles =
+        format!(r#"<?xml version="1.0"?><styleSheet xmlns="{main}"><cellXfs><xf numFmtId="0"/>{formats}</cellXfs></styleSheet>"#);
+    files[1].1 = files[1].1.replace("<sheet name", &format!("<sheet {state} name"));
+    files.push(("xl/styles.xml", styles));
     archive(&files.iter().map(|(name, content)| (*name, content.as_str())).collect::<Vec<_>>())
 }
 
@@ -127,4 +149,24 @@ pub fn encrypted_pdf() -> Vec<u8> {
     let word = "00".repeat(32);
     objects.push(format!("<< /Filter /Standard /V 1 /R 2 /O <{word}> /U <{word}> /P -4 >>"));
     pdf_of(&objects, "/Encrypt 6 0 R /ID [<00112233445566778899aabbccddeeff> <00112233445566778899aabbccddeeff>]")
+}
+
+/// A PDF that opens without a password, and only its owner may change.
+pub fn owned_pdf(words: &str) -> Vec<u8> {
+    use pdf_extract::{Document, EncryptionState, EncryptionVersion, Permissions};
+    let id = "<00112233445566778899aabbccddeeff>";
+    let plain = pdf_of(&page(&format!("BT /F1 24 Tf 20 100 Td ({words}) Tj ET"), ""), &format!("/ID [{id} {id}]"));
+    let mut document = Document::load_mem(&plain).unwrap();
+    let wanted = EncryptionVersion::V2 {
+        document: &document,
+        owner_password: "owner",
+        user_password: "",
+        key_length: 128,
+        permissions: Permissions::PRINTABLE,
+    };
+    let state = EncryptionState::try_from(wanted).unwrap();
+    document.encrypt(&state).unwrap();
+    let mut bytes = Vec::new();
+    document.save_to(&mut bytes).unwrap();
+    bytes
 }

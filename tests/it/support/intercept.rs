@@ -7,15 +7,16 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::conversation::message::Message;
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, MessageId, PinId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, MessageId, RunId, ToolReviewId, UserId};
 use capstan::domain::run::Run;
-use capstan::domain::run::budget::{Reserve, Reserved};
+use capstan::domain::run::budget::{ReservationOutcome, ReservationRequest};
 use capstan::domain::run::change::StepKind;
-use capstan::domain::run::input::InputRecord;
+use capstan::domain::run::output::RunOutput;
+use capstan::domain::run::question::InputRecord;
 use capstan::domain::run::record::Fence;
 use capstan::domain::tool::approval::ToolGrant;
 use capstan::domain::tool::call_record::ToolCallRecord;
-use capstan::domain::tool::pin::{PinStatus, ToolPin};
+use capstan::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 
@@ -34,7 +35,7 @@ pub trait Interceptor: Send + Sync {
     ) -> impl Future<Output = StoreResult<T>> + Send;
 
     /// Sees an accepted message at the moment when it is stored.
-    fn accepted(&self, _accepted: &Keyed<Accepted>, _lease_ms: u64) {}
+    fn accepted(&self, _accepted: &IdempotentOutcome<AcceptOutcome>, _lease_ms: u64) {}
 }
 
 /// A store behind an interceptor, which implements [`QueueStore`] and [`LogStore`] itself.
@@ -50,10 +51,14 @@ impl<I> Deref for InterceptedStore<I> {
 
 #[async_trait]
 impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
-    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
-        self.0.pass("reached", || self.0.store().reached(owner, runs)).await
+    async fn run_progress(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        self.0.pass("reached", || self.0.store().run_progress(owner, runs)).await
     }
-    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+    async fn create_conversation(
+        &self,
+        new: NewConversation,
+        key: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
         self.0.pass("create_conversation", || self.0.store().create_conversation(new.clone(), key.clone())).await
     }
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
@@ -76,14 +81,22 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         self.0.pass("change_conversation", || self.0.store().change_conversation(owner, id, change, now)).await
     }
-    async fn compact(&self, compact: Compact, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
         self.0.pass("compact", || self.0.store().compact(compact.clone(), key.clone())).await
     }
 
-    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+    async fn rewind_conversation(
+        &self,
+        rewind: Rewind,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
         self.0.pass("rewind_conversation", || self.0.store().rewind_conversation(rewind.clone(), idempotency.clone())).await
     }
-    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+    async fn copy_conversation(
+        &self,
+        copy: CopyConversation,
+        key: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
         self.0.pass("copy_conversation", || self.0.store().copy_conversation(copy.clone(), key.clone())).await
     }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -109,7 +122,7 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
 
 #[async_trait]
 impl<I: Interceptor> RunStore for InterceptedStore<I> {
-    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
         let lease_ms = accept.taker.as_ref().map_or(0, |taker| taker.lease_ms);
         let call = || async {
             let accepted = self.0.store().accept_run(accept.clone(), key.clone()).await?;
@@ -122,8 +135,8 @@ impl<I: Interceptor> RunStore for InterceptedStore<I> {
         &self,
         accept: AcceptRun,
         message: &MessageId,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Edited>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<EditOutcome>> {
         self.0.pass("edit_message", || self.0.store().edit_message(accept.clone(), message, idempotency.clone())).await
     }
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
@@ -135,13 +148,20 @@ impl<I: Interceptor> RunStore for InterceptedStore<I> {
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
         self.0.pass("run_profile", || self.0.store().run_profile(owner, id)).await
     }
+    async fn run_output(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunOutput>> {
+        self.0.pass("run_output", || self.0.store().run_output(owner, id)).await
+    }
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         self.0.pass("active_run", || self.0.store().active_run(owner, conversation)).await
     }
-    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Cancelled>> {
+    async fn cancel_run(
+        &self,
+        cancel: CancelRun<'_>,
+        key: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
         self.0.pass("cancel_run", || self.0.store().cancel_run(cancel, key.clone())).await
     }
-    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
         self.0.pass("resume_run", || self.0.store().resume_run(resume.clone(), key.clone())).await
     }
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
@@ -172,14 +192,30 @@ impl<I: Interceptor> InputStore for InterceptedStore<I> {
     async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
         self.0.pass("delete_tool_grant", || self.0.store().delete_tool_grant(owner, id)).await
     }
-    async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+    async fn resolve_input(
+        &self,
+        resolve: ResolveInput,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<ResolveOutcome>> {
         self.0.pass("resolve_input", || self.0.store().resolve_input(resolve.clone(), idempotency.clone())).await
+    }
+    async fn store_tool_results(
+        &self,
+        results: ToolResults,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>> {
+        self.0.pass("store_tool_results", || self.0.store().store_tool_results(results.clone(), idempotency.clone())).await
     }
 }
 
 #[async_trait]
 impl<I: Interceptor> BudgetStore for InterceptedStore<I> {
-    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
+    async fn reserve(
+        &self,
+        fence: &Fence,
+        owner: &UserId,
+        reserve: &ReservationRequest,
+    ) -> StoreResult<Option<ReservationOutcome>> {
         self.0.pass("reserve", || self.0.store().reserve(fence, owner, reserve)).await
     }
     async fn remove_old_spending(&self) -> StoreResult<u64> {
@@ -188,15 +224,15 @@ impl<I: Interceptor> BudgetStore for InterceptedStore<I> {
 }
 
 #[async_trait]
-impl<I: Interceptor> PinStore for InterceptedStore<I> {
-    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
-        self.0.pass("sight_tools", || self.0.store().sight_tools(seen)).await
+impl<I: Interceptor> ToolReviewStore for InterceptedStore<I> {
+    async fn compare_tool_definitions(&self, seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
+        self.0.pass("compare_tool_definitions", || self.0.store().compare_tool_definitions(seen)).await
     }
-    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
-        self.0.pass("tool_pins", || self.0.store().tool_pins(viewer, status)).await
+    async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>> {
+        self.0.pass("tool_reviews", || self.0.store().tool_reviews(viewer, status)).await
     }
-    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
-        self.0.pass("accept_tool_pin", || self.0.store().accept_tool_pin(scope, id, by)).await
+    async fn accept_tool_review(&self, scope: &ToolReviewScope, id: &ToolReviewId, by: &UserId) -> StoreResult<Option<ToolReview>> {
+        self.0.pass("accept_tool_review", || self.0.store().accept_tool_review(scope, id, by)).await
     }
 }
 
@@ -205,7 +241,7 @@ impl<I: Interceptor> TitleStore for InterceptedStore<I> {
     async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
         self.0.pass("claim_title", || self.0.store().claim_title(owner, of)).await
     }
-    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+    async fn finish_title(&self, made: GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
         self.0.pass("finish_title", || self.0.store().finish_title(made.clone())).await
     }
 }

@@ -22,7 +22,7 @@ impl Ledger {
     /// The process of `append_keyed` ends before it answers `lost`, if that is the first execution. `pay` can be asked about: it
     /// declines `declined` the first time, and answers `late` after the caller gave up. `lookup` only reads.
     pub fn mcp_server(&self) -> Value {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/ledger.py");
         json!({
             "command": "python3",
             "args": [script],

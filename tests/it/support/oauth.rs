@@ -51,6 +51,8 @@ pub struct Book {
     pub refused: usize,
     pub calls: usize,
     pub registered: usize,
+    /// The `User-Agent` of each request for tokens.
+    pub agents: Vec<String>,
 }
 
 impl Book {
@@ -227,6 +229,8 @@ async fn token(state: State<Site>, headers: HeaderMap, form: Form<BTreeMap<Strin
 
 fn given(State(site): State<Site>, headers: &HeaderMap, Form(asked): Form<BTreeMap<String, String>>) -> Response {
     let mut book = site.book.lock().unwrap();
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    book.agents.push(agent.to_owned());
     let refuse = |word: &str| {
         let said = json!({"error": word, "error_description": format!("you sent {asked:?}")});
         (StatusCode::BAD_REQUEST, Json(said)).into_response()

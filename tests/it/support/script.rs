@@ -171,18 +171,3 @@ fn pair(value: &str) -> (usize, u64) {
     let (count, pause) = value.split_once(',').unwrap_or((value, "0"));
     (count.trim().parse().unwrap(), pause.trim().parse().unwrap())
 }
-
-#[test]
-fn script_is_read() {
-    let script = Script::parse(r#"do it [[id:x1]] [[call:a__b {"c":[[1]]}]][[call:d]] [[next]] [[text:3,20]][[hold]][[say:bye]]"#);
-    assert_eq!(script.id, "x1");
-    let first = [
-        Act::Call { name: "a__b".into(), arguments: r#"{"c":[[1]]}"#.into() },
-        Act::Call { name: "d".into(), arguments: "{}".into() },
-    ];
-    assert_eq!(script.rounds[0], first);
-    assert_eq!(script.rounds[1], [Act::Text(3, 20), Act::Hold, Act::Say("bye".into())]);
-    let script = Script::parse("[[end]][[or]][[hold]][[next]][[cut]]");
-    assert_eq!([1, 2, 3].map(|time| script.acts(0, time, false)), [[Act::End], [Act::Hold], [Act::Hold]]);
-    assert_eq!((script.acts(1, 2, false), script.acts(2, 1, false)), (vec![Act::Cut], Vec::new()));
-}

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use super::audit;
 use super::database::{Database, Kind};
 use super::ledger::Ledger;
 use super::model::ModelMock;
@@ -53,7 +54,7 @@ impl Site {
             // Requests and connections would bury what matters when a test fails.
             ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
+        let program = program();
         Self {
             folder,
             database,
@@ -70,6 +71,33 @@ impl Site {
     /// A place with the scripted model and the ledger.
     pub async fn scripted(kind: Kind, model: &ModelMock) -> Self {
         Self::new(kind).await.script(model)
+    }
+
+    /// Returns a scripted model, a place with it, and a server there.
+    pub async fn start_scripted(kind: Kind) -> (ModelMock, Self, Server) {
+        Self::serve(async |model| Self::scripted(kind, model).await).await
+    }
+
+    /// Returns a scripted model, the place that `build` makes for it, and a server there.
+    pub async fn serve(build: impl AsyncFnOnce(&ModelMock) -> Self) -> (ModelMock, Self, Server) {
+        let model = ModelMock::start().await;
+        let site = build(&model).await;
+        let server = site.start().await;
+        (model, site, server)
+    }
+
+    /// Returns a scripted model, a place with it and short leases, and a server there with this failpoint.
+    pub async fn start_with_failpoint(kind: Kind, point: &str) -> (ModelMock, Self, Server) {
+        let model = ModelMock::start().await;
+        let site = Self::scripted(kind, &model).await.short_leases();
+        let server = site.start_with(&[("CAPSTAN_FAILPOINTS", point)]).await;
+        (model, site, server)
+    }
+
+    /// Panics unless the rows are sound and the model could be sent each request.
+    pub async fn assert_sound(&self, model: &ModelMock) {
+        model.assert_history_was_sendable();
+        audit::assert_sound(&self.database).await;
     }
 
     /// The same with a database that is there already.
@@ -213,6 +241,15 @@ impl Site {
         let child = self.spawn_command(arguments, &[]);
         let output = wait::within("the command", Duration::from_secs(60), child.wait_with_output()).await.unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs `doctor`, and asserts that its report fits on a screen of 24 lines and 100 columns. Returns whether it found nothing bad,
+    /// and the report.
+    pub async fn doctor(&self) -> (bool, String) {
+        let (good, report) = self.command(&["doctor"]).await;
+        let lines: usize = report.lines().map(|line| line.chars().count().div_ceil(100)).sum();
+        assert!(lines <= 24, "{lines} lines: {report}");
+        (good, report)
     }
 
     /// Starts a command of the binary with more variables than the others, and does not wait for anything.
@@ -483,7 +520,8 @@ pub fn is_terminal(status: &str) -> bool {
     matches!(status, "completed" | "failed" | "cancelled")
 }
 
-/// The path of a script or configuration beside the tests.
-pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+/// Returns the server's binary, which has failpoints. Cargo builds it before the tests, two folders above them.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("capstan-failpoints")
 }

@@ -43,6 +43,11 @@ impl Answer {
         Self::new(200, &[("content-type", "text/event-stream")], steps)
     }
 
+    /// A connection that ends without a byte.
+    pub fn dead() -> Self {
+        Self { head: String::new(), steps: vec![Step::Cut] }
+    }
+
     /// A stream of events in one chunk.
     pub fn stream(body: impl AsRef<[u8]>) -> Self {
         Self::events(vec![Step::Send(body.as_ref().to_vec())])

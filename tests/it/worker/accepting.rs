@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Answer, Harness, until, without_sweep};
-use crate::support::database::Kind;
-use crate::support::text_request;
+use support::database::Kind;
+use support::text_request;
 
 /// D-02, I3. The claim is stored with the message, and the reply is lost. The worker's node releases the orphaned claim. The
 /// client repeats the request with its key and gets its only run. Only Postgres claims during the acceptance.
@@ -76,7 +76,7 @@ async fn hand_off_after_the_release_asks_no_model_on_postgres() {
         .await;
         gate.notify_one();
     };
-    let started = service.start_run(&principal, text_request("go", h.ids.as_ref()), None);
+    let started = Box::pin(service.start_run(&principal, text_request("go", h.ids.as_ref()), None));
     let (started, ()) = futures_util::future::join(started, replies_late).await;
     until("the hand-off to be judged", async || (loads.load(Ordering::SeqCst) == 2 && worker.active() == 0).then_some(())).await;
     let run = h.run(&started.unwrap().run.id).await;

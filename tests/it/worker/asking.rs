@@ -1,18 +1,17 @@
 //! Questions of MCP servers during a call whose answer arrives at the last moment.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::ToolContent;
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::run::change::Change;
-use capstan::domain::run::input::{Elicitation, InputAnswer, InputState};
+use capstan::domain::run::question::{Elicitation, InputAnswer, InputState};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::store::AcceptRun;
-use capstan::tools::{Asks, CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallControl, ElicitationRequest, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps};
 use tokio::sync::oneshot;
 
@@ -28,19 +27,11 @@ impl Toolbox for Curious {
         self.0.definitions(owner).await
     }
 
-    async fn execute(
-        &self,
-        _owner: &UserId,
-        _definition: &ToolDefinition,
-        _call: &ToolCall,
-        _timeout: Duration,
-        progress: ProgressSender,
-        _permit: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, _: &UserId, _: &ToolDefinition, _: &ToolCall, control: CallControl) -> ToolOutcome {
         let (answer, given) = oneshot::channel::<InputAnswer>();
         let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
-        let asks = Asks { text: "Which colour?".to_owned(), elicitation, answer };
-        progress.send(Report::Asks(Box::new(asks))).await.unwrap();
+        let asks = ElicitationRequest { text: "Which colour?".to_owned(), elicitation, answer };
+        control.progress.send(Report::Asks(Box::new(asks))).await.unwrap();
         let said = given.await.map_or_else(|_| "nobody has answered".to_owned(), |answer| answer.choice);
         ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(said)], is_error: false, duration_ms: 1 }
     }
@@ -55,9 +46,7 @@ impl Toolbox for Curious {
 /// Calls a tool whose question is open for a moment. With `answers`, the answer arrives while the question is being closed.
 /// Returns the tool's answer, the question's state, and the number of expiry events.
 async fn asked_for_a_moment(answers: bool) -> (String, String, usize) {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["once"]));
-    h.model.then(Answer::Text("done"));
+    let h = Harness::with_answers([Answer::Calls(vec!["once"]), Answer::Text("done")]).await;
     let store = FaultyStore::new(h.store.clone());
     let tools = Arc::new(Curious(h.tools.clone()));
     let deps = WorkerDeps { store: store.clone(), tools, ..h.deps() };
@@ -103,7 +92,7 @@ async fn an_answer_that_was_taken_in_the_last_moment_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_that_nobody_answers_in_time_is_closed_and_told_once() {
+async fn unanswered_question_is_closed_and_reported_once() {
     let (outcome, state, expired) = asked_for_a_moment(false).await;
     assert!(outcome.contains("nobody has answered"), "{outcome}");
     assert_eq!((state.as_str(), expired), ("expired", 1));

@@ -33,9 +33,9 @@ async fn a_jump_of_the_clock_changes_nothing(#[case] jump: i64) {
     let worker = Worker::start(WorkerDeps { clock: clock.clone(), ..h.deps() }, numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
     // While the run waits for its retry, and while it has its lease.
-    until("the first failure", async || h.kinds(&conversation).await.contains(&"run.retrying".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "run.retrying").await;
     clock.advance(jump);
-    until("the answer to begin", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     clock.advance(jump);
     // Longer than a lease lasts without renewals.
     let explain = async || h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();

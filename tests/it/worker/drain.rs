@@ -3,25 +3,23 @@
 use std::time::Duration;
 
 use capstan::domain::ids::ConversationId;
-use capstan::domain::run::input::InputAnswer;
+use capstan::domain::run::question::InputAnswer;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Asked, InputFilter, PageRequest, ResolveInput, Taker};
+use capstan::store::{AcceptRun, AcceptingWorker, InputFilter, PageRequest, QuestionFilterKind, ResolveInput};
 use capstan::support::clock::UnixMillis;
 use capstan::worker::Worker;
 
 use super::harness::{Answer, Harness, options, until};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 #[tokio::test]
 async fn a_drain_hands_runs_back_without_counting_a_crash() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Hang("half an answer "));
-    h.model.then(Answer::Text("a whole one"));
+    let h = Harness::with_answers([Answer::Hang("half an answer "), Answer::Text("a whole one")]).await;
     let worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     worker.drain(Duration::from_millis(50)).await;
-    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explanation = h.explain(&run).await;
     assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
     let _next = h.worker().await;
     let done = h.until(&run, RunStatus::Completed).await;
@@ -42,11 +40,11 @@ async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
     let worker = Worker::start(h.deps(), options).await.unwrap();
     let slot = until("a slot", async || h.hub.hand_off().reserve()).await;
     let conversation = ConversationId::generate(h.ids.as_ref());
-    let taker = Some(Taker { node, lease_ms: slot.lease_ms() });
+    let taker = Some(AcceptingWorker { node, lease_ms: slot.lease_ms() });
     let message = AcceptRun { taker, ..h.message(&conversation, "go", OnBusy::Queue) };
     let run = message.run_id.clone();
     h.store.accept_run(message, None).await.unwrap();
-    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explanation = h.explain(&run).await;
     assert!(explanation.lease_node.is_some(), "the run is claimed with its acceptance");
     // The request fails after the drain has begun.
     let loses = async {
@@ -54,15 +52,13 @@ async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
         drop(slot);
     };
     futures_util::future::join(worker.drain(Duration::from_millis(50)), loses).await;
-    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explanation = h.explain(&run).await;
     assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
 }
 
 #[tokio::test]
 async fn a_drain_waits_for_a_step_within_its_grace() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["quick"]));
-    h.model.then(Answer::Text("done"));
+    let h = Harness::with_answers([Answer::Calls(vec!["quick"]), Answer::Text("done")]).await;
     let worker = h.worker().await;
     let (_, run) = h.say("go").await;
     h.until(&run, RunStatus::Completed).await;
@@ -89,10 +85,8 @@ async fn a_drain_claims_nothing_more_however_much_is_queued() {
 /// The server of an unsafe call asks for input at the moment of the stop. The outcome is not unknown: the call goes on with the
 /// user's answer.
 #[tokio::test]
-async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["asks"]));
-    h.model.then(Answer::Text("red it is"));
+async fn call_paused_during_drain_continues_with_its_answer() {
+    let h = Harness::with_answers([Answer::Calls(vec!["asks"]), Answer::Text("red it is")]).await;
     let worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     until("the call", async || (!h.tools.executed.lock().unwrap().is_empty()).then_some(())).await;
@@ -101,8 +95,14 @@ async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
     h.until(&run, RunStatus::Waiting).await;
     let id = until("the question", async || {
         let page = PageRequest { limit: 10, after: None };
-        let found =
-            h.store.input_requests(InputFilter { owner: &h.owner, asked: Asked::Questions, state: None }, &page).await.unwrap();
+        let found = h
+            .store
+            .input_requests(
+                InputFilter { owner: &h.owner, asked: QuestionFilterKind::Questions, state: None, conversation: None },
+                &page,
+            )
+            .await
+            .unwrap();
         found.items.first().map(|asked| asked.request.id.clone())
     })
     .await;
@@ -120,9 +120,7 @@ async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
 /// A call that was not sent before the process ended is not unknown. A repeatable call runs again, as after each stop.
 #[tokio::test]
 async fn a_call_that_was_not_sent_is_known_not_to_have_happened() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["late", "idle"]));
-    h.model.then(Answer::Text("nothing was done"));
+    let h = Harness::with_answers([Answer::Calls(vec!["late", "idle"]), Answer::Text("nothing was done")]).await;
     let worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     until("the calls", async || (h.tools.executed.lock().unwrap().len() == 2).then_some(())).await;
@@ -137,7 +135,7 @@ async fn a_call_that_was_not_sent_is_known_not_to_have_happened() {
     until("the other call", async || (h.tools.executed.lock().unwrap().len() == 3).then_some(())).await;
     let executed = h.tools.executed.lock().unwrap().clone();
     assert_eq!((executed.iter().filter(|name| *name == "late").count(), executed[2].as_str()), (1, "idle"));
-    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explanation = h.explain(&run).await;
     assert_eq!(explanation.crashes, 0);
     next.drain(Duration::from_millis(50)).await;
 }

@@ -12,13 +12,11 @@ use tokio::time::Instant;
 
 use super::faulty::{Fate, FaultyStore};
 use super::harness::{Answer, Harness, options, until};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 #[tokio::test]
 async fn a_run_with_tools_is_driven_to_its_answer() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["quick", "quick"]));
-    h.model.then(Answer::Text("all is well"));
+    let h = Harness::with_answers([Answer::Calls(vec!["quick", "quick"]), Answer::Text("all is well")]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     let run = h.until(&run, RunStatus::Completed).await;
@@ -43,7 +41,7 @@ async fn a_message_that_joins_at_the_last_moment_is_answered() {
     h.model.then(Answer::Text("the second answer"));
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
-    until("the model to speak", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let late = h.message(&conversation, "and this", OnBusy::Steer);
     // The worker gets no notification.
     h.store.accept_run(late, None).await.unwrap();
@@ -61,8 +59,7 @@ async fn a_message_that_joins_at_the_last_moment_is_answered() {
 
 #[tokio::test]
 async fn the_text_that_was_streamed_is_the_text_that_counts() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("one two three four five six seven"));
+    let h = Harness::with_answers([Answer::Text("one two three four five six seven")]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     h.until(&run, RunStatus::Completed).await;
@@ -88,9 +85,8 @@ async fn texts(h: &Harness, conversation: &ConversationId) -> (String, String) {
 
 #[tokio::test]
 async fn a_failed_model_call_is_retried_after_a_wait_without_a_lease() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Fails(ModelError::new(ModelErrorKind::Overloaded, "busy")));
-    h.model.then(Answer::Text("better now"));
+    let h = Harness::with_answers([Answer::Fails(ModelError::new(ModelErrorKind::Overloaded, "busy")), Answer::Text("better now")])
+        .await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     let run = h.until(&run, RunStatus::Completed).await;
@@ -103,8 +99,7 @@ async fn a_failed_model_call_is_retried_after_a_wait_without_a_lease() {
 
 #[tokio::test]
 async fn a_key_that_is_refused_fails_the_run_at_once() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Fails(ModelError::new(ModelErrorKind::Auth, "no such key")));
+    let h = Harness::with_answers([Answer::Fails(ModelError::new(ModelErrorKind::Auth, "no such key"))]).await;
     let _worker = h.worker().await;
     let (_, run) = h.say("go").await;
     let run = h.until(&run, RunStatus::Failed).await;
@@ -121,7 +116,7 @@ async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
     let numbers = WorkerOptions { control_poll: Duration::from_secs(60), ..options(&h.ids) };
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let asked = Instant::now();
     h.cancel(&run).await;
     h.hub.notify_control(&run);
@@ -137,15 +132,11 @@ async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
 
 #[tokio::test]
 async fn cancel_during_tools_gives_every_call_an_outcome() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["never", "quick"]));
-    h.model.then(Answer::Text("fine"));
+    let h = Harness::with_answers([Answer::Calls(vec!["never", "quick"]), Answer::Text("fine")]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
-    until("a result", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
-    h.cancel(&run).await;
-    h.hub.notify_control(&run);
-    h.until(&run, RunStatus::Cancelled).await;
+    h.until_event(&conversation, "tool.completed").await;
+    h.cancel_and_wait(&run).await;
     let next = h.say_in(&conversation, "and now", OnBusy::Queue).await;
     h.until(&next, RunStatus::Completed).await;
     let request = h.model.requests.lock().unwrap()[1].clone();
@@ -156,12 +147,10 @@ async fn cancel_during_tools_gives_every_call_an_outcome() {
 
 #[tokio::test]
 async fn a_queued_message_runs_next_and_interrupt_cancels_first() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Hang("first "));
-    h.model.then(Answer::Text("third"));
+    let h = Harness::with_answers([Answer::Hang("first "), Answer::Text("third")]).await;
     let _worker = h.worker().await;
     let (conversation, first) = h.say("one").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let queued = h.say_in(&conversation, "two", OnBusy::Queue).await;
     assert_eq!(h.run(&queued).await.status, RunStatus::Queued);
     let third = h.say_in(&conversation, "three", OnBusy::Interrupt).await;
@@ -172,8 +161,7 @@ async fn a_queued_message_runs_next_and_interrupt_cancels_first() {
 
 #[tokio::test]
 async fn a_message_that_joins_is_in_the_next_request() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["never"]));
+    let h = Harness::with_answers([Answer::Calls(vec!["never"])]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("one").await;
     until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
@@ -184,9 +172,7 @@ async fn a_message_that_joins_is_in_the_next_request() {
     })
     .await;
     assert_eq!(h.model.request_count(), 1);
-    h.cancel(&run).await;
-    h.hub.notify_control(&run);
-    h.until(&run, RunStatus::Cancelled).await;
+    h.cancel_and_wait(&run).await;
     let next = h.say_in(&conversation, "two", OnBusy::Queue).await;
     h.until(&next, RunStatus::Completed).await;
     let request = h.model.requests.lock().unwrap()[1].clone();
@@ -201,14 +187,12 @@ async fn a_run_can_be_cancelled_while_tools_are_still_starting() {
     let _worker = h.worker().await;
     let (_, run) = h.say("go").await;
     until("the claim", async || (h.run(&run).await.attempt == 1).then_some(())).await;
-    h.cancel(&run).await;
-    h.hub.notify_control(&run);
-    h.until(&run, RunStatus::Cancelled).await;
+    h.cancel_and_wait(&run).await;
     assert_eq!(h.model.request_count(), 0);
 }
 
 #[tokio::test]
-async fn a_run_whose_tools_are_still_starting_is_handed_back_with_the_choice_open() {
+async fn run_with_starting_tools_is_handed_back_undecided() {
     let h = Harness::new().await;
     h.tools.never_start.store(true, Ordering::SeqCst);
     h.model.then(Answer::Calls(vec!["quick"]));
@@ -232,9 +216,7 @@ async fn a_run_can_be_cancelled_while_its_surroundings_are_found_out() {
     let _worker = h.worker().await;
     let (_, run) = h.say("go").await;
     until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
-    h.cancel(&run).await;
-    h.hub.notify_control(&run);
-    h.until(&run, RunStatus::Cancelled).await;
+    h.cancel_and_wait(&run).await;
     assert_eq!(h.model.request_count(), 0);
 }
 
@@ -249,7 +231,7 @@ async fn a_run_whose_surroundings_are_being_found_out_is_handed_back() {
     let asked = Instant::now();
     first.drain(Duration::from_secs(20)).await;
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
-    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explanation = h.explain(&run).await;
     assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
     h.tools.notes_wait.store(false, Ordering::SeqCst);
     let _second = h.worker().await;
@@ -258,7 +240,7 @@ async fn a_run_whose_surroundings_are_being_found_out_is_handed_back() {
 }
 
 #[tokio::test]
-async fn a_message_that_joins_while_surroundings_are_found_out_is_in_the_first_request() {
+async fn message_joined_during_context_lookup_is_in_the_request() {
     let h = Harness::new().await;
     h.tools.notes_wait.store(true, Ordering::SeqCst);
     h.model.then(Answer::Text("to both"));
@@ -299,7 +281,7 @@ async fn the_run_of_a_deleted_conversation_stops_at_once() {
     numbers.lease = Duration::from_secs(80);
     let worker = Worker::start(h.deps(), numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let asked = Instant::now();
     h.store.delete_conversation(&h.owner, &conversation).await.unwrap();
     h.hub.notify_control(&run);

@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::faulty::{Fate, FaultyStore, away, locked, wrong};
 use super::harness::{Answer, Harness, options, until, without_sweep};
-use crate::support::database::Kind;
+use support::database::Kind;
 
 /// Starts a worker on a store that can fail.
 async fn worker(h: &Harness) -> (Arc<FaultyStore>, Arc<Worker>) {
@@ -58,10 +58,8 @@ async fn say_to_the_careful(h: &Harness) -> (ConversationId, RunId) {
 }
 
 #[tokio::test]
-async fn a_store_that_can_be_read_but_not_written_costs_one_model_call() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("in vain"));
-    h.model.then(Answer::Text("at last"));
+async fn read_only_store_costs_one_model_call() {
+    let h = Harness::with_answers([Answer::Text("in vain"), Answer::Text("at last")]).await;
     let (store, _worker) = worker(&h).await;
     let tries = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&tries);
@@ -106,14 +104,12 @@ async fn a_write_in_doubt_is_no_interruption() {
 /// A short outage ends no call of a live worker: the result is received, and the call runs once.
 #[tokio::test]
 async fn a_call_under_way_outlives_a_write_that_failed() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["once", "gated"]));
-    h.model.then(Answer::Text("done"));
+    let h = Harness::with_answers([Answer::Calls(vec!["once", "gated"]), Answer::Text("done")]).await;
     let (store, _worker) = worker(&h).await;
     let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
     // A failed write is repeated at once, before the other call ends.
-    until("an outcome", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "tool.completed").await;
     assert!(failed.load(Ordering::SeqCst) > 1, "the first write failed");
     h.tools.gate.notify_one();
     h.until(&run, RunStatus::Completed).await;
@@ -128,15 +124,12 @@ async fn a_call_under_way_outlives_a_write_that_failed() {
 /// A cancellation does not wait for a call that its worker waits for.
 #[tokio::test]
 async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["once", "bomb"]));
+    let h = Harness::with_answers([Answer::Calls(vec!["once", "bomb"])]).await;
     let (store, _worker) = worker(&h).await;
     let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
     until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
-    h.cancel(&run).await;
-    h.hub.notify_control(&run);
-    h.until(&run, RunStatus::Cancelled).await;
+    h.cancel_and_wait(&run).await;
     let kinds = h.kinds(&conversation).await;
     assert_eq!(
         kinds.iter().filter(|kind| *kind == "tool.completed").count(),
@@ -188,9 +181,7 @@ async fn leave_that_comes_too_late_is_given_back() {
 
 #[tokio::test]
 async fn an_outcome_that_could_not_be_stored_is_not_unknown() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["once"]));
-    h.model.then(Answer::Text("done"));
+    let h = Harness::with_answers([Answer::Calls(vec!["once"]), Answer::Text("done")]).await;
     let (store, _worker) = worker(&h).await;
     let mut left = 3;
     store.judge(move |writes| {
@@ -213,9 +204,7 @@ async fn an_outcome_that_could_not_be_stored_is_not_unknown() {
 /// D-02. The run does not wait for its lease to expire, and no crash is counted.
 #[tokio::test]
 async fn a_fence_that_was_raised_unheard_is_gone_on_under() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("in vain"));
-    h.model.then(Answer::Text("done"));
+    let h = Harness::with_answers([Answer::Text("in vain"), Answer::Text("done")]).await;
     let (store, _worker) = worker(&h).await;
     let (mut failing, mut unheard) = (1, 1);
     store.judge(move |_| {
@@ -244,7 +233,7 @@ async fn a_statement_that_postgres_ends_is_no_failure() {
     h.model.then(Answer::Text("to the end"));
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
-    until("a word", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let mut holder = PgConnection::connect(&h.database.url).await.unwrap();
     sqlx::query("BEGIN").execute(&mut holder).await.unwrap();
     sqlx::query("SELECT FROM conversation_heads FOR UPDATE").execute(&mut holder).await.unwrap();
@@ -303,9 +292,7 @@ async fn an_outage_is_no_crash() {
 /// The same after a raised fence whose reply was lost in an outage.
 #[tokio::test]
 async fn an_outage_that_begins_with_a_fence_is_no_crash() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("in vain"));
-    h.model.then(Answer::Text("at last"));
+    let h = Harness::with_answers([Answer::Text("in vain"), Answer::Text("at last")]).await;
     let store = FaultyStore::new(h.store.clone());
     let deps = WorkerDeps { store: store.clone(), ..h.deps() };
     let mut numbers = options(&h.ids);
@@ -399,7 +386,7 @@ async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
             store.trouble(|name| if name == "give_up_leases" { Fate::Goes } else { Fate::Fails(away()) });
         }
         worker.drain(Duration::from_millis(10)).await;
-        let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+        let explanation = h.explain(&run).await;
         assert_eq!((explanation.crashes, explanation.lease_node), (0, None), "away: {is_away}");
         let _next = h.worker().await;
         let run = h.until(&run, RunStatus::Completed).await;
@@ -430,7 +417,7 @@ async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kin
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
-    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    let crashes = h.explain(&run).await.crashes;
     assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
     let after = *released_after.get().unwrap();
     assert!(age <= after && after < lease, "released after {after:?}");
@@ -439,8 +426,7 @@ async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kin
 /// The renewal that would have found the claim fails. The next one finds it before its lease expires.
 #[tokio::test]
 async fn claim_with_lost_reply_outlives_a_failed_renewal() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("finished"));
+    let h = Harness::with_answers([Answer::Text("finished")]).await;
     let store = FaultyStore::new(h.store.clone());
     let mut options = without_sweep(&h.ids);
     // As many renewals in a lease as by default, and an expired lease is found at once.
@@ -461,7 +447,7 @@ async fn claim_with_lost_reply_outlives_a_failed_renewal() {
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
-    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    let crashes = h.explain(&run).await.crashes;
     assert!(failures.load(Ordering::SeqCst) > 0, "a renewal failed");
     assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
@@ -490,7 +476,7 @@ async fn known_claim_is_never_released(#[values(Kind::Sqlite, Kind::Postgres)] k
     until("the run to be claimed", async || (worker.active() == 1).then_some(())).await;
     until("a renewal after the age of orphans", async || (begun.elapsed() > age * 3 / 2).then_some(())).await;
     assert!(renewals.load(Ordering::SeqCst) > 3);
-    let explained = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let explained = h.explain(&run).await;
     assert_eq!((releases.load(Ordering::SeqCst), h.run(&run).await.attempt), (0, 1));
     assert!(explained.lease_node.is_some());
 }
@@ -498,8 +484,7 @@ async fn known_claim_is_never_released(#[values(Kind::Sqlite, Kind::Postgres)] k
 /// A driver that panics leaves a lease that has to expire: the node knows of the claim, and the crash counts.
 #[tokio::test]
 async fn claim_of_a_panicked_driver_is_not_released() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("finished"));
+    let h = Harness::with_answers([Answer::Text("finished")]).await;
     let store = FaultyStore::new(h.store.clone());
     let (panicked, releases) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let released = Arc::clone(&releases);
@@ -517,20 +502,17 @@ async fn claim_of_a_panicked_driver_is_not_released() {
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
-    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    let crashes = h.explain(&run).await.crashes;
     assert_eq!((done.attempt, releases.load(Ordering::SeqCst), crashes), (2, 0, 1));
 }
 
 /// An agent that does not resume after a crash resumes after a claim whose reply was lost: no worker has crashed.
 #[tokio::test]
 async fn claim_with_lost_reply_is_no_interruption() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["quick"]));
-    h.model.then(Answer::Hang("not yet "));
-    h.model.then(Answer::Text("finished"));
+    let h = Harness::with_answers([Answer::Calls(vec!["quick"]), Answer::Hang("not yet "), Answer::Text("finished")]).await;
     let worker = h.worker().await;
     let (conversation, run) = say_to_the_careful(&h).await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     worker.drain(Duration::from_millis(10)).await;
     let store = FaultyStore::new(h.store.clone());
     let unheard = AtomicUsize::new(1);
@@ -545,13 +527,13 @@ async fn claim_with_lost_reply_is_no_interruption() {
 
 /// The decision about a crash is made even if the takeover's first write fails: an agent without resumption ends the run.
 #[tokio::test]
-async fn a_death_is_decided_about_whatever_fails_first() {
+async fn takeover_is_decided_after_any_failure() {
     for is_loaded in [false, true] {
         let h = Harness::new().await;
         h.model.then(Answer::Hang("not yet "));
         let (store, _worker) = worker(&h).await;
         let (conversation, run) = say_to_the_careful(&h).await;
-        until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+        h.until_event(&conversation, "part.delta").await;
         let left = Arc::new(AtomicUsize::new(1));
         let fails = move |now: bool| now && left.fetch_min(0, Ordering::SeqCst) > 0;
         match is_loaded {
@@ -652,7 +634,7 @@ impl Pair {
 }
 
 #[tokio::test]
-async fn what_follows_a_write_that_failed_is_not_written() {
+async fn writes_after_a_failed_one_are_not_stored() {
     let pair = Pair::new().await;
     let (one, two) = (pair.logs[0].0.clone(), pair.logs[1].0.clone());
     let damaged = one.clone();
@@ -664,7 +646,7 @@ async fn what_follows_a_write_that_failed_is_not_written() {
         .await;
     assert!(matches!(answers[..], [Err(LogError::Store(_)), Err(LogError::Stopped), Ok(())]), "{answers:?}");
     assert_eq!(asked, [vec![one.clone(), one.clone(), two.clone()], vec![one], vec![two]]);
-    assert!(pair.logs[0].2.is_broken_for_good());
+    assert!(pair.logs[0].2.is_broken_permanently());
     assert_eq!(pair.h.kinds(&pair.logs[0].1).await.len(), 3, "no more events than those of the message");
     assert_eq!(pair.h.kinds(&pair.logs[1].1).await.last().map(String::as_str), Some("step.reset"));
 }
@@ -680,7 +662,7 @@ async fn a_run_that_is_locked_keeps_no_other_from_being_written() {
     };
     let (answers, _) = pair.write(judge).await;
     assert!(matches!(answers[..], [Err(LogError::Store(_)), Err(LogError::Stopped), Ok(())]), "{answers:?}");
-    assert!(pair.logs[0].2.broken().is_cancelled() && !pair.logs[0].2.is_broken_for_good());
+    assert!(pair.logs[0].2.broken().is_cancelled() && !pair.logs[0].2.is_broken_permanently());
 }
 
 #[tokio::test]

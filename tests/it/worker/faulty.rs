@@ -9,7 +9,7 @@ use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
 use capstan::store::*;
 use tokio::sync::Notify;
 
-use crate::support::intercept::{InterceptedStore, Interceptor};
+use super::intercept::{InterceptedStore, Interceptor};
 
 /// The fate of a call.
 pub enum Fate {
@@ -112,7 +112,8 @@ async fn meet<T, F: Future<Output = StoreResult<T>>>(fate: Fate, call: impl Fn()
 }
 
 /// Calls whose fate [`Faults::trouble`] decides, beside those of the queue and the log.
-const TROUBLED: [&str; 7] = ["accept_run", "claim_title", "finish_title", "input_request", "reserve", "sight_tools", "tool_grants"];
+const TROUBLED: [&str; 7] =
+    ["accept_run", "claim_title", "finish_title", "input_request", "reserve", "compare_tool_definitions", "tool_grants"];
 
 impl Interceptor for Faults {
     type Store = dyn Store;
@@ -135,7 +136,7 @@ impl Interceptor for Faults {
 
 #[async_trait]
 impl LogStore for FaultyStore {
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         let trouble = (self.trouble.lock().unwrap())("commit");
         let fate = match trouble {
             Fate::Goes => (self.judge.lock().unwrap())(writes),
@@ -152,8 +153,12 @@ impl LogStore for FaultyStore {
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.inner.heads(conversations).await
     }
-    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
-        self.inner.news(after, limit).await
+    async fn events_after(
+        &self,
+        after: &[(ConversationId, i64)],
+        limit: u32,
+    ) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        self.inner.events_after(after, limit).await
     }
 }
 

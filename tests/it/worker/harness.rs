@@ -15,18 +15,18 @@ use capstan::domain::conversation::message::{Part, TextPart, ToolContent};
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, UserId};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
-use capstan::domain::run::handle::Pause;
-use capstan::domain::run::input::Elicitation;
+use capstan::domain::run::call_handle::InputRequired;
+use capstan::domain::run::question::Elicitation;
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::service::{Service, ServiceDeps, ServiceLimits};
-use capstan::store::{AcceptRun, Accepted, CancelRun, Keyed, ServiceStore, Store, StoreOptions};
+use capstan::store::{AcceptOutcome, AcceptRun, CancelRun, Explanation, IdempotentOutcome, ServiceStore, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
-use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallControl, CallPermit, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::support::database::{Database, Kind};
+use support::database::{Database, Kind};
 
 #[derive(Clone)]
 pub enum Answer {
@@ -168,15 +168,8 @@ impl Toolbox for ScriptedTools {
         ]
     }
 
-    async fn execute(
-        &self,
-        _owner: &UserId,
-        _definition: &ToolDefinition,
-        call: &ToolCall,
-        _timeout: Duration,
-        progress: ProgressSender,
-        cancel: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, _: &UserId, _: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome {
+        let CallControl { progress, permit: CallPermit { token, .. }, .. } = control;
         self.executed.lock().unwrap().push(call.name.clone());
         let is_answered = call.handle.is_some();
         let state = if matches!(call.name.as_str(), "quick" | "once") || is_answered {
@@ -184,15 +177,16 @@ impl Toolbox for ScriptedTools {
         } else if call.name == "gated" {
             tokio::select! {
                 () = self.gate.notified() => ToolCallState::Done,
-                () = cancel.token.cancelled() => ToolCallState::Unknown,
+                () = token.cancelled() => ToolCallState::Unknown,
             }
         } else {
-            cancel.token.cancelled().await;
+            token.cancelled().await;
             if call.name == "asks" {
                 let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
                 let asks = BTreeMap::from([("colour".to_owned(), ("Which colour?".to_owned(), elicitation))]);
-                let _ =
-                    progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks, number: 1 }))).await;
+                let _ = progress
+                    .send(Report::Pauses(Box::new(InputRequired { state: None, given: BTreeMap::new(), asks, number: 1 })))
+                    .await;
             }
             // These two had sent nothing when they were stopped.
             if matches!(call.name.as_str(), "late" | "idle") { ToolCallState::Cancelled } else { ToolCallState::Unknown }
@@ -247,6 +241,15 @@ pub fn without_sweep(ids: &SharedIds) -> WorkerOptions {
 impl Harness {
     pub async fn new() -> Self {
         Self::on(Kind::Sqlite).await
+    }
+
+    /// Starts a harness whose model gives these answers, one after the other.
+    pub async fn with_answers<const N: usize>(answers: [Answer; N]) -> Self {
+        let h = Self::new().await;
+        for answer in answers {
+            h.model.then(answer);
+        }
+        h
     }
 
     /// Starts a harness on either store.
@@ -341,6 +344,7 @@ impl Harness {
             max_files: 5,
             trace: TraceId::generate(self.ids.as_ref()),
             taker: None,
+            transcript: None,
             now: UnixMillis(1_767_225_600_000),
         }
     }
@@ -353,15 +357,15 @@ impl Harness {
         self.tell(accepted)
     }
 
-    fn tell(&self, accepted: Keyed<Accepted>) -> RunId {
+    fn tell(&self, accepted: IdempotentOutcome<AcceptOutcome>) -> RunId {
         match accepted {
-            Keyed::Fresh(Accepted::Run { run, interrupted, .. }) => {
+            IdempotentOutcome::Fresh(AcceptOutcome::Run { run, interrupted, .. }) => {
                 for other in interrupted {
                     self.hub.notify_control(&other);
                 }
                 run.id
             }
-            Keyed::Fresh(Accepted::Steered { run, .. }) => {
+            IdempotentOutcome::Fresh(AcceptOutcome::Steered { run, .. }) => {
                 self.hub.notify_control(&run.id);
                 run.id
             }
@@ -375,8 +379,24 @@ impl Harness {
         self.store.cancel_run(cancel, None).await.unwrap();
     }
 
+    /// Cancels a run and waits for its end.
+    pub async fn cancel_and_wait(&self, id: &RunId) {
+        self.cancel(id).await;
+        self.hub.notify_control(id);
+        self.until(id, RunStatus::Cancelled).await;
+    }
+
     pub async fn run(&self, id: &RunId) -> Run {
         self.store.run(&self.owner, id).await.unwrap().unwrap().run
+    }
+
+    pub async fn explain(&self, id: &RunId) -> Explanation {
+        self.store.explain_run(&self.owner, id).await.unwrap().unwrap()
+    }
+
+    /// Waits until the conversation's log has an event of this kind.
+    pub async fn until_event(&self, conversation: &ConversationId, kind: &str) {
+        until(kind, async || self.kinds(conversation).await.iter().any(|found| found == kind).then_some(())).await;
     }
 
     pub async fn until(&self, id: &RunId, status: RunStatus) -> Run {

@@ -15,17 +15,15 @@ use tokio::time::Instant;
 
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Answer, Harness, options, until};
-use crate::support::database::Kind;
-use crate::support::wait::within;
+use support::database::Kind;
+use support::wait::within;
 
 #[tokio::test]
 async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Hang("never to be finished "));
-    h.model.then(Answer::Text("finished"));
+    let h = Harness::with_answers([Answer::Hang("never to be finished "), Answer::Text("finished")]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     // As if the lease had expired: the start of another node takes over every run of this one.
     let other = NodeId::generate(h.ids.as_ref());
     assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
@@ -41,9 +39,7 @@ async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
 
 #[tokio::test]
 async fn an_unsafe_call_of_a_dead_worker_is_unknown_and_not_repeated() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Calls(vec!["bomb"]));
-    h.model.then(Answer::Text("careful now"));
+    let h = Harness::with_answers([Answer::Calls(vec!["bomb"]), Answer::Text("careful now")]).await;
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
@@ -124,14 +120,14 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     (options.sweep, options.renew) = (Duration::from_millis(20), Duration::from_millis(20));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     within("a second look", Duration::from_secs(20), woken.notified()).await;
-    let before = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    let before = h.explain(&run).await;
     assert_eq!((before.run.attempt, before.lease_node), (1, Some(other)), "the first sweep left the run unchanged");
     h.store.give_up_leases(&[fence]).await.unwrap();
     wakes.notify_one();
     store.trouble(|_| Fate::Goes);
     h.hub.queue_signal().notify();
     let done = h.until(&run, RunStatus::Completed).await;
-    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    let crashes = h.explain(&run).await.crashes;
     assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
@@ -139,8 +135,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
 /// not from the wait.
 #[tokio::test]
 async fn a_claim_that_waited_for_the_database_is_no_lost_lease() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("finished"));
+    let h = Harness::with_answers([Answer::Text("finished")]).await;
     let store = FaultyStore::new(h.store.clone());
     let gate = Arc::new(Notify::new());
     let (late, asked) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
@@ -175,7 +170,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
         (Duration::from_millis(100), Duration::from_millis(1_500), Duration::from_secs(3600));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     let (conversation, run) = h.say("go").await;
-    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    h.until_event(&conversation, "part.delta").await;
     let mut holder = PgConnection::connect_with(&PgConnectOptions::from_str(&h.database.url).unwrap()).await.unwrap();
     sqlx::query("BEGIN").execute(&mut holder).await.unwrap();
     sqlx::query("SELECT FROM conversation_heads FOR UPDATE").execute(&mut holder).await.unwrap();
@@ -193,7 +188,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     store.trouble(|_| Fate::Goes);
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
-    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    let crashes = h.explain(&run).await.crashes;
     assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 

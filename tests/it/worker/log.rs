@@ -15,7 +15,7 @@ use super::harness::Harness;
 
 /// W-15.
 #[tokio::test]
-async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit() {
+async fn gathered_deltas_are_one_event_published_after_commit() {
     let h = Harness::new().await;
     let (conversation, _) = h.say("go").await;
     let node = NodeId::generate(h.ids.as_ref());

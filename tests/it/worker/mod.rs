@@ -8,6 +8,9 @@ mod drive;
 mod faults;
 mod faulty;
 mod harness;
+// Compiled here, because only the crate of a type may implement the traits of the server for it.
+#[path = "../support/intercept.rs"]
+mod intercept;
 mod lease;
 mod log;
 mod passes;

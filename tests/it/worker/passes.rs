@@ -15,28 +15,32 @@ use capstan::domain::conversation::message::{FilePart, Part, Role, ToolContent};
 use capstan::domain::ids::{CallId, ConversationId, FileId, PartId, RunId, UserId};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
 use capstan::domain::run::budget::Allowance;
-use capstan::domain::run::input::{ACCEPT, Elicitation, InputAnswer, InputState};
+use capstan::domain::run::question::{ACCEPT, Elicitation, InputAnswer, InputState};
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::approval::{ApprovalAnswer, ApprovalMode, Decision, ToolSafety};
-use capstan::domain::tool::pin::Original;
+use capstan::domain::tool::tool_review::Original;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::service::Service;
 use capstan::store::{AcceptRun, NewFile, PageRequest};
-use capstan::tools::{Asks, CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallControl, ElicitationRequest, ProgressSender, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
+use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use rstest::rstest;
 use tokio::sync::oneshot;
 
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Harness, ScriptedTools, options};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::wait;
+use support::audit;
+use support::database::Kind;
+use support::wait;
 
 /// The time limit of each wait.
 const SOON: Duration = Duration::from_secs(20);
+
+/// Plays at a time.
+const LANES: usize = 2;
 
 const TITLE: &str = "All that one waits for";
 
@@ -175,20 +179,12 @@ impl Toolbox for Shop {
         tools
     }
 
-    async fn execute(
-        &self,
-        owner: &UserId,
-        definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        permit: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, owner: &UserId, definition: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome {
         match call.name.as_str() {
             "pay" => self.keys.lock().unwrap().push(call.key().clone()),
-            "curious" => ask(&progress).await,
+            "curious" => ask(&control.progress).await,
             "sighted" | "risky" => {}
-            _ => return self.scripted.execute(owner, definition, call, timeout, progress, permit).await,
+            _ => return self.scripted.execute(owner, definition, call, control).await,
         }
         self.scripted.executed.lock().unwrap().push(call.name.clone());
         let content = vec![ToolContent::text(format!("{} ran", call.name))];
@@ -208,7 +204,7 @@ impl Toolbox for Shop {
 async fn ask(progress: &ProgressSender) {
     let (answer, given) = oneshot::channel::<InputAnswer>();
     let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
-    let asks = Asks { text: "Really?".to_owned(), elicitation, answer };
+    let asks = ElicitationRequest { text: "Really?".to_owned(), elicitation, answer };
     if progress.send(Report::Asks(Box::new(asks))).await.is_ok() {
         let _ = given.await;
     }
@@ -224,19 +220,11 @@ impl Toolbox for RunTwice {
         self.0.definitions(owner).await
     }
 
-    async fn execute(
-        &self,
-        owner: &UserId,
-        definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        cancel: CallPermit,
-    ) -> ToolOutcome {
+    async fn execute(&self, owner: &UserId, definition: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome {
         if definition.replay.may_repeat() {
-            self.0.execute(owner, definition, call, timeout, progress.clone(), cancel.clone()).await;
+            self.0.execute(owner, definition, call, control.clone()).await;
         }
-        self.0.execute(owner, definition, call, timeout, progress, cancel).await
+        self.0.execute(owner, definition, call, control).await
     }
 
     async fn servers(&self, owner: &UserId) -> Vec<ServerStatus> {
@@ -332,14 +320,14 @@ impl<'h> Play<'h> {
     async fn answer(&self, service: &Service, run: &Run) {
         let (principal, pending) = (self.h.principal(), Some(InputState::Pending));
         let page = PageRequest { limit: 10, after: None };
-        for asked in service.input_requests(&principal, pending, &page).await.unwrap().items {
+        for asked in service.input_requests(&principal, pending, None, &page).await.unwrap().items {
             // A worker that loads the run again closes the question, possibly at this moment.
             let _ = service.resolve_input(&principal, &asked.request.id, InputAnswer::new(ACCEPT, None), None).await;
         }
         if run.status != RunStatus::Waiting {
             return;
         }
-        for asked in service.approvals(&principal, pending, &page).await.unwrap().items {
+        for asked in service.approvals(&principal, pending, None, &page).await.unwrap().items {
             let allow =
                 ApprovalAnswer { decision: Decision::Allow, scope: None, arguments: None, reason: None, arguments_hash: None };
             service.resolve_approval(&principal, &asked.id, allow, None).await.unwrap();
@@ -441,8 +429,14 @@ async fn any_call_of_the_database_may_fail(
     #[values(Story::Rounds, Story::Waits)] story: Story,
     #[values("is not done", "is done unheard")] how: &'static str,
 ) {
+    // Most of a play is waiting, so several play beside each other, each on a database of its own.
+    join_all((1..=LANES).map(|first| fail_calls(kind, story, how, first))).await;
+}
+
+/// Plays with the call `first` failing, then with every [`LANES`]th later one, until a play makes fewer calls.
+async fn fail_calls(kind: Kind, story: Story, how: &'static str, first: usize) {
     let h = Harness::on(kind).await;
-    for n in 1.. {
+    for n in (first..).step_by(LANES) {
         let play = Play::new(&h, story);
         let calls = Arc::new(AtomicUsize::new(0));
         let store = FaultyStore::new(h.store.clone());

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use capstan::domain::ids::UserId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
-use capstan::domain::tool::tool_filter::ChosenBy;
+use capstan::domain::tool::tool_filter::SelectionMethod;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
 use capstan::provider::embeddings::{Embedder, Embedders, EmbeddingClient, Embeddings};
 use capstan::worker::{EmbeddingSource, Ranker};
 use serde_json::json;
 
-use crate::support::tell;
-use crate::support::vectors::vector;
+use support::print_figure;
+use support::vectors::vector;
 
 fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
     let properties = json!({"recipient": {"type": "string"}, "subject_line": {"type": "string"}});
@@ -62,7 +62,7 @@ struct Places(Arc<Place>);
 impl Embedders for Places {
     async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError> {
         let client = Arc::clone(&self.0) as _;
-        Ok(Embedder { place: owner.to_string(), client, model: model.to_owned() })
+        Ok(Embedder { endpoint_id: owner.to_string(), client, model: model.to_owned() })
     }
 }
 
@@ -70,7 +70,7 @@ fn ranker(place: &Arc<Place>, cache_bytes: usize) -> Ranker {
     Ranker::new(Some(EmbeddingSource {
         embedders: Arc::new(Places(Arc::clone(place))),
         model: "m/v".to_owned(),
-        patience: Duration::from_secs(2),
+        time_limit: Duration::from_secs(2),
         texts_per_request: 100,
         cache_bytes,
     }))
@@ -86,7 +86,7 @@ async fn a_tool_is_asked_about_once_by_each_owner_and_definition() {
     let ranker = ranker(&place, 1 << 20);
     for (says, first) in [("umbrella?", "c"), ("on paper", "a"), ("nothing of the kind", "a")] {
         let ranked = ranker.rank(&owner("ann"), says, some()).await;
-        assert_eq!((ranked.by, ranked.names[0].as_str(), ranked.names.len()), (ChosenBy::Semantic, first, 3));
+        assert_eq!((ranked.by, ranked.names[0].as_str(), ranked.names.len()), (SelectionMethod::Semantic, first, 3));
     }
     assert_eq!(place.asked(), [4, 1, 1]);
     ranker.rank(&owner("bob"), "umbrella?", some()).await;
@@ -95,7 +95,7 @@ async fn a_tool_is_asked_about_once_by_each_owner_and_definition() {
     Arc::make_mut(&mut changed[0]).description.push('!');
     ranker.rank(&owner("ann"), "umbrella?", changed).await;
     assert_eq!(place.asked()[4], 2);
-    assert_eq!(ranker.rank(&owner("ann"), " \n", some()).await.by, ChosenBy::Lexical, "the message is empty");
+    assert_eq!(ranker.rank(&owner("ann"), " \n", some()).await.by, SelectionMethod::Lexical, "the message is empty");
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,23 +104,23 @@ async fn runs_that_begin_together_ask_for_tools_once() {
     *place.pause.lock().unwrap() = Duration::from_millis(300);
     let (ranker, ann) = (ranker(&place, 1 << 20), owner("ann"));
     let all = futures_util::future::join_all((0..5).map(|_| ranker.rank(&ann, "umbrella?", some()))).await;
-    assert!(all.iter().all(|ranked| ranked.by == ChosenBy::Semantic && ranked.names[0] == "c"));
+    assert!(all.iter().all(|ranked| ranked.by == SelectionMethod::Semantic && ranked.names[0] == "c"));
     assert_eq!(place.asked(), [4, 1, 1, 1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_came_in_time_is_kept_for_the_next_run() {
+async fn timely_vectors_are_cached_for_the_next_run() {
     let place = Arc::new(Place::default());
     *place.pause.lock().unwrap() = Duration::from_millis(700);
     let (ranker, ann) = (ranker(&place, 1 << 20), owner("ann"));
     let many: Vec<Arc<ToolDefinition>> = (0..450).map(|n| tool(&format!("t{n:03}"), "Filler")).chain(some()).collect();
     // Two of five requests fit into two seconds.
     let began = tokio::time::Instant::now();
-    assert_eq!(ranker.rank(&ann, "umbrella?", many.clone()).await.by, ChosenBy::Lexical);
+    assert_eq!(ranker.rank(&ann, "umbrella?", many.clone()).await.by, SelectionMethod::Lexical);
     assert_eq!(began.elapsed().as_millis(), 2_000);
-    assert_eq!(ranker.rank(&ann, "umbrella?", many.clone()).await.by, ChosenBy::Lexical);
+    assert_eq!(ranker.rank(&ann, "umbrella?", many.clone()).await.by, SelectionMethod::Lexical);
     let ranked = ranker.rank(&ann, "umbrella?", many.clone()).await;
-    assert_eq!((ranked.by, ranked.names[0].as_str()), (ChosenBy::Semantic, "c"));
+    assert_eq!((ranked.by, ranked.names[0].as_str()), (SelectionMethod::Semantic, "c"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,28 +134,28 @@ async fn a_place_that_gives_nothing_is_left_alone_for_a_while() {
     assert_eq!(place.asked(), [4]);
     *place.fails.lock().unwrap() = false;
     tokio::time::advance(Duration::from_secs(30)).await;
-    assert_eq!(ranker.rank(&ann, "a letter", some()).await.by, ChosenBy::Semantic);
+    assert_eq!(ranker.rank(&ann, "a letter", some()).await.by, SelectionMethod::Semantic);
 }
 
 #[tokio::test(start_paused = true)]
-async fn vectors_of_another_size_are_asked_for_anew() {
+async fn vectors_of_another_size_are_requested_again() {
     let place = Arc::new(Place::default());
     let (ranker, ann) = (ranker(&place, 1 << 20), owner("ann"));
     ranker.rank(&ann, "umbrella?", some()).await;
     *place.dimensions.lock().unwrap() = 3;
-    assert_eq!(ranker.rank(&ann, "umbrella?", some()).await.by, ChosenBy::Lexical);
-    assert_eq!(ranker.rank(&ann, "umbrella?", some()).await.by, ChosenBy::Semantic);
+    assert_eq!(ranker.rank(&ann, "umbrella?", some()).await.by, SelectionMethod::Lexical);
+    assert_eq!(ranker.rank(&ann, "umbrella?", some()).await.by, SelectionMethod::Semantic);
     assert_eq!(place.asked(), [4, 1, 4]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_remembered_is_bounded() {
+async fn vector_cache_is_bounded() {
     let place = Arc::new(Place::default());
     // Room for two vectors: 20 bytes each plus their keys.
     let (ranker, ann) = (ranker(&place, 330), owner("ann"));
     for _ in 0..3 {
         let ranked = ranker.rank(&ann, "umbrella?", some()).await;
-        assert_eq!((ranked.by, ranked.names[0].as_str()), (ChosenBy::Semantic, "c"));
+        assert_eq!((ranked.by, ranked.names[0].as_str()), (SelectionMethod::Semantic, "c"));
     }
     assert!(place.asked().iter().all(|texts| *texts > 1), "{:?}", place.asked());
 }
@@ -185,7 +185,7 @@ async fn a_thousand_tools_are_in_order_in_no_time() {
         best = best.min(began.elapsed());
         assert!(ranked.names[0].starts_with("s7__sends"), "{:?}", &ranked.names[..3]);
     }
-    tell(&format!("1,000 tools by words: {best:?}, and {first:?} the first time"));
+    print_figure(&format!("1,000 tools by words: {best:?}, and {first:?} the first time"));
     let limit = if cfg!(debug_assertions) { Duration::from_millis(500) } else { Duration::from_millis(20) };
     assert!(best < limit, "{best:?}");
 }

@@ -67,10 +67,8 @@ async fn a_title_holds_no_slot() {
 }
 
 #[tokio::test]
-async fn a_title_that_does_not_come_is_given_up_and_not_asked_for_again() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("From China."));
-    h.model.then(Answer::Hang("The History of"));
+async fn missing_title_is_abandoned_and_not_requested_again() {
+    let h = Harness::with_answers([Answer::Text("From China."), Answer::Hang("The History of")]).await;
     let worker = worker(&h, |options| options.title_patience = Duration::from_millis(100)).await;
     let id = ConversationId::generate(h.ids.as_ref());
     say(&h, &id, "Where is tea from?").await;
@@ -85,10 +83,12 @@ async fn a_title_that_does_not_come_is_given_up_and_not_asked_for_again() {
 
 #[tokio::test]
 async fn the_last_words_of_an_agent_get_no_title() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Fails(ModelError::new(ModelErrorKind::Auth, "the key was refused")));
-    h.model.then(Answer::Text("From China."));
-    h.model.then(Answer::Text("Tea"));
+    let h = Harness::with_answers([
+        Answer::Fails(ModelError::new(ModelErrorKind::Auth, "the key was refused")),
+        Answer::Text("From China."),
+        Answer::Text("Tea"),
+    ])
+    .await;
     let worker = worker(&h, |_| ()).await;
     let id = ConversationId::generate(h.ids.as_ref());
     let first = say(&h, &id, "Where is tea from?").await;
@@ -102,9 +102,7 @@ async fn the_last_words_of_an_agent_get_no_title() {
 
 #[tokio::test]
 async fn a_drain_waits_for_no_title() {
-    let h = Harness::new().await;
-    h.model.then(Answer::Text("From China."));
-    h.model.then(Answer::Hang("The History of"));
+    let h = Harness::with_answers([Answer::Text("From China."), Answer::Hang("The History of")]).await;
     let worker = worker(&h, |_| ()).await;
     let id = ConversationId::generate(h.ids.as_ref());
     say(&h, &id, "Where is tea from?").await;

@@ -7,11 +7,11 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{ledger_of, rounds, run_of, said, shape};
-use crate::support::database::Kind;
-use crate::support::ledger::Ledger;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::ledger::Ledger;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 /// Returns the conversation's status in that system's vocabulary.
 async fn word(server: &Server, conversation: &str) -> Value {
@@ -19,7 +19,7 @@ async fn word(server: &Server, conversation: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
+async fn three_test_tools_answer_in_blocks_that_are_all_stored() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", "['get_weather']");
     let mut server = site.start().await;
@@ -57,9 +57,7 @@ async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_made_one_by_one() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     // The first call takes longer than the second.
     let slow = |text: &str, ms: u32| format!(r#"[[call:ledger__slow_append {{"text":"{text}","ms":{ms}}}]]"#);
     let run = run_of(&server, "chat", &format!("q [[id:two]]{}{}", slow("first", 500), slow("second", 0))).await;
@@ -119,7 +117,7 @@ async fn names_of_tools_keep_to_what_providers_take() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_tells_where_it_stands_and_stops_when_told() {
+async fn chat_reports_progress_and_stops_on_cancel() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let ledger = Ledger::new(site.folder.path());
@@ -150,9 +148,7 @@ async fn it_tells_where_it_stands_and_stops_when_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shown_to_the_model_and_ten_rounds_are_the_most() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run =
         run_of(&server, "chat", r#"q [[id:bad]][[call:calculate {"expression":"1/"}]][[next]][[say:It does not work.]]"#).await;
     assert_eq!(run["status"], "completed");
@@ -166,7 +162,7 @@ async fn errors_are_shown_to_the_model_and_ten_rounds_are_the_most() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
+async fn network_failure_is_retried_with_growing_backoff() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     // No process listens on this port.
@@ -192,9 +188,7 @@ async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_that_cannot_be_read_are_kept_as_they_were_written() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = run_of(&server, "chat", r#"q [[id:raw]][[wrote:calculate {"expression": "1+]][[next]][[say:Sorry.]]"#).await;
     assert_eq!(run["status"], "completed", "{run}");
     let kept = server.messages(run["conversation_id"].as_str().unwrap()).await;
@@ -231,9 +225,7 @@ async fn listed(server: &Server) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_are_listed_switched_and_deleted() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(Kind::Sqlite).await;
     let rain = "What's the weather like in Rome, today? And is it going to rain (or even to snow!) tomorrow, in the evening?";
     let rome = run_of(&server, "chat", &format!("{rain} [[id:rome]][[say:Sunny.]]")).await;
     let fails = r#"Tea [[id:tea]][[call:calculate {"expression":"1"}]][[next]][[status:400]]"#;
@@ -291,7 +283,7 @@ async fn conversations_are_listed_switched_and_deleted() {
 
 /// Both names are sanitized to `my_server`. The original code mixed the two servers up.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_servers_whose_names_are_cleaned_to_the_same_are_told_apart() {
+async fn servers_with_colliding_clean_names_are_distinct() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let ledgers = ["one", "two"].map(|name| ledger_of(&site, name));

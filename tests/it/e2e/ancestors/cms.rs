@@ -6,19 +6,22 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{rounds, run_of, said, shape};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::ledger::Ledger;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use super::{run_of, said, shape};
+use support::database::Kind;
+use support::dialects::Dialect;
+use support::ledger::Ledger;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::{Answer, Wire};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tools_it_is_one_completion() {
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__TOOLS", "[]");
+    // No MCP server is configured. Built-in tools do not count.
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
     let server = site.start().await;
+    assert!(!server.get_json("/tools").await["data"].as_array().unwrap().is_empty());
     let run = run_of(&server, "cms", "hello [[id:one]][[say:Good morning.]]").await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")));
     let seen = model.exchanges("one");
@@ -37,12 +40,12 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
     let site = site.mcp(ledger.mcp_config());
     let server = site.start().await;
     let calls: String = (1..=3).map(|n| format!(r#"[[call:ledger__append {{"text":"{n}"}}]]"#)).collect();
-    let script = format!(r#"write [[id:loop]]{calls}[[next]][[call:calculate {{"expression":"1"}}]][[next]][[say:Written.]]"#);
+    let script = format!(r#"write [[id:loop]]{calls}[[next]][[call:ledger__append {{"text":"4"}}]][[next]][[say:Written.]]"#);
     let run = run_of(&server, "cms", &script).await;
     assert_eq!(run["status"], "completed", "{run}");
     // Tool calls run one after the other, in the order of the answer.
     let texts: Vec<_> = ledger.entries().iter().map(|entry| entry.arguments["text"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(texts, ["1", "2", "3"]);
+    assert_eq!(texts, ["1", "2", "3", "4"]);
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let turns: Vec<&str> =
         events.iter().filter_map(|event| event["type"].as_str()).filter(|kind| kind.starts_with("tool.")).collect();
@@ -61,10 +64,8 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
 /// Limits: 202 if accepted, 400 for an empty message or over 10,000 characters, 429 beside three active runs. The list shows
 /// fifty conversations.
 #[tokio::test(flavor = "multi_thread")]
-async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn cms_limits_runs_conversations_and_text_length() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let send = async |agent: &str, input: &str| server.post_json("/runs", &json!({"input": input, "agent": agent})).await;
 
     let long = "ä".repeat(10_001);
@@ -126,12 +127,16 @@ async fn a_tool_that_fails_does_not_end_the_conversation() {
     model.assert_history_was_sendable();
 }
 
+/// Returns a script of `count` rounds, each with a call of the MCP server.
+fn of_ledger(id: &str, count: usize) -> String {
+    let round = |n: usize| format!(r#"[[call:ledger__append {{"text":"{n}"}}]]"#);
+    format!("go on [[id:{id}]]{}", (0..count).map(round).collect::<Vec<_>>().join("[[next]]"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_rounds_are_the_most() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
-    let run = run_of(&server, "cms", &rounds("many", 25)).await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let run = run_of(&server, "cms", &of_ledger("many", 25)).await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("max_rounds")), "{run}");
     assert_eq!(model.exchanges("many").len(), 20);
     let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
@@ -160,6 +165,32 @@ async fn transient_errors_are_retried_twice_and_others_never() {
     // The original code took the word "generate" for a sign of rate limits.
     let run = run_of(&server, "cms", "please generate [[id:wrong]][[status:400]]").await;
     assert_eq!((run["status"].as_str(), model.exchanges("wrong").len()), (Some("failed"), 1), "{run}");
+}
+
+/// An error in words only: with status 500, and inside an answer with status 200.
+#[rstest]
+#[case::rate(500, "Rate limit exceeded", 3)]
+#[case::overloaded(200, "The model is overloaded.", 3)]
+#[case::part_of_a_word(500, "could not generate a separate answer", 1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn words_of_an_error_are_retried_if_they_are_whole(#[case] status: u16, #[case] words: &str, #[case] attempts: usize) {
+    let error = json!({"error": {"message": words}}).to_string();
+    let answer = match status {
+        200 => Answer::stream(format!("data: {error}\n\n")),
+        _ => Answer::json(status, &error),
+    };
+    let wire = Wire::play(vec![answer]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_BREAKER__FAILURES", "0");
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let site = site.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    let server = site.start().await;
+    let run = run_of(&server, "cms", "hello").await;
+    assert_eq!((&run["status"], wire.asked().len()), (&json!("failed"), attempts), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
+    assert_eq!(waits, [3_000, 6_000][..attempts - 1]);
 }
 
 /// The point at which the process is killed.
@@ -225,6 +256,5 @@ async fn each_row_of_the_table_of_crashes(
         shape(&server, run["conversation_id"].as_str().unwrap()).await.into_iter().map(|(role, _)| role).collect();
     assert_eq!(shape, ["user", "assistant", "tool", "assistant"]);
     assert_eq!(ledger.entries().len(), executions, "a call under way runs again, as the document says; a stored call does not");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

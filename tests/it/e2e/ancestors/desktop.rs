@@ -5,11 +5,11 @@ use rstest::rstest;
 use serde_json::{Map, Value, json};
 
 use super::{asked, decide, run_of, said, site_of_a_stranger};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::desktop::{Desktop, like_desktop};
-use crate::support::model::{Exchange, ModelMock};
-use crate::support::server::{Server, Site};
+use support::audit;
+use support::database::Kind;
+use support::desktop::{Desktop, like_desktop};
+use support::model::{Exchange, ModelMock};
+use support::server::{Server, Site};
 
 const ASKED: &str = "Review screenshots on Desktop, extract names, and rename them.";
 const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
@@ -92,7 +92,7 @@ fn hints(messages: &[Value]) -> Vec<&str> {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn seven_screenshots_are_renamed_despite_a_model_that_stops(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     let (site, desktop) = Desktop::site(kind, &model, Map::new()).await;
     let server = Desktop::start(&site).await;
@@ -111,11 +111,10 @@ async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#
     assert_eq!(seen.len(), 17);
     tools_are_measured_and_each_round_has_its_budget(&seen, &events);
     each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(&seen, &events);
-    results_are_cut_and_older_ones_are_read_by_their_beginnings(&desktop, &seen, &events);
+    results_are_cut_and_older_ones_stay(&desktop, &seen, &events);
     results_are_kept_whole(&server, &desktop, &run, &events).await;
     the_tired_model_goes_on(&seen, &events, &messages);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// Asserts phases 1 and 2, and the token budget check before each round.
@@ -167,11 +166,10 @@ fn each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(se
     }
 }
 
-/// The character limit of a result in a request. An older result is shortened to [`BEGINNING`].
+/// The character limit of a result in a request.
 const WHOLE: usize = 6_000;
-const BEGINNING: usize = 100;
 
-fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop, seen: &[Exchange], events: &[Value]) {
+fn results_are_cut_and_older_ones_stay(desktop: &Desktop, seen: &[Exchange], events: &[Value]) {
     let reads: Vec<&Value> =
         said(events, "tool.completed").into_iter().filter(|call| call["name"] == "ocr__extract_text_from_image").collect();
     for n in 1..=7 {
@@ -189,14 +187,9 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
             assert_eq!(sizes, format!("{} and the last {} of {}", head.len(), tail.len(), text.len()));
             assert!(text.starts_with(head) && text.ends_with(tail));
         }
-        // Outside the four newest messages, long results are shortened.
+        // Most of the window is free, so older results stay as they were read first.
         if after + 2 < seen.len() {
-            assert_eq!(words(&seen[after + 1], 2), read, "{n}: still among the newest messages");
-            let older = words(&seen[after + 2], 4);
-            let is_long = text.len() > 160;
-            assert_eq!(older == text, !is_long, "{n}: {older}");
-            assert!(!is_long || older.starts_with(&format!("{} [cut: ", &text[..BEGINNING])), "{n}: {older}");
-            assert!(older.len() < 200, "{n}: {older}");
+            assert_eq!(words(&seen[after + 2], 4), read, "{n}");
         }
     }
 }
@@ -259,8 +252,7 @@ async fn ten_rounds_end_in_a_summary_and_the_next_turn_has_the_rest() {
     let first = &model.exchanges("rest")[0];
     assert!(!first.request.to_string().contains("The limit of rounds"), "a nudge applies to its own run only");
     assert_eq!(shown(&messages_of(&server, &run).await), [far, DONE]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 #[rstest]
@@ -300,6 +292,23 @@ async fn a_model_that_deflects_is_sent_back_three_times(#[values(Kind::Sqlite, K
     let said: Vec<&str> = sent(&next)[2..].iter().filter_map(|message| message["content"].as_str()).collect();
     assert!(!said.iter().any(|said| deflections.contains(said) || said.starts_with("Do not ask")), "{said:?}");
     assert_eq!(words(&next, 1), last);
+    site.assert_sound(&model).await;
+}
+
+/// The diagram makes no difference between the first answer and later ones, nor by the number of calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn deflection_before_any_success_is_sent_back() {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    let mut rounds = vec![say("I can't do that.")];
+    rounds.extend(renamed(&desktop, 1..=3));
+    rounds.extend([say("Shall I go on?"), say(DONE)]);
+    let run = run_of(&server, "desktop", &script("first", &rounds)).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    desktop.assert_renamed(1..=3);
+    let messages = messages_of(&server, &run).await;
+    assert_eq!((shown(&messages), hints(&messages).len()), (vec![DONE], 2));
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
@@ -362,16 +371,13 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     assert_eq!(messages_of(&server, &run).await.len(), 2 + 6 + 1 + 10 + 1);
     assert_eq!(run_in(&server, "desktop", &conversation, "Thanks. [[id:later]][[say:Gladly.]]").await["status"], "completed");
     assert!(system(&model.exchanges("later")[0]).ends_with(summary));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The model's window is smaller than the agent's setting, and the message is longer than both.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_smaller_model_cannot_hold_is_cut_before_it_is_asked() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn request_is_cut_for_a_smaller_context_window() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     for (agent, window) in [("default", 8_192), ("desktop", 8_192), ("react", (8_192 - 2_768) * 14 / 5)] {
         let input = format!("[[id:{agent}]][[say:I have read it.]] {}", "word ".repeat(11_000));
         let run = server.start_run(&json!({"input": input, "agent": agent, "model": "openai/gpt-4-0613"})).await;
@@ -427,16 +433,13 @@ async fn a_model_that_falls_silent_is_made_to_sum_up() {
     let run = run_of(&server, "desk", &script("dumb", &["[[mute:9]]".to_owned()])).await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_empty_response")), "{run}");
     assert_eq!((model.exchanges("dumb").len(), shown(&messages_of(&server, &run).await)), (3, vec![LAST_WORDS]));
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// A provider that answers 500 to its model's malformed output, or 429, may succeed on the next attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_model_gets_a_second_try() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     for status in [500, 429] {
         let id = format!("again{status}");
         let run = run_of(&server, "desktop", &format!("Hello. [[id:{id}]][[flaky:1,{status}]][[say:Here I am.]]")).await;
@@ -449,7 +452,7 @@ async fn the_only_model_gets_a_second_try() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
+async fn failed_models_fall_back_and_then_a_fixed_text_ends_the_run() {
     let model = ModelMock::start().await;
     let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
     let server = Desktop::start(&site).await;
@@ -469,8 +472,20 @@ async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     assert_eq!(asked, expected, "only the last model of the chain is retried");
     let messages = messages_of(&server, &run).await;
     assert_eq!(shown(&messages), [LAST_WORDS]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
+}
+
+/// "On all models fail: static fallback text", for every kind of failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_request_ends_with_the_fixed_text_too() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    for status in [400, 404, 422] {
+        let run = run_of(&server, "desktop", &format!("Hello. [[id:no{status}]][[status:{status}]]")).await;
+        assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_invalid_request")), "{run}");
+        assert_eq!(shown(&messages_of(&server, &run).await), [LAST_WORDS]);
+    }
 }
 
 /// Round 0 of the diagram: a built-in tool runs in-process, beside the tools of MCP servers.
@@ -504,16 +519,13 @@ async fn the_folder_is_listed_in_process() {
     assert_eq!(servers, [Value::Null, json!("ocr"), json!("filesystem")], "the built-in call has no server: {calls:?}");
     let completed = said(&events, "tool.completed")[0];
     assert_eq!((&completed["name"], &completed["state"]), (&json!("list_directory"), &json!("done")), "{completed}");
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }
 
 /// The server is untrusted: its tools ask once for each conversation, and each time if they are destructive.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time() {
-    let model = ModelMock::start().await;
-    let site = site_of_a_stranger(&model).await;
-    let server = site.start().await;
+async fn untrusted_tool_gets_a_grant_and_destructive_call_asks_again() {
+    let (model, site, server) = Site::serve(async |model| site_of_a_stranger(model).await).await;
     let writing = |text: &str| call(&format!(r#"ledger__append {{"text":"{text}"}}"#));
     let destroying = |text: &str| call(&format!(r#"ledger__destroy {{"text":"{text}"}}"#));
     let rounds = [writing("one"), writing("two"), destroying("old"), destroying("older"), say(DONE)];
@@ -539,7 +551,7 @@ async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time(
     }
     let run = server.finished(id).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
-    let made = |entry: crate::support::ledger::Entry| format!("{} {}", entry.tool, entry.arguments["text"].as_str().unwrap());
+    let made = |entry: support::ledger::Entry| format!("{} {}", entry.tool, entry.arguments["text"].as_str().unwrap());
     let made: Vec<String> = site.ledger.entries().into_iter().map(made).collect();
     assert_eq!(made, ["append one", "append two", "destroy old", "destroy older"]);
     assert_eq!(said(&events_of(&server, &run).await, "approval.requested").len(), 3, "no question for the second line");
@@ -558,6 +570,5 @@ async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time(
     let told = words(&model.exchanges("other")[1], 0);
     assert!(told.contains("denied") && told.contains("enough"), "{told}");
     assert_eq!(shown(&messages_of(&server, &ended).await), ["I leave it as it is."]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

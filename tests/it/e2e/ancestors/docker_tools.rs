@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 
 use super::{ledger_of, rounds, run_of, said, shape, untrusted};
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::ledger::Ledger;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::kinds;
-use crate::support::wire::{Answer, Wire};
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::ledger::Ledger;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::kinds;
+use support::wire::{Answer, Wire};
 
 /// Returns the events of the run's calls that clients saw, in order.
 async fn calls_told(server: &Server, run: &Value) -> Vec<String> {
@@ -60,6 +60,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
         .collect();
     assert_eq!(results.iter().map(|part| &part["call_id"]).collect::<Vec<_>>(), call_ids);
     assert!(results.iter().all(|part| part["name"] == "ledger-data__slow_append"), "{results:?}");
+    assert_eq!(messages[1]["finish_reason"], "tool_calls");
     let last = messages.last().unwrap();
     assert_eq!((&last["role"], &last["finish_reason"]), (&json!("assistant"), &json!("stop")));
     model.assert_history_was_sendable();
@@ -67,9 +68,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_asks_again_gets_what_it_asks_for() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let again =
         r#"q [[id:again]][[call:calculate {"expression":"1"}]][[next]][[call:calculate {"expression":"2"}]][[next]][[say:One.]]"#;
     let run = run_of(&server, "docker-tools", again).await;
@@ -84,10 +83,8 @@ async fn a_model_that_asks_again_gets_what_it_asks_for() {
 
 /// The streaming half: one round of tools, then the streamed answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_round_of_tools_and_then_the_streamed_answer() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn tool_round_is_followed_by_a_streamed_answer() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let mut profile = server.get_json("/agents/docker-tools").await["profile"].clone();
     profile["tools_policy"] = json!("one_round_then_text");
     let (status, made) = server.post_json("/agents", &json!({"name": "streaming", "profile": profile})).await;
@@ -113,7 +110,7 @@ async fn one_round_of_tools_and_then_the_streamed_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_in_a_tool_is_its_result() {
+async fn tool_failure_is_its_result() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let ledger = Ledger::new(site.folder.path());
@@ -131,9 +128,7 @@ async fn what_goes_wrong_in_a_tool_is_its_result() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = run_of(&server, "docker-tools", &rounds("six", 6)).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
     let seen = model.exchanges("six");
@@ -191,7 +186,7 @@ async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_calls_of_one_answer_are_under_way_at_once() {
     let model = ModelMock::start().await;
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/e2e/ancestors/meeting.py");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/ancestors/meeting.py");
     let entry = json!({"command": "python3", "args": [program, "8"], "capstan": {"trusted": true, "concurrency": 8}});
     let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {"meeting": entry}}));
     let server = site.start().await;
@@ -211,7 +206,7 @@ async fn eight_calls_of_one_answer_are_under_way_at_once() {
 
 /// A permanent provider error: the run reports it in the provider's words, and the conversation stays usable.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_the_model_is_told_by_the_run_and_the_next_message_works() {
+async fn model_error_fails_the_run_and_the_next_message_works() {
     let refusal = || Answer::json(400, r#"{"error":{"message":"as scripted","type":"invalid_request_error"}}"#);
     let one = json!({"expression": "1"});
     let calls = Dialect::Openai.answer(Says { call: Some(("call_1", "calculate", &one)), ..Says::default() });

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
-use crate::support::ledger::Ledger;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
+use support::database::Kind;
+use support::ledger::Ledger;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
 
 /// Runs the agent with this message and returns the finished run.
 async fn run_of(server: &Server, agent: &str, input: &str) -> Value {

@@ -7,13 +7,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{asked, decide, rounds, run_of, said, site_of_a_stranger};
-use crate::support::database::Kind;
-use crate::support::dialects::{Dialect, Says};
-use crate::support::ledger::Ledger;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::wait;
-use crate::support::wire::Wire;
+use support::database::Kind;
+use support::dialects::{Dialect, Says};
+use support::ledger::Ledger;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::wait;
+use support::wire::Wire;
 
 async fn copy(server: &Server, name: &str, field: &str, value: Value) {
     let mut profile = server.get_json("/agents/react").await["profile"].clone();
@@ -23,10 +23,8 @@ async fn copy(server: &Server, name: &str, field: &str, value: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_with_an_answer_or_after_five_steps() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn react_run_ends_with_an_answer_or_after_five_steps() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let (status, problem) = server.post_json("/runs", &json!({"input": "", "agent": "react"})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     let run = run_of(&server, "react", r#"q [[id:a]][[call:calculate {"expression":"2*3"}]][[next]][[say:Six.]]"#).await;
@@ -47,10 +45,8 @@ async fn it_ends_with_an_answer_or_after_five_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_action_is_taken_in_each_step() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn react_step_takes_one_action() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let both = r#"q [[id:two]][[call:calculate {"expression":"1"}]][[call:calculate {"expression":"2"}]]"#;
     let run = run_of(&server, "react", both).await;
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
@@ -60,9 +56,7 @@ async fn one_action_is_taken_in_each_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_fails_three_times_forces_the_answer() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let round = |n: usize| format!(r#"[[call:calculate {{"expression":"{n}/"}}]]"#);
     let script = format!("q [[id:f]]{}[[next]][[say:It cannot be done.]]", (0..3).map(round).collect::<Vec<_>>().join("[[next]]"));
     let run = run_of(&server, "react", &script).await;
@@ -73,9 +67,7 @@ async fn a_tool_that_fails_three_times_forces_the_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_an_answer_is_never_the_answer() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     copy(&server, "brisk", "llm_retry", json!({"delays_ms": [1]})).await;
     // The provider's connection breaks in the middle of the text, on each attempt.
     let run = run_of(&server, "brisk", "q [[id:half]][[text:3,50]][[cut]]").await;
@@ -101,10 +93,8 @@ async fn half_an_answer_is_never_the_answer() {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn its_failures_are_counted_over_the_conversation_until_it_works(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+async fn tool_failures_count_across_runs_until_a_success(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, _site, server) = Site::start_scripted(kind).await;
     let (_, conversation) = server.post_json("/conversations", &json!({})).await;
     // Each entry of `fails` is a round whose tool fails or works. Returns whether each request offers tools.
     let turn = async |id: &str, fails: &[bool]| -> Vec<bool> {
@@ -127,9 +117,7 @@ async fn its_failures_are_counted_over_the_conversation_until_it_works(#[values(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = run_of(&server, "react", "q [[id:limited]][[status:429]]").await;
     assert_eq!((&run["error"]["code"], &run["error"]["retryable"]), (&json!("provider_rate_limit"), &json!(true)), "{run}");
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
@@ -217,10 +205,8 @@ async fn a_tool_that_takes_too_long_is_an_observation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn arguments_that_do_not_fit_reach_no_tool_and_are_mended_by_the_model() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn invalid_arguments_reach_no_tool_and_the_model_corrects_them() {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let calls = r#"[[call:ledger__append {"text":6}]][[next]][[call:ledger__append {"text":"six"}]]"#;
     let run = run_of(&server, "react", &format!("q [[id:fit]]{calls}[[next]][[say:Written.]]")).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
@@ -233,12 +219,12 @@ async fn arguments_that_do_not_fit_reach_no_tool_and_are_mended_by_the_model() {
     let seen = model.exchanges("fit");
     let observation = seen[1].request["messages"].as_array().unwrap().last().unwrap().clone();
     let words = observation["content"].as_str().unwrap();
-    assert!(observation["role"] == "tool" && words.contains("do not fit the schema") && words.contains("/text"), "{observation}");
+    assert!(observation["role"] == "tool" && words.contains("violate the schema") && words.contains("/text"), "{observation}");
     model.assert_history_was_sendable();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_a_form_after_one_or_two_of_none_ends_the_run_well() {
+async fn valid_form_after_two_invalid_ones_completes_the_run() {
     let (wrong, right) = ("I think that six is right.", r#"{"answer":"Six."}"#);
     let answers = [wrong, right, wrong, wrong, right].map(|text| Dialect::Openai.answer(Says { text, ..Says::default() }));
     let wire = Wire::play(answers.into()).await;
@@ -254,7 +240,7 @@ async fn an_answer_of_a_form_after_one_or_two_of_none_ends_the_run_well() {
         let requests = wire.asked();
         assert_eq!(requests.len(), asked);
         let told = requests.last().unwrap().json()["messages"].to_string();
-        assert_eq!(told.matches("not the one JSON object that was asked for").count(), corrections, "{told}");
+        assert_eq!(told.matches("not the one JSON object that was requested").count(), corrections, "{told}");
         assert_eq!(told.matches(wrong).count(), corrections, "the model gets its own malformed answer back: {told}");
         let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
         let answers: Vec<&Value> = messages.iter().filter(|message| message["role"] == "assistant").collect();
@@ -263,10 +249,8 @@ async fn an_answer_of_a_form_after_one_or_two_of_none_ends_the_run_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_no_form_is_corrected_twice_and_then_ends_the_run() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+async fn invalid_form_is_corrected_twice_and_then_fails_the_run() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     // The document's unions are objects here, for agents that ask for structured output.
     copy(&server, "union", "output", json!("structured")).await;
     let run = run_of(&server, "union", "q [[id:form]][[say:I think that six is right.]]").await;
@@ -306,7 +290,15 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
     };
     assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three model steps and two tool steps: {figures}");
     assert!(figure("capstan_tokens_total") > 0.0 && figure("capstan_runs_finished_total") >= 1.0, "{figures}");
+    for labelled in
+        ["capstan_tokens_total{provider=\"openai\",direction=\"input\"}", "capstan_first_token_seconds_count{provider=\"openai\"}"]
+    {
+        assert!(figure(labelled) > 0.0, "{labelled}: {figures}");
+    }
     assert_eq!(figure("capstan_tool_calls_total"), 2.0, "{figures}");
+    let labels = ["{server=\"", ",tool=\"calculate\"", ",outcome=\"done\""];
+    let mut of_calls = figures.lines().filter(|line| line.starts_with("capstan_tool_calls_total{"));
+    assert!(of_calls.any(|line| labels.iter().all(|label| line.contains(label))), "{figures}");
     // The length of the history, its tokens, and the number of evictions.
     assert_eq!(
         (figure("capstan_request_messages_sum"), figure("capstan_request_messages_count")),
@@ -318,14 +310,14 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_key_is_an_error_of_the_configuration() {
+    // The server starts, so that the page can set the provider up, and the error names the variable.
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", "openai/mock");
-    let Err(mut ended) = site.try_start(&[]).await else { panic!("there is no key") };
-    assert!(!ended.exit().await.success());
-    assert!(ended.log_text().contains("OPENAI_API_KEY"), "{}", ended.log_text());
-    // The same for a model that a run names.
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
+    let run = run_of(&server, "react", "q").await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("provider_auth")), "{run}");
+    assert!(run["error"]["detail"].as_str().unwrap().contains("OPENAI_API_KEY"), "{run}");
+    // A provider that is neither the default nor configured is unknown.
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let body = json!({"input": "q", "agent": "react", "model": "anthropic/claude"});
     let (status, problem) = server.post_json("/runs", &body).await;
     assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("unknown_model")), "{problem}");
@@ -333,10 +325,8 @@ async fn a_missing_key_is_an_error_of_the_configuration() {
 
 /// A tool that is not known to be closed-world needs an approval, and a denial ends the run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
-    let model = ModelMock::start().await;
-    let site = site_of_a_stranger(&model).await;
-    let server = site.start().await;
+async fn untrusted_call_asks_with_a_reason_and_denial_ends_the_turn() {
+    let (model, site, server) = Site::serve(async |model| site_of_a_stranger(model).await).await;
     let inside = r#"[[call:calculate {"expression":"2*3"}]]"#;
     let outside = r#"[[say:The list lacks it.]][[call:ledger__append {"text":"one"}]]"#;
     let input = format!("q [[id:no]]{inside}[[next]]{outside}[[next]][[say:Never said.]]");
@@ -400,10 +390,8 @@ fn word(line: &Value) -> Option<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_turn_is_told_in_lines_in_the_order_of_its_phases() {
-    let model = ModelMock::start().await;
-    let site = site_of_a_stranger(&model).await;
-    let server = site.start().await;
+async fn turn_is_logged_in_the_order_of_its_phases() {
+    let (model, site, server) = Site::serve(async |model| site_of_a_stranger(model).await).await;
     let script = r#"q [[id:lines]][[say:The list lacks it.]][[call:ledger__append {"text":"one"}]][[next]][[say:Written.]]"#;
     let request = server.post("/runs", &json!({"input": script, "agent": "react"})).header("accept", "application/x-ndjson");
     let telling = request.send().await.unwrap();
@@ -443,9 +431,7 @@ const SCRIPTS: [&str; 5] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn words_of_every_script_pass_byte_for_byte() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let words = SCRIPTS.join(" / ");
     let call = format!("[[say:{words}]][[call:ledger__append {}]]", json!({"text": words}));
     // The answer arrives in pieces of one code point.

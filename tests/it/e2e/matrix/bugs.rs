@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use super::case::{Waking, Way};
 use super::points::POINTS;
 use super::{case, reason};
-use crate::support::database::Kind;
-use crate::support::wait;
+use support::database::Kind;
+use support::wait;
 
 /// The time limit of a case with a bug.
 const BUG_LIMIT: Duration = Duration::from_secs(60);

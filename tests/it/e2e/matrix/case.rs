@@ -13,15 +13,15 @@ use super::checks::{self, Death};
 use super::points::{Often, Point, Scenario};
 use super::rotation;
 use super::turn::{ID, Turn};
-use crate::support::asker::{Asker, Question};
-use crate::support::chance::Chance;
-use crate::support::client::{Client, Followed, Known, insist};
-use crate::support::database::Kind;
-use crate::support::link::Link;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::{Frame, stored};
-use crate::support::{audit, wait};
+use support::asker::{Asker, Question};
+use support::chance::Chance;
+use support::client::{Client, Followed, Known, insist};
+use support::database::Kind;
+use support::link::Link;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::{Frame, stored};
+use support::{audit, wait};
 
 /// The disturbance at the point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::turn::{ID, LAST_WORDS, Turn};
-use crate::support::ledger::Entry;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::Frame;
+use support::ledger::Entry;
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::Frame;
 
 /// A row of a tool call.
 #[derive(Debug, Clone)]

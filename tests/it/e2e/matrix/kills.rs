@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::checks;
 use super::points::Scenario;
 use super::turn::Turn;
-use crate::support::chance::Chance;
-use crate::support::client::{Address, Client, Followed};
-use crate::support::database::Kind;
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::stored;
-use crate::support::{audit, setting, tell, wait};
+use support::chance::Chance;
+use support::client::{Address, Client, Followed};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::stored;
+use support::{audit, print_figure, setting, wait};
 
 /// Kills in the quick form.
 const KILLS: u64 = 10;
@@ -88,7 +88,7 @@ async fn play(kind: Kind, nodes: u64) {
         servers[node] = site.spawn(&[]);
         addresses[node].send_replace(servers[node].url.clone());
         if kill % 50 == 49 {
-            tell(&format!("kills {}/{kills} on {kind:?}", kill + 1));
+            print_figure(&format!("kills {}/{kills} on {kind:?}", kill + 1));
         }
     }
     enough.cancel();
@@ -97,7 +97,7 @@ async fn play(kind: Kind, nodes: u64) {
     let again = site.database.count("SELECT CAST(coalesce(sum(attempt - 1), 0) AS text) FROM runs").await;
     let unknown = site.database.count("SELECT CAST(count(*) AS text) FROM tool_calls WHERE state = 'unknown'").await;
     let runs = said.len();
-    tell(&format!(
+    print_figure(&format!(
         "kills on {kind:?}, seed {seed}: {runs} runs, {again} taken up again after {kills} kills; {unknown} unknown outcomes"
     ));
 

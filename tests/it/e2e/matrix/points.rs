@@ -1,6 +1,6 @@
 //! The boundaries between two stored steps at which a process may be killed.
 
-/// One boundary. `name` is its row in RELIABILITY section 5, and a suffix after a dash tells several points of one row apart.
+/// One boundary. `name` is its row in `docs/faults.md`, and a suffix after a dash tells several points of one row apart.
 pub struct Point {
     /// The name in reports and coverage.
     pub name: &'static str,
@@ -109,7 +109,7 @@ pub const POINTS: &[Point] = &[
     Point { also: &[2], ..point("C31", Scenario::Rotation, Often::Twice) },
 ];
 
-/// Rows of RELIABILITY section 5 without a point, and why.
+/// Crash points of `docs/faults.md` without a point, and why.
 pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C16", "results are stored in their row, whatever their size; uploads are, in pieces, before anything names them"),
     ("C24", "there are no webhooks yet"),
@@ -118,6 +118,6 @@ pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C32", "a full disk is no point but a failure of any commit: e2e::database lets no file grow, passes.rs fails each call"),
 ];
 
-/// Failpoints that are no rows of RELIABILITY section 5, and the tests that try them.
+/// Failpoints that are not in `docs/faults.md`, and the tests that try them.
 pub const TRIED_ELSEWHERE: &[(&str, &str)] =
     &[("C04-loaded", "e2e::crash"), ("reconciled", "e2e::replay"), ("handle", "e2e::tasks"), ("accepted", "e2e::restored")];

@@ -8,12 +8,11 @@ use serde_json::json;
 use tokio::process::Child;
 
 use super::case::{Case, Way, cut};
-use crate::support::asker::Asker;
-use crate::support::database::Kind;
-use crate::support::link::Link;
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::{audit, wait};
+use support::asker::Asker;
+use support::database::Kind;
+use support::link::Link;
+use support::server::{Server, Site};
+use support::{audit, wait};
 
 /// The providers, each with one secret.
 const NAMES: [&str; 2] = ["one", "two"];
@@ -22,9 +21,7 @@ const ROTATE: [&str; 2] = ["secrets", "rotate"];
 
 /// Plays a case and panics if a check fails. Returns whether the point was reached.
 pub async fn play(case: Case) -> bool {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(case.kind, &model).await;
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(case.kind).await;
     let new_key = [ROTATE[0], ROTATE[1], "--new-key"];
     assert!(site.command(&new_key).await.0);
     for name in NAMES {
@@ -67,12 +64,12 @@ pub async fn play(case: Case) -> bool {
         Way::Stop => {
             question.answer("stop").await;
             let (ok, said) = site.command(&ROTATE).await;
-            assert!(ok && said.contains(&format!("sealed anew: {}", 3 - case.at)), "{said}");
+            assert!(ok && said.contains(&format!("encrypted again: {}", 3 - case.at)), "{said}");
             wake(&command).await;
             // Another command has encrypted the value that this one read, so the stale write is refused.
             let output = wait::within("the sleeper's end", Duration::from_secs(60), command.wait_with_output()).await.unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
-            assert!(!output.status.success() && said.contains("changed by somebody else meanwhile"), "{said}");
+            assert!(!output.status.success() && said.contains("changed by another process meanwhile"), "{said}");
         }
     }
     all_open(&server).await;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::points::{Often, Scenario};
-use crate::support::chance::Chance;
+use support::chance::Chance;
 
 /// A message with its script.
 pub struct Turn {

@@ -6,14 +6,14 @@ use capstan::support::clock::{Clock as _, SystemClock};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::link::Link;
-use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::sse::Next;
-use crate::support::{tell, wait};
+use support::audit;
+use support::database::Kind;
+use support::link::Link;
+use support::measure::{percentile, size};
+use support::model::ModelMock;
+use support::server::Site;
+use support::sse::Next;
+use support::{print_figure, wait};
 
 /// W-14, D-14: a client of one server follows runs of another one. The full measurement: `CAPSTAN_POLLED_RUNS=100`.
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn streams_are_carried_by_polling_alone() {
     }
     let delays = wait::within("the ends", Duration::from_secs(60), readers.join_all()).await.concat();
     let [half, most] = [50, 99].map(|percent| percentile(&delays, percent));
-    tell(&format!("{} events by polling alone: p50 {half} ms, p99 {most} ms after they were made", delays.len()));
+    print_figure(&format!("{} events by polling alone: p50 {half} ms, p99 {most} ms after they were made", delays.len()));
     wait::until("notifications that were kept back", Duration::from_secs(20), || async { (link.kept_back() > 0).then_some(()) })
         .await;
     assert!(delays.len() > runs * 50, "{} events", delays.len());

@@ -1,27 +1,28 @@
 //! The time until another worker continues the runs of a killed one, at default settings.
 //!
-//! The full measurement: `CAPSTAN_NODE_KILLS=20 cargo nextest run --features failpoints --no-capture dead_worker`.
+//! The full measurement: `CAPSTAN_NODE_KILLS=20 cargo nextest run -p capstan-it --no-capture dead_worker`.
 
 use capstan::support::clock::{Clock as _, SystemClock};
 
-use super::{plain, start_runs};
-use crate::support::audit;
-use crate::support::database::Kind;
-use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
-use crate::support::server::Site;
-use crate::support::tell;
+use rstest::rstest;
+
+use super::{plain, site, start_runs};
+use support::measure::{percentile, size};
+use support::model::ModelMock;
+use support::print_figure;
 
 /// Runs in the middle of an answer when a worker is killed.
 const HELD: usize = 40;
 
 /// Lease, sweep and claim: the model streams again within 13 seconds.
+#[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_runs_of_a_dead_worker_are_found_in_time() {
+async fn the_runs_of_a_dead_worker_are_found_in_time(#[values(false, true)] pooled: bool) {
     let kills = size("CAPSTAN_NODE_KILLS", 1);
     let model = ModelMock::start().await;
     // A worker has fewer slots than there are held runs, so both workers hold some of them at the kill.
-    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_WORKER__SLOTS", "30");
+    let (site, _pooler) = site(&model, pooled).await;
+    let site = site.env("CAPSTAN_WORKER__SLOTS", "30");
     let (mut one, mut two) = tokio::join!(site.start(), site.start());
     let tools: Vec<String> = plain(160);
     let mut delays = Vec::new();
@@ -52,11 +53,10 @@ async fn the_runs_of_a_dead_worker_are_found_in_time() {
         one = std::mem::replace(&mut two, site.start().await);
     }
     let [half, most, all] = [50, 99, 100].map(|percent| percentile(&delays, percent));
-    tell(&format!("{kills} kills, {} runs taken over: p50 {half} ms, p99 {most} ms, slowest {all} ms", delays.len()));
+    print_figure(&format!("{kills} kills, {} runs taken over: p50 {half} ms, p99 {most} ms, slowest {all} ms", delays.len()));
     assert!(most <= 13_000, "a killed worker's runs continued only after {most} ms (p99)");
     for index in 0..160 {
         assert_eq!(site.ledger.count("append", &format!("n{index}")), 1);
     }
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
+    site.assert_sound(&model).await;
 }

@@ -1,6 +1,6 @@
 //! A rolling deploy: servers are replaced one after the other while runs use tools.
 //!
-//! The full measurement: `CAPSTAN_ROLLING_RUNS=300 cargo nextest run --features failpoints --no-capture replaced_one_by_one`.
+//! The full measurement: `CAPSTAN_ROLLING_RUNS=300 cargo nextest run -p capstan-it --no-capture replaced_one_by_one`.
 //! `CAPSTAN_OLDER_BINARY` names a server of an earlier version: this build replaces it, and then it replaces this build, as in
 //! a rollback (`scripts/two-versions.sh`).
 
@@ -9,18 +9,19 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rstest::rstest;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::audit;
-use crate::support::client::{Client, Followed};
-use crate::support::database::{Database, Kind};
-use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-use crate::support::sse::stored;
-use crate::support::{setting, tell, wait};
+use support::audit;
+use support::client::{Client, Followed};
+use support::database::Database;
+use support::measure::{percentile, size};
+use support::model::ModelMock;
+use support::server::{Server, Site, program};
+use support::sse::stored;
+use support::{print_figure, setting, wait};
 
 /// Tool calls of each run. A model call of one second comes before each, so that runs outlast three restarts.
 const ROUNDS: usize = 20;
@@ -130,13 +131,15 @@ async fn schema(database: &Database) -> i64 {
 }
 
 // D-17.
+#[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn replaced_one_by_one() {
-    let runs = size("CAPSTAN_ROLLING_RUNS", 60);
+async fn replaced_one_by_one(#[values(false, true)] pooled: bool) {
+    let runs = size("CAPSTAN_ROLLING_RUNS", if pooled { 12 } else { 60 });
     let older = setting("CAPSTAN_OLDER_BINARY").map(PathBuf::from);
-    let present = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
+    let present = program();
     let model = ModelMock::start().await;
-    let mut site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let (site, _pooler) = super::site(&model, pooled).await;
+    let mut site = site.env("CAPSTAN_LOG__LEVEL", "info");
     site = site.program(older.as_ref().unwrap_or(&present));
     let mut cluster = Cluster::start(model, &site).await;
     let before = schema(&site.database).await;
@@ -147,17 +150,17 @@ async fn replaced_one_by_one() {
 
     if let Some(older) = older {
         let after = schema(&site.database).await;
-        tell(&format!("upgraded from schema {before} to {after}"));
+        print_figure(&format!("upgraded from schema {before} to {after}"));
         cluster.load(runs).await;
         site = site.program(&older);
         if before == after {
             cluster.replace(&site).await;
-            tell("rolled back");
+            print_figure("rolled back");
         } else {
             let refused = site.try_start(&[]).await.err().unwrap().log_text();
             let reason = format!("it has version {}, which this program does not know", before + 1);
             assert!(refused.contains(&reason), "{refused}");
-            tell(&format!("a rollback is refused, and harms nobody: {reason}"));
+            print_figure(&format!("a rollback is refused, and harms nobody: {reason}"));
         }
         cluster.judge(&site).await;
         audit::assert_sound_but_for_the_audit(&site.database).await;
@@ -167,7 +170,7 @@ async fn replaced_one_by_one() {
 
     let hand_overs = hand_overs(&site.database).await;
     let [half, most, all] = [50, 99, 100].map(|percent| percentile(&hand_overs, percent));
-    tell(&format!(
+    print_figure(&format!(
         "{} runs, {} hand-overs: p50 {half} ms, p99 {most} ms, slowest {all} ms; a server was gone within {:?}",
         cluster.runs,
         hand_overs.len(),

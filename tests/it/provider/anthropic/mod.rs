@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::drive::{Outcome, ask_through, question};
 use super::mutants::{outcome_of, outcomes_of};
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 /// Returns an event as the provider writes it.
 fn event(value: &Value) -> String {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::drive::{call, call_id, file, message, options, plain, question, request, text_part};
 use super::super::mutants;
 use super::{begin, client, end, finish, text};
-use crate::support::wire::{Asked, Wire};
+use support::wire::{Asked, Wire};
 
 async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelRequest) -> Asked {
     mutants::asked_with(client, options_of, [begin(), text(0, "ok"), finish("end_turn"), end()].concat(), request).await
@@ -152,7 +152,7 @@ async fn a_history_with_thoughts_and_calls() {
     assert_eq!(
         (&body["tools"], &body["tool_choice"]),
         (
-            &json!([{"name": "get_time", "description": "No longer on offer.", "input_schema": {"type": "object"}}]),
+            &json!([{"name": "get_time", "description": "No longer on offer.", "input_schema": {"type": "object", "properties": {}}}]),
             &json!({"type": "none"})
         )
     );

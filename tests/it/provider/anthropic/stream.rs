@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::drive::{Outcome, options};
 use super::super::mutants;
 use super::{begin, call, client, delta, end, event, finish, outcome_of, said, said_by, said_to, start, stop, text};
-use crate::support::wire::{Answer, Step};
+use support::wire::{Answer, Step};
 
 #[tokio::test]
 async fn an_answer_as_it_is_documented() {
@@ -101,7 +101,7 @@ async fn the_end_mark_alone(#[case] events: Vec<String>, #[case] expected: Resul
 
 // L-06
 #[tokio::test]
-async fn what_follows_the_end_is_ignored() {
+async fn events_after_the_end_are_ignored() {
     let whole = [begin(), text(0, "Hel"), finish("end_turn"), end()].concat();
     let outcome = said(&[whole, begin(), text(0, "more"), event(&json!({"type": "error", "error": {"type": "api_error"}}))]).await;
     assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, "Hel"));
@@ -356,6 +356,8 @@ async fn refusals(#[case] status: u16, #[case] kind: &str, #[case] message: &str
     let body = json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}).to_string();
     let headers = [("content-type", "application/json"), ("retry-after", "7")];
     let error = said_by(Answer::new(status, &headers, vec![Step::Send(body.into_bytes())])).await.end.unwrap_err();
-    assert_eq!((error.kind, error.status, error.message.as_str()), (expected, Some(status), message));
+    // An error 404 also names the path.
+    let said = error.message.split(" (404 for the path ").next();
+    assert_eq!((error.kind, error.status, said), (expected, Some(status), Some(message)));
     assert_eq!(error.retry_after_ms, expected.retryable().then_some(7_000));
 }

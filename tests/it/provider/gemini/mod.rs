@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::drive::Outcome;
 use super::mutants::{outcome_of, outcomes_of};
-use crate::support::wire::Answer;
+use support::wire::Answer;
 
 fn parts(parts: &Value) -> String {
     chunk(&json!({"candidates": [{"content": {"parts": parts, "role": "model"}, "index": 0}], "modelVersion": "gemini-x"}))

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::drive::{ask_through, call, file, message, options, plain, question, request, text_part};
 use super::super::mutants;
 use super::{client, finish, text};
-use crate::support::wire::{Answer, Asked, Wire};
+use support::wire::{Answer, Asked, Wire};
 
 async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelRequest) -> Asked {
     mutants::asked_with(client, options_of, [text("ok"), finish("STOP")].concat(), request).await

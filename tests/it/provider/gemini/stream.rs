@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::drive::{Outcome, ask_through, options, question};
 use super::super::mutants;
 use super::{chunk, client, finish, outcome_of, parts, said, said_by, text};
-use crate::support::wire::{Answer, Step, Wire};
+use support::wire::{Answer, Step, Wire};
 
 #[tokio::test]
 async fn text_thoughts_and_figures() {
@@ -35,6 +35,8 @@ async fn text_thoughts_and_figures() {
             ModelEvent::Reasoning("hm".to_owned()),
             ModelEvent::Reasoning("m".to_owned()),
             ModelEvent::Text("Hel".to_owned()),
+            // Its bytes are no image.
+            ModelEvent::Text("[a picture that cannot be shown]".to_owned()),
             ModelEvent::Text("lo".to_owned()),
             ModelEvent::Usage(usage),
         ]
@@ -425,12 +427,14 @@ async fn refusals_of_the_server(#[case] status: u16, #[case] word: &str, #[case]
     let error = json!({"error": {"code": status, "message": message, "status": word}});
     for body in [error.to_string(), format!("[{error}]")] {
         let error = said_by(Answer::json(status, &body)).await.end.unwrap_err();
-        assert_eq!((error.kind, error.status, error.message.as_str()), (kind, Some(status), message));
+        // An error 404 also names the path.
+        let said = error.message.split(" (404 for the path ").next();
+        assert_eq!((error.kind, error.status, said), (kind, Some(status), Some(message)));
     }
 }
 
 #[tokio::test]
-async fn candidates_that_nobody_asked_for() {
+async fn unrequested_candidates_are_ignored() {
     let other =
         chunk(&json!({"candidates": [{"index": 1, "content": {"parts": [{"text": "other"}]}, "finishReason": "MAX_TOKENS"},
         {"index": 0, "content": {"parts": [{"text": "Hel"}]}}]}));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::drive::{Outcome, ask_through, options, question};
 use super::mutants;
-use crate::support::wire::{Answer, Wire};
+use support::wire::{Answer, Wire};
 
 /// Returns the events as sent, with sequence numbers.
 fn events(events: &[Value]) -> String {

@@ -9,8 +9,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{completed, events, message as said_message};
-use crate::provider::drive::{ask_through, call, call_id, file, message, options, question, request};
-use crate::support::wire::{Answer, Wire};
+use crate::drive::{ask_through, call, call_id, file, message, options, question, request};
+use support::wire::{Answer, Wire};
 
 fn answer() -> Answer {
     Answer::stream(events(&[completed(json!([said_message("m", "ok")]))]))
@@ -84,7 +84,7 @@ async fn tool_choices(#[case] choice: ToolChoice, #[case] expected: Value) {
 }
 
 #[tokio::test]
-async fn what_the_wire_cannot_say_is_refused() {
+async fn option_without_wire_form_is_refused() {
     let wire = Wire::play(vec![answer()]).await;
     let mut request = question();
     request.options.stop = vec!["END".to_owned()];

@@ -9,9 +9,9 @@ use super::{
     added, arguments_delta, arguments_done, brief, call, completed, created, document, done, events, message, reasoning, recorded,
     said, text_delta,
 };
-use crate::provider::drive::{Outcome, ask_through, options, question};
-use crate::provider::mutants::{self, Frames};
-use crate::support::wire::{Answer, Step, Wire};
+use crate::drive::{Outcome, ask_through, options, question};
+use crate::mutants::{self, Frames};
+use support::wire::{Answer, Step, Wire};
 
 fn calls(expected: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
     expected.iter().map(|(id, name, arguments)| ((*id).to_owned(), (*name).to_owned(), (*arguments).to_owned())).collect()
@@ -85,7 +85,7 @@ async fn a_cut_stream_is_never_whole() {
 
 // L-37: any event may be missing if another one has the same content, and all may be but the last.
 #[tokio::test]
-async fn what_one_event_leaves_out_another_brings() {
+async fn missing_event_fields_come_from_other_events() {
     let recorded = recorded();
     let expected = said(&recorded).await;
     let kinds: std::collections::BTreeSet<&str> = recorded.iter().filter_map(|event| event["type"].as_str()).collect();
@@ -254,7 +254,7 @@ async fn a_stream_without_its_last_event_is_incomplete(#[case] mark: &str) {
 
 // L-04, L-06: the last event is the end, and later bytes are ignored.
 #[tokio::test]
-async fn what_follows_the_last_event_is_ignored() {
+async fn events_after_the_last_one_are_ignored() {
     let body = events(&[created(), text_delta(0, "m", "Hello"), completed(json!([message("m", "Hello")]))]);
     for rest in ["data: [DONE]\n\n", "data: nonsense\n\n", "event: error\ndata: {}\n\n"] {
         let outcome = mutants::outcome_of(client, body.clone() + rest).await;

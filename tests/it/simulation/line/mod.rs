@@ -13,9 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use super::dice::Dice;
 use super::gate::Gate;
-use super::model::ModelStore;
+use super::intercept::{InterceptedStore, Interceptor};
 use super::witness::Witness;
-use crate::support::intercept::{InterceptedStore, Interceptor};
+use support::model_store::ModelStore;
 
 /// The rates of connection faults, for each thousand calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +148,7 @@ impl Line {
 
 /// Calls that the connection never disturbs.
 const UNDISTURBED: [&str; 7] =
-    ["accept_tool_pin", "claim_title", "finish_title", "remove_old_spending", "sight_tools", "tool_call", "tool_pins"];
+    ["accept_tool_pin", "claim_title", "finish_title", "remove_old_spending", "compare_tool_definitions", "tool_call", "tool_pins"];
 
 impl Interceptor for Line {
     type Store = ModelStore;
@@ -168,14 +168,14 @@ impl Interceptor for Line {
         }
     }
 
-    fn accepted(&self, accepted: &Keyed<Accepted>, lease_ms: u64) {
+    fn accepted(&self, accepted: &IdempotentOutcome<AcceptOutcome>, lease_ms: u64) {
         self.witness.accepted(&self.node, accepted, lease_ms);
     }
 }
 
 #[async_trait]
 impl LogStore for InterceptedStore<Line> {
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         let what = format!("commits {}", summary(writes));
         let seen = |answers: &Vec<_>| self.witness.committed(writes, answers);
         let fate = self.fate(writes);
@@ -204,8 +204,12 @@ impl LogStore for InterceptedStore<Line> {
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.call("reads heads", self.model.heads(conversations), |_| {}).await
     }
-    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
-        self.call("reads news", self.model.news(after, limit), |_| {}).await
+    async fn events_after(
+        &self,
+        after: &[(ConversationId, i64)],
+        limit: u32,
+    ) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        self.call("reads news", self.model.events_after(after, limit), |_| {}).await
     }
 }
 
@@ -265,7 +269,7 @@ impl QueueStore for InterceptedStore<Line> {
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {
             self.witness.swept(sweep);
-            for Taken { run_id, .. } in &sweep.taken {
+            for ExpiredRun { run_id, .. } in &sweep.taken {
                 self.dice.note(format_args!("{} takes {} away", self.name, tail(run_id.as_str())));
             }
         };

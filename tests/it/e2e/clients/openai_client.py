@@ -1,0 +1,314 @@
+"""Plays the official `openai` package against a Capstan server, and checks each event against the package's own types.
+
+Usage: openai_client.py URL TASK [ARGUMENT...]. Prints one line of JSON: the findings of the task.
+"""
+
+import base64
+import json
+import sys
+import time
+import urllib.request
+
+import openai
+from openai import OpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
+
+URL, TASK, *ARGUMENTS = sys.argv[1:]
+client = OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0, timeout=60)
+MODEL = "openai/mock"
+LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+# Fields that popular gateways add, and that no type of the package has.
+KNOWN_EXTRAS = {"reasoning_content"}
+
+
+def extras(value, path):
+    """Returns the fields that the package's types do not know."""
+    found = []
+    if isinstance(value, BaseModel):
+        found += [f"{path}.{name}" for name in (value.model_extra or {}) if name not in KNOWN_EXTRAS]
+        for name in type(value).model_fields:
+            found += extras(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            found += extras(item, path + "[]")
+    return found
+
+
+def checked(kind, value):
+    parsed = TypeAdapter(kind).validate_python(value)
+    unknown = extras(parsed, value.get("type") or value.get("object"))
+    assert not unknown, unknown
+    return value
+
+
+def post(path, body):
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(URL + path, data, {"content-type": "application/json"})
+    return urllib.request.urlopen(request, timeout=60)
+
+
+def get(path):
+    return json.load(urllib.request.urlopen(URL + path, timeout=60))
+
+
+def frames(answer):
+    for line in answer:
+        if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+            yield json.loads(line[6:])
+
+
+def events(answer):
+    found = [checked(ResponseStreamEvent, frame) for frame in frames(answer)]
+    numbers = [event["sequence_number"] for event in found]
+    assert all(one < other for one, other in zip(numbers, numbers[1:])), numbers
+    return found
+
+
+def chat():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ARGUMENTS[0]}]
+    raw = checked(ChatCompletion, json.load(post("/v1/chat/completions", {"model": MODEL, "messages": messages})))
+    plain = client.chat.completions.create(model="default", messages=messages)
+    stream = client.chat.completions.create(model=MODEL, messages=messages, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    body = {"model": MODEL, "messages": messages, "stream": True}
+    for frame in frames(post("/v1/chat/completions", body)):
+        checked(ChatCompletionChunk, frame)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    try:
+        client.chat.completions.create(model="nobody", messages=messages)
+    except openai.NotFoundError as error:
+        refused = {"code": error.code, "param": error.param, "message": error.message, "id": error.request_id}
+    return {
+        "raw": raw["choices"][0]["message"]["content"],
+        "plain": plain.choices[0].message.content,
+        "stream": text,
+        "finish": [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1],
+        "usage": chunks[-1].usage.total_tokens,
+        "ids": len({chunk.id for chunk in chunks}),
+        "refused": refused,
+        "models": [model.id for model in client.models.list()],
+        "one": client.models.retrieve("default").id,
+    }
+
+
+def chat_tools():
+    tools = [{"type": "function", "function": LOOK}]
+    messages = [{"role": "user", "content": ARGUMENTS[0]}]
+    first = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+    message = first.choices[0].message
+    streamed = list(client.chat.completions.create(model=MODEL, messages=messages, tools=tools, stream=True))
+    calls = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or []]
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "a door"} for call in message.tool_calls]
+    picture = "data:image/png;base64," + base64.b64encode(png()).decode()
+    more = {"role": "user", "content": [{"type": "text", "text": "And this?"}, {"type": "image_url", "image_url": {"url": picture}}]}
+    second = client.chat.completions.create(model=MODEL, messages=[*messages, message, *results], tools=tools)
+    third = client.chat.completions.create(model=MODEL, messages=[*messages, message, *results, second.choices[0].message, more])
+    return {
+        "finish": first.choices[0].finish_reason,
+        "calls": [[call.function.name, json.loads(call.function.arguments)] for call in message.tool_calls],
+        "streamed": [[call.index, call.function.name] for call in calls],
+        "answer": second.choices[0].message.content,
+        "third": third.choices[0].message.content,
+    }
+
+
+def png():
+    return base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+
+
+def responses():
+    raw = checked(Response, json.load(post("/v1/responses", {"model": MODEL, "input": ARGUMENTS[0], "metadata": {"a": "b"}})))
+    live = events(post("/v1/responses", {"model": MODEL, "input": ARGUMENTS[0], "stream": True}))
+    identifier = live[0]["response"]["id"]
+    again = events(urllib.request.urlopen(f"{URL}/v1/responses/{identifier}?stream=true"))
+    assert again == live
+    for at, event in enumerate(live):
+        number = event["sequence_number"]
+        rest = events(urllib.request.urlopen(f"{URL}/v1/responses/{identifier}?stream=true&starting_after={number}"))
+        assert rest == live[at + 1 :], number
+    with client.responses.stream(response_id=identifier, starting_after=live[3]["sequence_number"]) as stream:
+        helped = [event.type for event in stream]
+        final = stream.get_final_response()
+    follow = client.responses.create(model=MODEL, input=ARGUMENTS[1], previous_response_id=raw["id"], store=True)
+    items = client.responses.input_items.list(follow.id)
+    try:
+        client.responses.create(model=MODEL, input="x", previous_response_id="resp_01980000000070008000000000000001")
+    except openai.NotFoundError as error:
+        missing = [error.param, error.message]
+    hidden = client.responses.create(model=MODEL, input=ARGUMENTS[0], store=False)
+    client.responses.delete(live[0]["response"]["id"])
+    try:
+        client.responses.retrieve(identifier)
+        deleted = False
+    except openai.NotFoundError:
+        deleted = True
+    return {
+        "status": raw["status"],
+        "metadata": raw["metadata"],
+        "text": client.responses.retrieve(raw["id"]).output_text,
+        "types": [event["type"] for event in live],
+        "helped": helped,
+        "final": final.output_text,
+        "follow": follow.output_text,
+        "items": [item.content[0].text for item in items],
+        "missing": missing,
+        "hidden": hidden.output_text,
+        "deleted": deleted,
+    }
+
+
+def response_tools():
+    tools = [{"type": "function", "strict": False, **LOOK}]
+    first = client.responses.create(model="default", input=ARGUMENTS[0], tools=tools)
+    calls = [item for item in first.output if item.type == "function_call"]
+    try:
+        client.responses.create(model="default", input="well?", previous_response_id=first.id)
+    except openai.BadRequestError as error:
+        unanswered = error.param
+    outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "a door"} for call in calls]
+    second = client.responses.create(model="default", input=outputs, previous_response_id=first.id, tools=tools)
+    for response in [first, second]:
+        events(urllib.request.urlopen(f"{URL}/v1/responses/{response.id}?stream=true"))
+        checked(Response, json.load(urllib.request.urlopen(f"{URL}/v1/responses/{response.id}")))
+    again = client.responses.create(model="default", input=outputs, previous_response_id=first.id)
+    return {
+        "first": [item.type for item in first.output],
+        "calls": [[call.name, json.loads(call.arguments)] for call in calls],
+        "unanswered": unanswered,
+        "second": second.output_text,
+        "previous": second.previous_response_id == first.id,
+        "again": again.id == second.id and again.output_text == second.output_text,
+    }
+
+
+def refusal(send):
+    try:
+        send()
+    except openai.APIStatusError as error:
+        return [error.status_code, error.param, error.message]
+    return None
+
+
+def response_chain():
+    tools = [{"type": "function", "strict": False, **LOOK}]
+    create = lambda **fields: client.responses.create(model="default", tools=tools, **fields)
+    first = create(input=ARGUMENTS[0])
+    calls = [item.call_id for item in first.output if item.type == "function_call"]
+    outputs = [{"type": "function_call_output", "call_id": call, "output": "a door"} for call in calls]
+    found = {
+        "calls": len(calls),
+        "part": refusal(lambda: create(input=outputs[:1], previous_response_id=first.id)),
+        "early": refusal(lambda: client.responses.retrieve(f"{first.id}_1")),
+        "invented": refusal(lambda: create(input=outputs, previous_response_id=f"{first.id}_7")),
+    }
+    second = create(input=outputs, previous_response_id=first.id)
+    found["stale"] = refusal(lambda: create(input="more", previous_response_id=first.id))
+    found["unstored"] = [item.type for item in create(input=ARGUMENTS[1], store=False).output]
+    found["background"] = refusal(lambda: create(input="x", store=False, background=True))
+    found["metadata"] = refusal(lambda: create(input="x", metadata={"k" * 65: "v"}))
+    found["instructions"] = refusal(lambda: create(input="x", instructions="i" * 100_001))
+    return found | {"second": second.output_text}
+
+
+def conversations():
+    items = [
+        {"type": "message", "role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+    ]
+    raw = checked(Conversation, json.load(post("/v1/conversations", {"items": items, "metadata": {"a": "b"}})))
+    identifier = raw["id"]
+    response = client.responses.create(model="default", input=ARGUMENTS[0], conversation=identifier)
+    listed = checked(ConversationItemList, get(f"/v1/conversations/{identifier}/items?order=asc"))["data"]
+    one_by_one = [item.id for item in client.conversations.items.list(identifier, limit=1)]
+    assert one_by_one == [item["id"] for item in reversed(listed)], one_by_one
+    for item in listed:
+        assert checked(ConversationItem, get(f"/v1/conversations/{identifier}/items/{item['id']}")) == item
+    updated = client.conversations.update(identifier, metadata={"c": "d"})
+    fork = json.load(post(f"/api/v1/conversations/{identifier}/fork", {}))
+    assert "metadata" not in fork, fork
+    found = {
+        "created": raw["metadata"],
+        "updated": updated.metadata,
+        "read": checked(Conversation, get(f"/v1/conversations/{identifier}"))["metadata"],
+        "forked": get(f"/v1/conversations/{fork['id']}")["metadata"],
+        "cleared": client.conversations.update(identifier, metadata=None).metadata,
+        "types": [item["type"] for item in listed],
+        "texts": [item["content"][0]["text"] for item in listed if item["type"] == "message"],
+        "answer": response.output_text,
+        "long": refusal(lambda: client.conversations.update(identifier, metadata={"k" * 65: "v"})),
+        "robot": refusal(lambda: client.conversations.create(items=[{"role": "robot", "content": "x"}])),
+        "after": refusal(lambda: client.conversations.items.list(identifier, after="msg_1")),
+        "added": refusal(lambda: client.conversations.items.create(identifier, items=items)),
+        "removed": refusal(lambda: client.conversations.items.delete(one_by_one[0], conversation_id=identifier)),
+        "no_item": refusal(lambda: client.conversations.items.retrieve("msg_1", conversation_id=identifier)),
+        "deleted": client.conversations.delete(identifier).deleted,
+        "gone": refusal(lambda: client.conversations.retrieve(identifier)),
+        "gone_items": refusal(lambda: client.conversations.items.list(identifier)),
+    }
+    empty = client.conversations.create()
+    found["empty"] = [empty.metadata, len(client.conversations.items.list(empty.id).data)]
+    request = urllib.request.Request(f"{URL}/v1/conversations/{empty.id}", method="DELETE")
+    checked(ConversationDeletedResource, json.load(urllib.request.urlopen(request, timeout=60)))
+    # More messages than the server reads at a time.
+    texts = [str(number) for number in range(120)]
+    many = client.conversations.create(items=[{"role": "user", "content": text} for text in texts])
+    for order in ["asc", "desc"]:
+        read = [item.content[0].text for item in client.conversations.items.list(many.id, order=order, limit=7)]
+        assert read == (texts if order == "asc" else texts[::-1]), read
+    return found
+
+
+def approval():
+    first = client.responses.create(model="default", input=ARGUMENTS[0])
+    request = next(item for item in first.output if item.type == "mcp_approval_request")
+    answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+    second = client.responses.create(model="default", input=[answer], previous_response_id=first.id)
+    call = next(item for item in second.output if item.type == "mcp_call")
+    events(urllib.request.urlopen(f"{URL}/v1/responses/{second.id}?stream=true"))
+    return {
+        "request": [request.server_label, request.name],
+        "call": [call.server_label, call.name, call.status, call.approval_request_id == request.id],
+        "text": second.output_text,
+    }
+
+
+def begin():
+    """Begins a background response, and leaves its stream after some events."""
+    stream = client.responses.create(model=MODEL, input=ARGUMENTS[0], background=True, stream=True)
+    seen = []
+    for event in stream:
+        seen.append([event.sequence_number, event.type])
+        identifier = event.response.id if event.type == "response.created" else identifier
+        if event.type == "response.output_text.delta":
+            break
+    return {"id": identifier, "seen": seen}
+
+
+def resume():
+    stream = client.responses.retrieve(ARGUMENTS[0], stream=True, starting_after=int(ARGUMENTS[1]))
+    rest = [[event.sequence_number, event.type] for event in stream]
+    whole = events(urllib.request.urlopen(f"{URL}/v1/responses/{ARGUMENTS[0]}?stream=true"))
+    response = client.responses.retrieve(ARGUMENTS[0])
+    return {
+        "rest": rest,
+        "whole": [[event["sequence_number"], event["type"]] for event in whole],
+        "status": response.status,
+        "text": response.output_text,
+    }
+
+
+def cancel():
+    begun = client.responses.create(model=MODEL, input=ARGUMENTS[0], background=True)
+    while client.responses.retrieve(begun.id).status == "queued":
+        time.sleep(0.02)
+    cancelled = client.responses.cancel(begun.id)
+    return {"begun": begun.status, "cancelled": cancelled.status, "again": client.responses.cancel(begun.id).status}
+
+
+print(json.dumps(globals()[TASK]()))

@@ -1,0 +1,272 @@
+//! The official packages of OpenAI as clients: chat completions and responses, live, cut and read again.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::mcp_servers::installed;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::repository::root;
+use support::server::{Server, Site};
+use support::wait;
+
+/// Returns the findings of a client.
+async fn findings(what: &str, mut command: Command) -> Value {
+    let output = wait::within(what, Duration::from_secs(120), command.kill_on_drop(true).output()).await.unwrap();
+    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Plays a task of the Python package.
+async fn python(server: &Server, task: &str, arguments: &[&str]) -> Value {
+    let mut command = Command::new(installed().await.join("venv/bin/python"));
+    command.arg(root().join("tests/it/e2e/clients/openai_client.py")).arg(&server.url).arg(task).args(arguments);
+    findings(task, command).await
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_gets_chat_completions(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::start_scripted(kind).await;
+    let found = python(&server, "chat", &["[[id:chat]][[reason:2,0]][[say:hello]]"]).await;
+    for way in ["raw", "plain", "stream"] {
+        assert_eq!(found[way], "hello", "{found}");
+    }
+    assert_eq!((&found["finish"], &found["ids"], &found["one"]), (&json!("stop"), &json!(1), &json!("default")), "{found}");
+    assert!(found["usage"].as_u64().unwrap() > 0, "{found}");
+    let refused = &found["refused"];
+    assert_eq!((&refused["code"], &refused["param"]), (&json!("model_not_found"), &json!("model")), "{found}");
+    assert!(refused["id"].is_string() && refused["message"].as_str().unwrap().contains("nobody"), "{found}");
+    assert!(found["models"].as_array().unwrap().contains(&json!("default")), "{found}");
+
+    let found = python(&server, "chat_tools", &[r#"[[id:tools]][[call:look {"at":"x"}]][[next]][[say:a red door]]"#]).await;
+    let expected = json!({
+        "finish": "tool_calls", "calls": [["look", {"at": "x"}]], "streamed": [[0, "look"]],
+        "answer": "a red door", "third": "done",
+    });
+    assert_eq!(found, expected);
+    // The client has seen its answers, and no conversation stays.
+    assert_eq!(server.get_json("/conversations").await["data"], json!([]));
+    site.assert_sound(&model).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_gets_responses(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, site, server) = Site::start_scripted(kind).await;
+    let found = python(&server, "responses", &["[[id:first]][[reason:2,0]][[text:3,0]]", "[[id:second]][[say:again]]"]).await;
+    assert_eq!((&found["status"], &found["metadata"]), (&json!("completed"), &json!({"a": "b"})), "{found}");
+    let types = found["types"].as_array().unwrap();
+    assert_eq!((&types[0], types.last().unwrap()), (&json!("response.created"), &json!("response.completed")), "{found}");
+    assert!(types.contains(&json!("response.reasoning_summary_text.delta")), "{found}");
+    // The model counts its answers.
+    let answer = |number: u32| json!(found["text"].as_str().unwrap().replace("r1", &format!("r{number}")));
+    assert_eq!((&found["final"], &found["follow"]), (&answer(2), &json!("again")), "{found}");
+    assert_eq!(found["hidden"], answer(4), "{found}");
+    assert_eq!((&found["items"], &found["deleted"]), (&json!(["[[id:second]][[say:again]]"]), &json!(true)), "{found}");
+    assert_eq!(found["missing"][0], "previous_response_id", "{found}");
+
+    let input = r#"[[id:client]][[call:ledger__append {"text":"one"}]][[call:look {"at":"x"}]][[next]][[say:a door]]"#;
+    let found = python(&server, "response_tools", &[input]).await;
+    let expected = json!({
+        "first": ["mcp_call", "function_call"], "calls": [["look", {"at": "x"}]], "unanswered": "input",
+        "second": "a door", "previous": true, "again": true,
+    });
+    assert_eq!(found, expected);
+    assert_eq!(site.ledger.count("append", "one"), 1);
+
+    let found = python(&server, "cancel", &["[[id:endless]][[text:1,0]][[hold]]"]).await;
+    assert_eq!(found, json!({"begun": "queued", "cancelled": "cancelled", "again": "cancelled"}));
+    site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_follow_the_newest_and_need_every_output() {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let calls = r#"[[id:chain]][[call:look {"at":"x"}]][[call:look {"at":"y"}]][[next]][[say:two doors]]"#;
+    let found = python(&server, "response_chain", &[calls, r#"[[id:unstored]][[call:look {"at":"z"}]]"#]).await;
+    assert_eq!(
+        (&found["calls"], &found["second"], &found["unstored"]),
+        (&json!(2), &json!("two doors"), &json!(["function_call"]))
+    );
+    let refused = |name: &str| (found[name][0].as_u64().unwrap(), found[name][1].as_str().unwrap_or_default().to_owned());
+    assert_eq!(refused("part"), (400, "input".to_owned()), "{found}");
+    assert!(found["part"][2].as_str().unwrap().contains("No tool output found for function call call_"), "{found}");
+    assert_eq!(refused("early").0, 404, "{found}");
+    assert_eq!(refused("invented"), (404, "previous_response_id".to_owned()), "{found}");
+    assert_eq!(refused("stale"), (400, "previous_response_id".to_owned()), "{found}");
+    for (name, param) in [("background", "background"), ("metadata", "metadata"), ("instructions", "instructions")] {
+        assert_eq!(refused(name), (400, param.to_owned()), "{found}");
+    }
+    // No client can return to the run of a response that is not stored.
+    wait::until("the run that waits for its client to be cancelled", Duration::from_secs(20), || async {
+        server.log_text().contains("run ended status=\"cancelled\"").then_some(())
+    })
+    .await;
+    let runs = server.get_json("/runs").await;
+    assert_eq!(runs["data"].as_array().unwrap().len(), 1, "runs of hidden conversations are not listed: {runs}");
+    site.assert_sound(&model).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_keeps_conversations(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    // Calls in copies of conversations have no rows of their own, which the audit of the rows would ask for.
+    let (_model, _site, server) = Site::start_scripted(kind).await;
+    let input = r#"[[id:talk]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
+    let found = python(&server, "conversations", &[input]).await;
+    assert_eq!(found["types"], json!(["message", "message", "message", "function_call", "function_call_output", "message"]));
+    assert_eq!((&found["texts"], &found["answer"]), (&json!(["one", "two", input, "appended"]), &json!("appended")), "{found}");
+    assert_eq!((&found["created"], &found["updated"]), (&json!({"a": "b"}), &json!({"c": "d"})), "{found}");
+    assert_eq!(
+        (&found["read"], &found["forked"], &found["cleared"]),
+        (&json!({"c": "d"}), &json!({"c": "d"}), &json!({})),
+        "{found}"
+    );
+    assert_eq!((&found["empty"], &found["deleted"]), (&json!([{}, 0]), &json!(true)), "{found}");
+    for (name, status, param) in [
+        ("long", 400, json!("metadata")),
+        ("robot", 400, json!("items[0].role")),
+        ("after", 400, json!("after")),
+        ("added", 400, json!("items")),
+        ("removed", 400, Value::Null),
+        ("no_item", 404, Value::Null),
+        ("gone", 404, Value::Null),
+        ("gone_items", 404, Value::Null),
+    ] {
+        assert_eq!((&found[name][0], &found[name][1]), (&json!(status), &param), "{name}: {found}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_answers_an_approval() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS", r#"{ledger__append = "ask"}"#);
+    let server = site.start().await;
+    let input = r#"[[id:asks]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
+    let found = python(&server, "approval", &[input]).await;
+    let expected = json!({
+        "request": ["ledger", "append"], "call": ["ledger", "append", "completed", true], "text": "appended",
+    });
+    assert_eq!(found, expected);
+}
+
+// The server is killed while it streams, and the client returns with its cursor.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn background_response_resumes_after_killed_server(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start().await;
+    let begun = python(&server, "begin", &["[[id:cut]][[text:40,50]]"]).await;
+    let (id, seen) = (begun["id"].as_str().unwrap(), begun["seen"].as_array().unwrap());
+    server.kill9().await;
+    let server = site.start().await;
+    let last = seen.last().unwrap()[0].to_string();
+    let found = python(&server, "resume", &[id, &last]).await;
+    assert_eq!(found["status"], "completed", "{found}");
+    let rest = found["rest"].as_array().unwrap();
+    let all: Vec<Value> = seen.iter().chain(rest).cloned().collect();
+    assert_eq!(json!(all), found["whole"], "nothing is missing or doubled");
+    assert_eq!(found["text"].as_str().unwrap().split_whitespace().count(), 40, "{found}");
+    site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_node_package_gets_chat_and_responses() {
+    let packages = installed().await.join("node_modules");
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let mut command = Command::new("node");
+    command.arg(root().join("tests/it/e2e/clients/openai_client.mjs")).arg(&packages).arg(&server.url);
+    command.args(["[[id:node]][[text:4,0]]", "[[id:tool]][[call:look {}]][[next]][[say:a door]]"]);
+    let found = findings("openai for Node", command).await;
+    // The model counts its answers.
+    let answer = |number: u32| json!(found["plain"].as_str().unwrap().replace("r1", &format!("r{number}")));
+    assert_eq!((&found["streamed"], &found["final"]), (&answer(2), &answer(5)), "{found}");
+    assert_eq!((&found["call"], &found["answered"], &found["same"]), (&json!("look"), &json!("a door"), &json!(true)), "{found}");
+    assert_eq!(found["types"].as_array().unwrap().last().unwrap(), "response.completed");
+    assert_eq!((&found["refused"]["status"], &found["refused"]["code"]), (&json!(404), &json!("model_not_found")), "{found}");
+    site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_completion_without_its_client_is_cancelled() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "100");
+    let server = site.start().await;
+    let body = json!({"model": "openai/mock", "stream": true, "messages": [{"role": "user", "content": "[[id:left]][[text:1,0]][[hold]]"}]});
+    let mut answer = server.client.post(format!("{}/v1/chat/completions", server.url)).json(&body).send().await.unwrap();
+    let mut read = String::new();
+    let run = loop {
+        read.push_str(&String::from_utf8_lossy(&answer.chunk().await.unwrap().expect("a chunk with the id")));
+        if let Some((id, _)) = read.split_once("chatcmpl-").and_then(|(_, rest)| rest.split_once('"')) {
+            break format!("run_{id}");
+        }
+    };
+    drop(answer);
+    wait::until("the run without its client to be cancelled", Duration::from_secs(20), || async {
+        (server.get_json(&format!("/runs/{run}")).await["status"] == "cancelled").then_some(())
+    })
+    .await;
+    site.assert_sound(&model).await;
+}
+
+async fn respond(server: &Server, key: &str, body: &Value) -> (u16, Value) {
+    let tool = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+    let mut body = body.clone();
+    (body["model"], body["tools"]) = (json!("openai/mock"), json!([tool]));
+    let request = server.client.post(format!("{}/v1/responses", server.url)).header("idempotency-key", key).json(&body);
+    let reply = request.send().await.unwrap();
+    (reply.status().as_u16(), reply.json().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn response_that_is_not_stored_leaves_no_waiting_run() {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let body = json!({"input": "[[id:gone]][[call:look {}]]", "store": false});
+    let (status, response) = respond(&server, "gone", &body).await;
+    assert_eq!((status, &response["output"][0]["type"]), (200, &json!("function_call")), "{response}");
+    let run = response["id"].as_str().unwrap().replace("resp_", "run_");
+    wait::until("the run that no request can answer to be cancelled", Duration::from_secs(20), || async {
+        (server.get_json(&format!("/runs/{run}")).await["status"] == "cancelled").then_some(())
+    })
+    .await;
+    assert_eq!(server.get_json("/runs").await["data"], json!([]), "no list shows a hidden conversation");
+    let (status, refused) = respond(&server, "both", &json!({"input": "hi", "store": false, "background": true})).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("background")), "{refused}");
+    site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_outputs_get_the_same_response() {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let input = r#"[[id:two]][[call:look {"at":"a"}]][[call:look {"at":"b"}]][[next]][[say:two doors]]"#;
+    let (_, first) = respond(&server, "first", &json!({ "input": input })).await;
+    let id = first["id"].as_str().unwrap();
+    let calls: Vec<&Value> = first["output"].as_array().unwrap().iter().map(|item| &item["call_id"]).collect();
+    assert_eq!(calls.len(), 2, "{first}");
+    let output = |call: &Value| json!({"type": "function_call_output", "call_id": call, "output": "a door"});
+    let half = json!({"input": [output(calls[0])], "previous_response_id": id});
+    let (status, refused) = respond(&server, "half", &half).await;
+    let expected = format!("No tool output found for function call {}.", calls[1].as_str().unwrap());
+    assert_eq!((status, &refused["error"]["message"]), (400, &json!(expected)), "{refused}");
+    assert_eq!(refused["error"]["type"], "invalid_request_error");
+
+    let body = json!({"input": [output(calls[0]), output(calls[1])], "previous_response_id": id});
+    let (one, other) = tokio::join!(respond(&server, "answer", &body), respond(&server, "answer", &body));
+    assert_eq!((one.0, &one.1["id"]), (200, &json!(format!("{id}_1"))), "{}", one.1);
+    assert_eq!(one, other, "concurrent repeats");
+    assert_eq!(one, respond(&server, "answer", &body).await, "a later repeat");
+
+    let invented = server.client.get(format!("{}/v1/responses/{id}_2?stream=true", server.url)).send().await.unwrap();
+    assert_eq!(invented.status(), 404);
+    let (status, refused) = respond(&server, "old", &json!({"input": "hi", "previous_response_id": id})).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("previous_response_id")), "{refused}");
+    let missing = json!({"input": "hi", "previous_response_id": format!("{id}_7")});
+    assert_eq!(respond(&server, "invented", &missing).await.0, 404);
+    site.assert_sound(&model).await;
+}

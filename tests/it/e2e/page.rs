@@ -1,0 +1,576 @@
+//! The page in daily use: scrolling, selecting, reloading, drafts, looks, and who can use it.
+
+use reqwest::Method;
+use reqwest::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING};
+use serde_json::{Value, json};
+
+use support::browser::{Browser, ENTER, ESCAPE};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+
+use super::approvals;
+
+async fn looking_at(server: &Server) -> Browser {
+    let browser = Browser::start().await;
+    browser.open(&format!("{}/", server.url)).await;
+    browser
+}
+
+/// Starts a run with a text of several lines, and opens its conversation.
+async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
+    let run = server.start_run(&json!({"input": input})).await;
+    let conversation = run["conversation_id"].as_str().unwrap().to_owned();
+    browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
+    conversation
+}
+
+/// Returns an imported conversation with these texts of a user and a model, in turn.
+async fn import(server: &Server, texts: &[String]) -> String {
+    let messages: Vec<Value> = texts
+        .iter()
+        .enumerate()
+        .map(|(at, text)| {
+            json!({"id": format!("msg_{at:032x}"), "conversation_id": format!("conv_{:032x}", 1), "status": "complete",
+                "role": if at % 2 == 0 { "user" } else { "assistant" }, "run_id": format!("run_{:032x}", at / 2),
+                "created_at": "2026-01-01T00:00:00.000Z", "parts": [{"type": "text", "id": format!("part_{at:032x}"), "text": text}]})
+        })
+        .collect();
+    let document =
+        json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Imported"}, "messages": messages});
+    let (_, made) = server.post_json("/conversations/import", &document).await;
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn show(browser: &Browser, conversation: &str) {
+    browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
+}
+
+const AT_END: &str = "const node = document.querySelector('#scroll');
+    return node.scrollHeight > node.clientHeight && node.scrollHeight - node.scrollTop - node.clientHeight < 30";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_in_the_program_is_packed_and_immutable() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let client = reqwest::Client::builder().no_proxy().no_gzip().build().unwrap();
+    let index = client.get(format!("{}/", server.url)).send().await.unwrap();
+    assert_eq!(index.headers()[CACHE_CONTROL], "no-cache");
+    let index = index.text().await.unwrap();
+    let scripts: Vec<&str> = index.split('"').filter(|part| part.starts_with("./ui/index-")).collect();
+    assert_eq!(scripts.len(), 2, "a script and a style sheet, and nothing else, in {index}");
+    let mut packed = 0;
+    for script in scripts {
+        let url = format!("{}/{script}", server.url);
+        let answer = client.get(url).header(ACCEPT_ENCODING, "br, gzip").send().await.unwrap();
+        assert_eq!(answer.headers()[CACHE_CONTROL], "public, max-age=31536000, immutable");
+        assert_eq!(answer.headers()[CONTENT_ENCODING], "gzip");
+        packed += answer.bytes().await.unwrap().len();
+    }
+    assert!(packed < 180 * 1024, "the first load has {packed} bytes");
+}
+
+// P1: the reader scrolls up while an answer streams.
+#[tokio::test(flavor = "multi_thread")]
+async fn reader_who_scrolls_up_is_left_alone() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let lines = "a line of the answer\n\n".repeat(60);
+    show_run(&browser, &server, &format!("[[id:up]][[say:{lines}]][[hold]][[say:{lines}the end]]")).await;
+    browser.until("the end in view", AT_END).await;
+    let up = "const node = document.querySelector('#scroll');
+        node.dispatchEvent(new WheelEvent('wheel', { deltaY: -300, bubbles: true }));
+        node.scrollTop -= 300;
+        return node.scrollTop";
+    let place = browser.run(up, &[]).await;
+    browser.until("the way to the newest", "return !document.querySelector('#down').hidden").await;
+    model.release("up");
+    browser.shows(".message.assistant .text", "the end").await;
+    browser.until("the end of the run", "return document.querySelector('.end .usage') !== null").await;
+    assert_eq!(browser.run("return document.querySelector('#scroll').scrollTop", &[]).await, place);
+    browser.click("#down").await;
+    browser.until("the end in view", AT_END).await;
+    assert_eq!(browser.count("#down[hidden]").await, 1);
+}
+
+// P2: a long block of code is read, selected and scrolled while it grows.
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_grows_keeps_its_node_and_selection() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let lines = "let a = 1; // a line of code\n".repeat(60);
+    show_run(&browser, &server, &format!("[[id:code]][[say:```js\n{lines}]][[hold]][[say:let last = 2;\n```\n]]")).await;
+    browser.shows(".streaming .code", "a line of code").await;
+    let select = "window.kept = document.querySelector('.code code').firstChild;
+        const range = document.createRange();
+        range.setStart(kept, 0);
+        range.setEnd(kept, 10);
+        getSelection().removeAllRanges();
+        getSelection().addRange(range);";
+    browser.run(select, &[]).await;
+    model.release("code");
+    browser.shows(".code", "let last = 2;").await;
+    let state = "const code = document.querySelector('.code code');
+        const pre = code.parentElement;
+        return [getSelection().toString(), code.firstChild === kept, pre.scrollHeight - pre.clientHeight]";
+    assert_eq!(browser.run(state, &[]).await, json!(["let a = 1;", true, 0]));
+    // Once nothing is selected, the code gets its colours.
+    browser.run("getSelection().removeAllRanges()", &[]).await;
+    browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
+}
+
+// P4: errors, decisions and costs of earlier runs are still there after a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_and_decisions_of_earlier_runs_survive_a_reload() {
+    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    let browser = looking_at(&server).await;
+    browser.write("#message", &format!(r#"[[id:no]][[call:ledger__append {{"text":"one"}}]][[next]][[say:no]]{ENTER}"#)).await;
+    browser.write(".ask:not([data-fresh]) .deny input", "not today").await;
+    browser.click(".ask:not([data-fresh]) button.deny").await;
+    browser.until("the first end", "return document.querySelectorAll('.end .usage').length === 1").await;
+    browser.write("#message", &format!("[[id:bad]][[flaky:1,400]]{ENTER}")).await;
+    browser.shows(".end .error", "provider_invalid_request").await;
+    // The request holds both messages, and the script of their id has failed once.
+    browser.write("#message", &format!("[[say:fine]]{ENTER}")).await;
+    browser
+        .until(
+            "the third end",
+            "return document.querySelectorAll('.run').length === 3 && document.querySelectorAll('.end .usage').length >= 2",
+        )
+        .await;
+    browser.reload().await;
+    browser.shows(".end .error", "provider_invalid_request").await;
+    browser.shows(".ask[data-status=denied]", "not today").await;
+    browser.until("the ends", "return document.querySelectorAll('.run .end').length === 3").await;
+}
+
+// P5: the model belongs to the conversation.
+#[tokio::test(flavor = "multi_thread")]
+async fn chosen_model_stays_with_the_conversation() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let conversation = show_run(&browser, &server, "[[id:one]][[say:one]]").await;
+    browser.shows(".message.assistant .text", "one").await;
+    browser.click("#model").await;
+    let listed =
+        browser.until("the models", "return [...document.querySelectorAll('.option')].map((option) => option.innerText)[1]").await;
+    let name = listed.as_str().unwrap().lines().next().unwrap().to_owned();
+    browser.write("#model-search", &format!("{name}{ENTER}")).await;
+    let kept = async || {
+        let record: Value = server.get(&format!("/conversations/{conversation}")).send().await.unwrap().json().await.unwrap();
+        record["model"].as_str().map(str::to_owned)
+    };
+    browser.shows("#model", &name).await;
+    browser.until("the record", "return document.querySelector('#trouble') === null").await;
+    support::wait::until("the model of the conversation", std::time::Duration::from_secs(20), || async {
+        kept().await.filter(|model| model.ends_with(&name))
+    })
+    .await;
+    browser.reload().await;
+    browser.shows("#model", &name).await;
+}
+
+// P6: earlier messages come by scrolling.
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_messages_come_by_scrolling_up() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let texts: Vec<String> = (0..300).map(|at| format!("number {at}. {}", "words ".repeat(160))).collect();
+    let conversation = import(&server, &texts).await;
+    let browser = looking_at(&server).await;
+    show(&browser, &conversation).await;
+    browser
+        .until(
+            "the newest",
+            "return [...document.querySelectorAll('.message')].some((node) => node.textContent.includes('number 299.'))",
+        )
+        .await;
+    let up = "const node = document.querySelector('#scroll');
+        node.dispatchEvent(new WheelEvent('wheel', { deltaY: -900, bubbles: true }));
+        node.scrollTop = 0;
+        return [...document.querySelectorAll('.message')].some((node) => node.textContent.includes('number 0.'))";
+    browser.until("the first message", up).await;
+    assert_eq!(browser.count(".message").await, 300);
+}
+
+// P7: the page has one WebSocket, beside the six connections of a browser.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_follows_by_web_socket() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    show_run(&browser, &server, "[[id:one]][[say:one]]").await;
+    browser.shows(".message.assistant .text", "one").await;
+    let streams = "return performance.getEntriesByType('resource').filter((entry) => /conversations\\/[^/]+\\/events/.test(entry.name)).length";
+    assert_eq!(browser.run(streams, &[]).await, 0);
+}
+
+// P8: Markdown with colours, mathematics, tables, tasks and text from right to left, and nothing that the policy refuses.
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_has_colours_formulas_and_directions() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let text = concat!(
+        "# Title\n\n```rust\nfn main() {}\n```\n\nSo $x^2$ and \\[ \\frac{1}{2} \\]\n\n- [x] done\n- [ ] open\n\n",
+        "| A | B |\n|---|--:|\n| 1 | $5 and $6 |\n\nمرحبا بالعالم\n\n$\\href{javascript:window.owned=1}{a}$ and $\\style{x}$"
+    );
+    let conversation = import(&server, &["hello".to_owned(), text.to_owned()]).await;
+    let browser = looking_at(&server).await;
+    browser
+        .run(
+            "window.refused = []; addEventListener('securitypolicyviolation', (event) => refused.push(event.violatedDirective))",
+            &[],
+        )
+        .await;
+    show(&browser, &conversation).await;
+    browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
+    browser.until("the formulas", "return document.querySelectorAll('.text math').length >= 2").await;
+    let looks = "const code = getComputedStyle(document.querySelector('.code code'));
+        const arabic = [...document.querySelectorAll('.text p')].find((node) => node.textContent.startsWith('م'));
+        return [code.fontSize, getComputedStyle(arabic).direction, document.querySelectorAll('li.task input').length,
+            document.querySelector('td[data-align=right]').textContent, window.owned ?? null,
+            document.querySelectorAll('#transcript :is(a[href^=javascript], script, style)').length]";
+    assert_eq!(browser.run(looks, &[]).await, json!(["13.5px", "rtl", 2, "$5 and $6", null, 0]));
+    // Without a fault of the page, the policy has nothing to refuse: also in its menus and lists.
+    browser.click("#model").await;
+    browser.until("the list", "return document.querySelector('.picker') !== null").await;
+    browser.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))", &[]).await;
+    browser
+        .run(
+            "document.querySelector('.row-menu').dispatchEvent(new PointerEvent('pointerdown', { bubbles: true, button: 0 }))",
+            &[],
+        )
+        .await;
+    browser.until("the menu", "return document.querySelector('.menu-item') !== null").await;
+    assert_eq!(browser.run("return refused", &[]).await, json!([]));
+}
+
+// P9: a question shows in the list, in the title and in the inbox, where it is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn open_question_is_seen_and_answered_in_the_inbox() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let question = r#"{"question":"Which one?","choices":["red","blue"]}"#;
+    let run = server.start_run(&json!({"input": format!("[[id:ask]][[call:ask_user {question}]][[next]][[say:bye]]")})).await;
+    browser.until("the list", "return document.querySelector('.conversation .dot.asking') !== null").await;
+    browser.until("the title", "return document.title.startsWith('(1) ')").await;
+    browser.shows(".badge", "1").await;
+    browser.run("location.hash = '#/inbox'", &[]).await;
+    browser.shows(".inbox .ask:not([data-fresh])", "Which one?").await;
+    browser.click(".inbox .ask:not([data-fresh]) .choice:nth-of-type(2)").await;
+    browser.shows(".inbox", "Nothing waits for you.").await;
+    server.finished(run["id"].as_str().unwrap()).await;
+}
+
+// P10: the list follows changes that other clients make.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_follows_other_clients() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    browser.shows("#conversations", "No conversations yet.").await;
+    let begun = std::time::Instant::now();
+    server.start_run(&json!({"input": "[[id:other]][[say:by another client]]"})).await;
+    browser.shows(".conversation .words", "[[id:other]]").await;
+    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+}
+
+// P13: an edit and a new answer keep what was there before.
+#[tokio::test(flavor = "multi_thread")]
+async fn version_before_an_edit_is_read_and_continued() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let run = server.start_run(&json!({"input": "[[id:old]][[say:the old answer]]"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let path = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
+    let messages = server.get_json(&format!("{path}/messages")).await;
+    let edit = format!("{path}/messages/{}/edit", messages["data"][0]["id"].as_str().unwrap());
+    let (_, edited) = server.post_json(&edit, &json!({"content": "[[id:new]][[say:the new answer]]"})).await;
+    server.finished(edited["run"]["id"].as_str().unwrap()).await;
+    let browser = looking_at(&server).await;
+    browser.until("the list", "return document.querySelector('.conversation') !== null").await;
+    pick_in_menu(&browser, "Earlier versions").await;
+    browser.shows(".replay .message.assistant .text", "the old answer").await;
+    assert_eq!(browser.count(".versions-page .kind").await, 1);
+    browser.click(".versions-page .setup-head button").await;
+    browser.shows("#scroll .message.assistant .text", "the old answer").await;
+    // The copy goes on by itself, and the conversation keeps its new answer.
+    browser.write("#message", &format!("[[id:more]][[say:and more]]{ENTER}")).await;
+    browser.until("the next answer", "return document.querySelectorAll('.message.assistant').length === 2").await;
+    let kept = server.get_json(&format!("{path}/messages")).await;
+    assert_eq!(kept["data"][1]["parts"][0]["text"], "the new answer");
+    assert_eq!(kept["data"].as_array().unwrap().len(), 2);
+}
+
+/// Chooses an option of the list with this label, as its user does.
+async fn choose(browser: &Browser, label: &str, value: &str) {
+    let script = "const label = [...document.querySelectorAll('.usage-choices label')].find((one) => one.innerText.startsWith(arguments[0]));
+        const list = label.querySelector('select');
+        list.value = arguments[1];
+        list.dispatchEvent(new Event('change', { bubbles: true }))";
+    browser.run(script, &[label, value]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_shown_by_day_model_and_agent() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    for id in ["one", "two"] {
+        let run = server.start_run(&json!({"input": format!("[[id:{id}]][[say:ok]]")})).await;
+        server.finished(run["id"].as_str().unwrap()).await;
+    }
+    let rows = server.get_json("/usage").await;
+    let usage = &rows["data"][0]["usage"];
+    let tokens = usage["input_tokens"].as_i64().unwrap() + usage["output_tokens"].as_i64().unwrap();
+    let browser = looking_at(&server).await;
+    browser.click(".foot-link[href='#/usage']").await;
+    browser.shows(".usage-table tbody tr", &tokens.to_string()).await;
+    let row = "return [...document.querySelector('.usage-table tbody tr').cells].map((cell) => cell.innerText)";
+    let model = browser.run(row, &[]).await;
+    assert_eq!((&model[0], &model[3]), (&rows["data"][0]["model"], &json!("2")));
+    assert_eq!(browser.count(".chart rect[class^=series]").await, 1, "all runs were accepted today");
+    choose(&browser, "By", "agent").await;
+    browser.shows(".usage-table thead", "Agent").await;
+    browser.until("the runs by agent", "return document.querySelector('.usage-table tbody tr')?.cells[3].innerText === '2'").await;
+    choose(&browser, "Show", "runs").await;
+    browser.shows(".setup-head", "Runs by day and agent").await;
+}
+
+/// Chooses an item of the menu of the first conversation.
+async fn pick_in_menu(browser: &Browser, item: &str) {
+    browser.click(".conversation .row-menu").await;
+    browser.until("the menu", "return document.querySelector('.menu-item') !== null").await;
+    let pick = "const item = [...document.querySelectorAll('.menu-item')].find((one) => one.innerText.trim() === arguments[0]); item.click()";
+    browser.run(pick, &[item]).await;
+}
+
+/// Writes a text into the editor of the first row, which its menu opens.
+async fn edit_row(browser: &Browser, item: &str, text: &str) {
+    pick_in_menu(browser, item).await;
+    browser.until("the editor", "return document.activeElement?.matches('.conversation input')").await;
+    // Clearing a field through the driver would leave it, and so end the editing.
+    let keep = "const field = document.activeElement;
+        field.value = arguments[0];
+        field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))";
+    browser.run(keep, &[text]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_are_set_and_filter_the_list() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    for _ in 0..2 {
+        import(&server, &["hello".to_owned(), "good day".to_owned()]).await;
+    }
+    let browser = looking_at(&server).await;
+    browser.until("both", "return document.querySelectorAll('.conversation').length === 2").await;
+    edit_row(&browser, "Tags", "work, home").await;
+    browser.shows(".tag-filter", "work").await;
+    let listed = server.get_json("/conversations?tag=home").await;
+    assert_eq!(listed["data"][0]["tags"], json!(["work", "home"]));
+    browser.click(".tag-filter .chip").await;
+    browser.until("the one", "return document.querySelectorAll('.conversation').length === 1").await;
+    browser.click(".tag-filter .chip[aria-pressed=true]").await;
+    browser.until("both again", "return document.querySelectorAll('.conversation').length === 2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_conversation_is_imported_on_the_page() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let conversation = import(&server, &["from a file".to_owned(), "well kept".to_owned()]).await;
+    let saved = server.get_json(&format!("/conversations/{conversation}/export?format=json")).await;
+    let browser = looking_at(&server).await;
+    let pick = "const data = new DataTransfer();
+        data.items.add(new File([arguments[0]], 'saved.json', { type: 'application/json' }));
+        const field = document.querySelector('#import');
+        field.files = data.files;
+        field.dispatchEvent(new Event('change', { bubbles: true }))";
+    browser.run(pick, &["no document"]).await;
+    browser.until("the error", "return document.querySelector('.toast') !== null").await;
+    browser.run(pick, &[&saved.to_string()]).await;
+    browser.shows(".message.assistant .text", "well kept").await;
+    let copy = browser.run("return location.hash.slice(2)", &[]).await;
+    assert_ne!(copy, json!(conversation));
+}
+
+// Notifications are off at first: nothing is stored, and the browser is not asked for a permission.
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_come_after_the_switch_only() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let played = "window.told = [];
+        window.Notification = class {
+            static permission = 'default';
+            static requestPermission() { this.permission = 'granted'; return Promise.resolve('granted'); }
+            constructor(title, { body }) { told.push(body); }
+        };
+        Object.defineProperty(document, 'hidden', { get: () => true });
+        location.hash = '#/inbox'";
+    browser.run(played, &[]).await;
+    browser.until("the switch", "return document.querySelector('#notify')?.checked === false").await;
+    assert_eq!(browser.run("return [Notification.permission, localStorage.length]", &[]).await, json!(["default", 0]));
+    let ask = |id: &str| json!({"input": format!(r#"[[id:{id}]][[call:ask_user {{"question":"Which one?","choices":["red","blue"]}}]][[next]][[say:bye]]"#)});
+    server.start_run(&ask("first")).await;
+    browser.shows(".badge", "1").await;
+    assert_eq!(browser.run("return told", &[]).await, json!([]));
+    browser.click("#notify").await;
+    browser.until("the switch", "return document.querySelector('#notify').checked").await;
+    server.start_run(&ask("second")).await;
+    browser.until("the notification", "return told.length === 1").await;
+    assert_eq!(browser.run("return told", &[]).await, json!(["A question waits for your answer."]));
+}
+
+// P12: Escape, drafts and dropped files.
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_stay_and_escape_spares_them() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let one = show_run(&browser, &server, "[[id:busy]][[text:5,10]][[hold]][[say:whole]]").await;
+    browser.shows(".streaming .text", "t4").await;
+    browser.write("#message", "a draft").await;
+    browser
+        .run(
+            "document.querySelector('#message').dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))",
+            &[],
+        )
+        .await;
+    browser.write("#search", ESCAPE).await;
+    show(&browser, "").await;
+    browser.until("an empty box", "return document.querySelector('#message')?.value === ''").await;
+    browser.write("#message", "another draft").await;
+    show(&browser, &one).await;
+    browser.until("the first draft", "return document.querySelector('#message')?.value === 'a draft'").await;
+    browser.reload().await;
+    browser.until("the draft after a reload", "return document.querySelector('#message')?.value === 'a draft'").await;
+    model.release("busy");
+    browser.shows(".message.assistant .text", "whole").await;
+    assert_eq!(browser.count(".run[data-status=cancelled]").await, 0);
+    let drop = "const data = new DataTransfer();
+        data.items.add(new File(['x'], 'dropped.txt', { type: 'text/plain' }));
+        return !document.querySelector('#transcript').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }))";
+    assert_eq!(browser.run(drop, &[]).await, true, "the browser does not open the file");
+    browser.shows("#files", "dropped.txt").await;
+}
+
+// P14: times, full-text search, a message that is taken back, a deletion that is undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_have_times_and_can_be_found_and_taken_back() {
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let conversation = show_run(&browser, &server, "[[id:first]][[say:a needle in hay]][[hold]]").await;
+    browser.shows(".streaming .text", "needle").await;
+    browser.write("#message", &format!("[[id:second]][[say:two]]{ENTER}")).await;
+    browser.click(".take-back").await;
+    browser.until("the text again", "return document.querySelector('#message').value.includes('[[id:second]]')").await;
+    model.release("first");
+    browser.until("the end", "return document.querySelector('.end .usage') !== null").await;
+    assert!(browser.count(".message time[datetime]").await >= 2);
+
+    browser.write("#search", "needle").await;
+    browser.click(".found").await;
+    browser.until("the message", "return document.querySelector('.message.assistant.sought') !== null").await;
+
+    browser
+        .run(
+            "document.querySelector('.row-menu').dispatchEvent(new PointerEvent('pointerdown', { bubbles: true, button: 0 }))",
+            &[],
+        )
+        .await;
+    browser.click(".menu-item.danger").await;
+    browser.until("an empty page", "return document.querySelectorAll('.message').length === 0").await;
+    browser.click(".toast button").await;
+    browser.shows(".message.assistant .text", "needle").await;
+    let record = server.get(&format!("/conversations/{conversation}")).send().await.unwrap();
+    assert_eq!(record.status(), 200);
+}
+
+// P15: messages out of sight cost nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_out_of_sight_are_not_drawn() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let texts: Vec<String> = (0..40).map(|at| format!("number {at}. {}", "words ".repeat(100))).collect();
+    let conversation = import(&server, &texts).await;
+    let browser = looking_at(&server).await;
+    show(&browser, &conversation).await;
+    browser.until("the newest", "return document.querySelectorAll('.message').length === 40").await;
+    let seen = "const runs = [...document.querySelectorAll('.run')];
+        return [runs[0].checkVisibility({ contentVisibilityAuto: true }), runs[0].firstChild.checkVisibility({ contentVisibilityAuto: true }),
+            runs.at(-1).firstChild.checkVisibility({ contentVisibilityAuto: true })]";
+    browser.until("the state of the first", &format!("{seen}.join() === 'true,false,true'")).await;
+}
+
+// The page has no violation of WCAG 2.2 AA that axe finds, light and dark, wide and narrow.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_has_no_axe_violation() {
+    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    let browser = looking_at(&server).await;
+    let axe = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/node_modules/axe-core/axe.min.js")).unwrap();
+    browser.write("#message", &format!("{}{ENTER}", approvals::INPUT)).await;
+    browser.shows(".ask:not([data-fresh])", "Allow once").await;
+    let chat = browser.run("return location.hash", &[]).await;
+    let mut found = Vec::new();
+    for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)] {
+        browser.look(scheme, width).await;
+        let setup = ["#/setup", "#/setup/tools", "#/setup/agents", "#/setup/permissions"];
+        for place in [chat.as_str().unwrap(), "#/", "#/inbox", "#/usage"].into_iter().chain(setup) {
+            browser.run("location.hash = arguments[0]", &[place]).await;
+            browser
+                .until(
+                    "the place",
+                    "return document.querySelector('main :is(.message, .preset, .setup-section, .inbox, .chart)') !== null",
+                )
+                .await;
+            browser.run(&axe, &[]).await;
+            let check = "const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+                return axe.run({ runOnly: tags }).then(({ violations }) =>
+                    violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).join(' | ')}`))";
+            for violation in browser.run(check, &[]).await.as_array().unwrap() {
+                found.push(format!("{scheme} {width} {place} {violation}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+// F101: the page lists models and MCP servers, and its symbols have tooltips.
+#[tokio::test(flavor = "multi_thread")]
+async fn setup_lists_models_and_servers_and_symbols_have_tooltips() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let titles = "return ['send', 'attach'].every((id) => (document.getElementById(id)?.title ?? '') !== '')";
+    browser.until("tooltips", titles).await;
+    for (place, card, name) in
+        [("#/setup", "[data-provider=openai]", "openai"), ("#/setup/tools", "[data-server=ledger]", "ledger")]
+    {
+        browser.run("location.hash = arguments[0]", &[place]).await;
+        browser.shows(card, name).await;
+    }
+}
+
+// P3: from the demonstration to the first answer of a real model, without a file, a variable or a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomer_connects_a_model_on_the_page() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    browser.shows(".first-run", "Connect a model").await;
+    browser.click("[data-kind=other]").await;
+    browser.write("input[name=name]", "played").await;
+    browser.write("input[name=url]", "http://127.0.0.1:9/v1").await;
+    browser.write("input[name=key]", "sk-played").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.until("the error", "return document.querySelector('.setup-form .trouble') !== null").await;
+    browser.write("input[name=url]", &model.base_url).await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.click(".choose-model .choose").await;
+    browser.shows(".toast", "New conversations use played/mock.").await;
+    browser.shows("#model", "mock").await;
+    browser.write("#message", &format!("[[id:first]][[say:a real answer]]{ENTER}")).await;
+    browser.shows(".message.assistant .text", "a real answer").await;
+    browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('played/mock')").await;
+    // It is the default of the user, not of this tab.
+    let run = server.start_run(&json!({"input": "[[id:second]][[say:again]]"})).await;
+    assert_eq!(run["model"], "played/mock");
+    browser.run("location.hash = '#/setup'", &[]).await;
+    browser.shows("[data-provider=played]", "yours").await;
+    let listed: Value = server.request(Method::GET, "/providers").send().await.unwrap().json().await.unwrap();
+    let names: Vec<_> = listed["data"].as_array().unwrap().iter().map(|provider| provider["name"].clone()).collect();
+    assert_eq!(names, ["played"], "the first attempt left nothing behind");
+}

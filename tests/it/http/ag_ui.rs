@@ -1,0 +1,148 @@
+//! The routes of AG-UI and of CopilotKit's runtime.
+
+use axum::http::{Method, StatusCode};
+use capstan::domain::run::WaitReason;
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig, text};
+
+fn input(thread: &str, run: &str, words: &str) -> Value {
+    let message = json!({ "id": format!("m-{run}"), "role": "user", "content": words });
+    json!({ "threadId": thread, "runId": run, "messages": [message], "tools": [], "context": [], "state": {}, "forwardedProps": {} })
+}
+
+/// Returns the frames of a complete stream: their ids and events.
+fn frames(reply: &Reply) -> Vec<(String, Value)> {
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    let frame = |block: &str| {
+        let (id, data) = block.split_once('\n')?;
+        Some((id.strip_prefix("id: ")?.to_owned(), serde_json::from_str(data.strip_prefix("data: ")?).unwrap()))
+    };
+    reply.body.split("\n\n").filter_map(frame).collect()
+}
+
+fn said(frames: &[(String, Value)]) -> String {
+    frames.iter().filter(|(_, event)| event["type"] == "TEXT_MESSAGE_CONTENT").map(|(_, event)| text(&event["delta"])).collect()
+}
+
+async fn post(rig: &Rig, body: &Value, headers: &[(&str, &str)]) -> Reply {
+    rig.exchange(Method::POST, "/ag-ui/default", headers, Some(body.clone())).await
+}
+
+/// Posts the input of a run, and plays the run that it starts.
+async fn played(rig: &Rig, body: &Value) -> Vec<(String, Value)> {
+    let (reply, ()) = tokio::join!(post(rig, body, &[]), rig.play_next());
+    frames(&reply)
+}
+
+#[tokio::test]
+async fn known_run_is_shown_again_and_not_repeated() {
+    let rig = Rig::new().await;
+    let body = input("thread-1", "run-1", "hello");
+    let first = played(&rig, &body).await;
+    assert_eq!(said(&first), "Hello\nworld");
+    assert_eq!((&first[0].1["threadId"], &first[0].1["runId"]), (&json!("thread-1"), &json!("run-1")));
+    assert_eq!(frames(&post(&rig, &body, &[]).await), first);
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 1);
+
+    // A client that returns with its last frame gets the rest, however the first part ended.
+    for (at, (id, _)) in first.iter().enumerate() {
+        assert_eq!(frames(&post(&rig, &body, &[("last-event-id", id)]).await), first[at + 1..], "after {id}");
+    }
+    let other = post(&rig, &input("thread-2", "run-1", "hello"), &[]).await;
+    assert_eq!(other.status, StatusCode::CONFLICT, "{}", other.body);
+}
+
+#[tokio::test]
+async fn run_is_joined_by_its_name_and_its_id() {
+    let rig = Rig::new().await;
+    let first = played(&rig, &input("thread-1", "run-1", "hello")).await;
+    let run = text(&rig.get("/api/v1/runs").await.json()["data"][0]["id"]);
+    assert_eq!(frames(&rig.get("/ag-ui/default?offset=-1&runId=run-1").await), first);
+    let joined = frames(&rig.get(&format!("/ag-ui/default?offset=-1&runId={run}")).await);
+    assert_eq!((said(&joined), &joined[0].1["threadId"]), (said(&first), &json!("thread-1")));
+    let after = &first[2].0;
+    assert_eq!(frames(&rig.get(&format!("/ag-ui/default?offset={after}&runId=run-1")).await), first[3..]);
+}
+
+#[tokio::test]
+async fn thread_is_hydrated_with_messages_and_active_run() {
+    let rig = Rig::new().await;
+    let empty = rig.get("/ag-ui/default?threadId=thread-1").await.json();
+    assert_eq!((&empty["messages"], &empty["activeRun"]), (&json!([]), &Value::Null));
+    played(&rig, &input("thread-1", "run-1", "hello")).await;
+    let read = rig.get("/ag-ui/default?threadId=thread-1").await.json();
+    assert_eq!(read["messages"][1]["parts"], json!([{ "type": "text", "content": "Hello\nworld" }]));
+    assert_eq!(rig.get("/ag-ui/default?threadId=thread-1").await.json()["activeRun"], Value::Null);
+
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let path = format!("/ag-ui/default?threadId={conversation}");
+    assert_eq!(rig.get(&path).await.json()["activeRun"], json!({ "runId": run }));
+    rig.waits(&fence, WaitReason::Approval, None).await;
+    assert_eq!(rig.get(&path).await.json()["activeRun"], Value::Null, "a run that waits sends nothing");
+}
+
+#[tokio::test]
+async fn names_of_another_user_do_not_exist() {
+    let mut rig = Rig::with_keys().await;
+    let (conversation, run) = rig.start("hello").await;
+    rig.key = Some(rig.user("bob").await);
+    let resume = |id: &str| {
+        let mut body = input("mine", "run-2", "hello");
+        body["resume"] = json!([{ "interruptId": id, "status": "resolved", "payload": true }]);
+        body
+    };
+    let rig = &rig;
+    let get = |path: String| async move { rig.exchange(Method::GET, &path, &[], None).await };
+    let replies = [
+        post(rig, &input(&conversation, "run-1", "hello"), &[]).await,
+        post(rig, &resume("input_00000000000000000000000000000001"), &[]).await,
+        post(rig, &resume("nonsense"), &[]).await,
+        get(format!("/ag-ui/default?runId={run}")).await,
+        get("/ag-ui/default?runId=unknown".to_owned()).await,
+        get(format!("/ag-ui/default?threadId={conversation}")).await,
+        rig.exchange(Method::POST, &format!("/copilotkit/agent/default/stop/{conversation}"), &[], None).await,
+    ];
+    for (at, reply) in replies.iter().enumerate() {
+        assert_eq!(reply.status, StatusCode::NOT_FOUND, "{at}: {}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn bad_input_is_explained() {
+    let rig = Rig::new().await;
+    let without_message = json!({ "threadId": "t", "runId": "r", "messages": [] });
+    for body in [without_message, input("", "r", "x"), input("t", "", "x"), input("t", "r", "")] {
+        let reply = post(&rig, &body, &[]).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{body}: {}", reply.body);
+    }
+    assert_eq!(rig.get("/ag-ui/default").await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn copilotkit_lists_runs_connects_and_stops() {
+    let rig = Rig::new().await;
+    let info = rig.get("/copilotkit/info").await.json();
+    assert_eq!(info["agents"]["default"]["name"], "default", "{info}");
+    let body = input("thread-1", "run-1", "hello");
+    let path = "/copilotkit/agent/default";
+    let run_path = format!("{path}/run");
+    let (reply, ()) = tokio::join!(rig.exchange(Method::POST, &run_path, &[], Some(body.clone())), rig.play_next());
+    assert_eq!(said(&frames(&reply)), "Hello\nworld");
+
+    let connected = frames(&rig.post(&format!("{path}/connect"), body.clone()).await);
+    let types: Vec<&Value> = connected.iter().map(|(_, event)| &event["type"]).collect();
+    assert_eq!(types, ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]);
+    assert_eq!(connected[1].1["messages"][1]["content"], "Hello\nworld");
+
+    // An active run follows the history.
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let connect_path = format!("{path}/connect");
+    let (connected, ()) = tokio::join!(rig.post(&connect_path, input(&conversation, "x", "hi")), rig.play_rest(&fence, act));
+    let connected = frames(&connected);
+    assert_eq!((said(&connected), &connected[3].1["runId"]), ("Hello\nworld".to_owned(), &json!(run)));
+    assert_eq!(rig.post(&format!("{path}/stop/thread-1"), json!({})).await.json(), json!({ "stopped": false }));
+}

@@ -1,0 +1,266 @@
+//! The routes of the AI SDK.
+
+use axum::http::{Method, StatusCode};
+use capstan::domain::run::WaitReason;
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig, new_conversation_id, text};
+use super::sockets::{Socket, connect_to};
+
+fn message(id: &str, words: &str) -> Value {
+    json!({ "id": id, "role": "user", "parts": [{ "type": "text", "text": words }] })
+}
+
+fn submit(chat: &str, id: &str, words: &str) -> Value {
+    json!({ "id": chat, "trigger": "submit-message", "messages": [message(id, words)] })
+}
+
+/// Returns the chunks of a complete stream.
+fn chunks(reply: &Reply) -> Vec<Value> {
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    assert_eq!(reply.headers["x-vercel-ai-ui-message-stream"], "v1");
+    assert!(reply.body.ends_with("data: [DONE]\n\n"), "{}", reply.body);
+    let lines = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+async fn post(rig: &Rig, body: Value) -> Reply {
+    rig.exchange(Method::POST, "/api/chat", &[], Some(body)).await
+}
+
+fn said(chunks: &[Value]) -> String {
+    chunks.iter().filter(|chunk| chunk["type"] == "text-delta").map(|chunk| text(&chunk["delta"])).collect()
+}
+
+/// Posts a chat request, and plays the run that it starts.
+async fn played(rig: &Rig, body: Value) -> Vec<Value> {
+    let (reply, ()) = tokio::join!(rig.post("/api/chat", body), rig.play_next());
+    chunks(&reply)
+}
+
+#[tokio::test]
+async fn chat_streams_an_answer_and_lists_its_messages() {
+    let rig = Rig::new().await;
+    let sent = played(&rig, submit("chat-1", "m1", "hello")).await;
+    assert_eq!((said(&sent).as_str(), &sent[0]["type"]), ("Hello\nworld", &json!("start")));
+    let run = text(&sent[0]["messageId"]);
+    assert!(run.starts_with("run_"), "{run}");
+
+    let list = rig.get("/api/chat/chat-1/messages").await.json();
+    let roles: Vec<&Value> = list.as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(roles, ["user", "assistant"]);
+    assert_eq!((&list[1]["id"], &list[1]["parts"][1]["text"]), (&json!(run), &json!("Hello\nworld")));
+    assert_eq!(rig.get("/api/chat/chat-1/stream").await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn repeated_message_starts_no_second_run() {
+    let rig = Rig::new().await;
+    let first = played(&rig, submit("chat-1", "m1", "hello")).await;
+    let again = rig.post("/api/chat", submit("chat-1", "m1", "hello")).await;
+    assert_eq!(chunks(&again), first);
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn edited_message_replaces_the_later_ones() {
+    let rig = Rig::new().await;
+    played(&rig, submit("chat-1", "m1", "one")).await;
+    played(&rig, submit("chat-1", "m2", "two")).await;
+    for words in ["first", "second"] {
+        let mut edit = submit("chat-1", "m1", words);
+        edit["messageId"] = json!("m1");
+        played(&rig, edit).await;
+        let list = rig.get("/api/chat/chat-1/messages").await.json();
+        assert_eq!((list.as_array().unwrap().len(), &list[0]["parts"][0]["text"]), (2, &json!(words)));
+    }
+}
+
+#[tokio::test]
+async fn regenerated_answer_has_a_new_id() {
+    let rig = Rig::new().await;
+    let first = played(&rig, submit("chat-1", "m1", "one")).await;
+    played(&rig, submit("chat-1", "m2", "two")).await;
+    let regenerate = |id: Value| json!({ "id": "chat-1", "trigger": "regenerate-message", "messageId": id, "messages": [] });
+    let newest = played(&rig, regenerate(Value::Null)).await;
+    assert_eq!(rig.get("/api/chat/chat-1/messages").await.json().as_array().unwrap().len(), 4);
+    // An older answer takes the later messages with it.
+    let older = played(&rig, regenerate(first[0]["messageId"].clone())).await;
+    let list = rig.get("/api/chat/chat-1/messages").await.json();
+    assert_eq!((list.as_array().unwrap().len(), &list[0]["parts"][0]["text"]), (2, &json!("one")));
+    assert_eq!(list[1]["id"], older[0]["messageId"]);
+    assert_ne!(newest[0]["messageId"], older[0]["messageId"]);
+}
+
+#[tokio::test]
+async fn active_run_is_replayed_from_its_beginning() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let path = format!("/api/chat/{conversation}/stream");
+    let (reply, ()) = tokio::join!(rig.get(&path), rig.play_rest(&fence, act));
+    let sent = chunks(&reply);
+    assert_eq!((&sent[0]["messageId"], said(&sent)), (&json!(run), "Hello\nworld".to_owned()));
+}
+
+#[tokio::test]
+async fn paused_run_has_no_active_stream() {
+    let rig = Rig::new().await;
+    let (conversation, _) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    rig.waits(&fence, WaitReason::Approval, None).await;
+    assert_eq!(rig.get(&format!("/api/chat/{conversation}/stream")).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn stop_cancels_the_active_run() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    let stopped = rig.send(Method::POST, &format!("/api/chat/{conversation}/stop"), &[], None).await;
+    assert_eq!(stopped.status, StatusCode::NO_CONTENT);
+    assert_eq!(rig.get(&format!("/api/v1/runs/{run}")).await.json()["status"], "cancelled");
+    assert_eq!(rig.send(Method::POST, "/api/chat/unknown/stop", &[], None).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn error_is_one_sentence() {
+    let rig = Rig::new().await;
+    let bad = [
+        (json!({ "id": "chat-1", "messages": [] }), 400),
+        (json!({ "id": "", "messages": [message("m1", "hi")] }), 400),
+        (json!({ "id": "chat-1", "messages": [message("m1", "")] }), 400),
+        (json!({ "id": "chat-1", "model": "no/model", "messages": [message("m1", "hi")] }), 400),
+        (json!({ "id": new_conversation_id(), "messages": [{ "id": "x", "role": "assistant", "parts": [] }] }), 400),
+        (json!({ "messages": [message("m1", "hi")] }), 400),
+    ];
+    for (body, status) in bad {
+        let reply = post(&rig, body.clone()).await;
+        assert_eq!(
+            (reply.status.as_u16(), reply.headers["content-type"].to_str().unwrap()),
+            (status, "text/plain; charset=utf-8"),
+            "{body}"
+        );
+        assert!(!reply.body.is_empty() && !reply.body.contains(['{', '\n']), "{body}: {}", reply.body);
+    }
+    assert_eq!(
+        rig.exchange(Method::POST, "/api/chat?v=8", &[], Some(submit("chat-1", "m1", "hi"))).await.status,
+        StatusCode::BAD_REQUEST
+    );
+}
+
+#[tokio::test]
+async fn chat_of_another_user_does_not_exist() {
+    let mut rig = Rig::with_keys().await;
+    let (conversation, run) = rig.start("hello").await;
+    let approval = "input_00000000000000000000000000000001";
+    rig.key = Some(rig.user("bob").await);
+    let answer = json!({
+        "id": run, "role": "assistant",
+        "parts": [{ "type": "dynamic-tool", "toolName": "x", "toolCallId": "call_1", "state": "approval-responded",
+                    "approval": { "id": approval, "approved": true } }],
+    });
+    let base = format!("/api/chat/{conversation}");
+    let rig = &rig;
+    let missing = |method, path: String| async move { rig.exchange(method, &path, &[], None).await };
+    let replies = [
+        post(rig, submit(&conversation, "m1", "hi")).await,
+        post(rig, json!({ "id": conversation, "messages": [answer] })).await,
+        post(rig, json!({ "id": conversation, "trigger": "regenerate-message", "messages": [] })).await,
+        post(rig, json!({ "id": "mine", "trigger": "regenerate-message", "messageId": run, "messages": [] })).await,
+        missing(Method::GET, format!("{base}/stream")).await,
+        missing(Method::GET, format!("{base}/messages")).await,
+        missing(Method::POST, format!("{base}/stop")).await,
+    ];
+    for (at, reply) in replies.iter().enumerate() {
+        assert_eq!(reply.status, StatusCode::NOT_FOUND, "{at}: {}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn equal_names_of_two_users_are_two_chats() {
+    let mut rig = Rig::with_keys().await;
+    played(&rig, submit("same", "m1", "hello")).await;
+    rig.key = Some(rig.user("bob").await);
+    assert_eq!(rig.get("/api/chat/same/messages").await.json(), json!([]));
+    played(&rig, submit("same", "m1", "hello")).await;
+    assert_eq!(rig.get("/api/chat/same/messages").await.json().as_array().unwrap().len(), 2);
+}
+
+/// Returns a frame of the WebSocket transport.
+fn frame(kind: &str, request: &str, chat: &str, key: &str) -> String {
+    let (headers, messages) = (json!({ "authorization": format!("Bearer {key}") }), [message("m1", "hello")]);
+    let (trigger, body) = ("submit-message", json!({}));
+    json!({ "type": kind, "requestId": request, "id": chat, "trigger": trigger, "messages": messages, "headers": headers, "body": body })
+        .to_string()
+}
+
+/// Returns the frames up to the end of a response.
+async fn response(socket: &mut Socket) -> Vec<Value> {
+    let mut frames: Vec<Value> = Vec::new();
+    while !frames.last().is_some_and(|frame| ["end", "error", "no-active"].contains(&frame["type"].as_str().unwrap())) {
+        frames.push(socket.next().await.unwrap());
+    }
+    frames
+}
+
+#[tokio::test]
+async fn chat_socket_streams_numbered_chunks() {
+    let mut rig = Rig::with_keys().await;
+    let address = rig.listen().await;
+    let key = rig.key.clone().unwrap();
+    let authorization = format!("Bearer {key}");
+    let mut socket = connect_to(&address, "/api/chat", &[("authorization", &authorization)]).await.unwrap();
+    socket.send(frame("send", "r1", "chat-1", "")).await;
+    let (frames, ()) = tokio::join!(response(&mut socket), rig.play_next());
+    assert!(frames.iter().all(|frame| frame["requestId"] == "r1"), "{frames:?}");
+    assert_eq!((&frames[0]["type"], &frames[frames.len() - 1]["type"]), (&json!("start"), &json!("end")));
+    let numbers: Vec<u64> = frames.iter().filter_map(|frame| frame["sequence"].as_u64()).collect();
+    assert!(numbers.iter().copied().eq(0..frames.len() as u64 - 2), "{numbers:?}");
+    let sent: Vec<Value> = frames.iter().filter_map(|frame| frame.get("chunk").cloned()).collect();
+    let over_http = rig.exchange(Method::POST, "/api/chat?v=7", &[], Some(submit("chat-1", "m1", "hello"))).await;
+    assert_eq!(sent, chunks(&over_http));
+
+    socket.send(frame("resume", "r2", "chat-1", "")).await;
+    assert_eq!(response(&mut socket).await, [json!({ "type": "no-active", "requestId": "r2" })]);
+    socket.send(frame("send", "r3", "", "")).await;
+    assert_eq!(response(&mut socket).await[0]["type"], "error");
+    // The client leaves a response: its run goes on, and the socket stays.
+    socket.send(frame("send", "r4", "chat-2", "")).await;
+    assert_eq!(socket.next().await.unwrap()["type"], "start");
+    socket.send(json!({ "type": "abort", "requestId": "r4" }).to_string()).await;
+    socket.send(frame("resume", "r5", "chat-3", "")).await;
+    assert_eq!(response(&mut socket).await.last().unwrap(), &json!({ "type": "no-active", "requestId": "r5" }));
+    rig.play_next().await;
+    assert_eq!(rig.get("/api/chat/chat-2/messages").await.json().as_array().unwrap().len(), 2);
+    socket.send(r#"{"type":"send"}"#).await;
+    assert_eq!(socket.next().await.unwrap_err(), 1008);
+}
+
+#[tokio::test]
+async fn chat_socket_takes_the_key_from_its_first_frame() {
+    let mut rig = Rig::with_keys().await;
+    let address = rig.listen().await;
+    for first in [frame("resume", "r1", "chat-1", "cap_wrong"), "{}".to_owned()] {
+        let mut socket = connect_to(&address, "/api/chat", &[]).await.unwrap();
+        socket.send(first).await;
+        assert_eq!(socket.next().await.unwrap_err(), 4401);
+    }
+    let mut socket = connect_to(&address, "/api/chat", &[]).await.unwrap();
+    socket.send(frame("resume", "r1", "chat-1", rig.key.as_ref().unwrap())).await;
+    assert_eq!(socket.next().await.unwrap()["type"], "no-active");
+    rig.revoke_all().await;
+    assert_eq!(socket.next().await.unwrap_err(), 4401);
+}
+
+#[tokio::test]
+async fn shutdown_cuts_the_stream_without_an_end() {
+    let rig = Rig::new().await;
+    let (conversation, _) = rig.start("hello").await;
+    let mut stream = rig.stream(&format!("/api/chat/{conversation}/stream"), &[]).await;
+    let fence = rig.claim().await;
+    rig.play_half(&fence).await;
+    assert_eq!(stream.next().await.unwrap().kind(), "start");
+    rig.shutdown.cancel();
+    assert!(stream.is_cut().await, "a clean end would look like success");
+}
