@@ -2,8 +2,8 @@
 # Measures Capstan beside the floors of the bench project, interleaved in one run, and prints the tables of docs/benchmarks/README.md.
 #
 #   BENCH_DIR    the bench project (mock model, load generator, floors): default ../shared/bench
-#   BENCH_PG     URL prefix of a Postgres whose databases may be created: default the one that answers on localhost:5432, or else
-#                a throw-away one, with fsync on
+#   BENCH_PG     URL prefix of a Postgres whose databases may be created: default a throw-away one, with
+#                fsync on
 #   BENCH_PEERS  default agent,agent-pg,capstan,capstan-sqlite      BENCH_TESTS  default cold,ttft,mem,flood,paced
 #   BENCH_ROUNDS default 3                                          BENCH_FLOOD  default 1,100,500
 #   BENCH_SECS   seconds of each measured window, default 6

@@ -14,10 +14,10 @@ export CAPSTAN_TEST_POSTGRES_URL
 unset DATABASE_URL
 
 export CAPSTAN_MATRIX_SEEDS=${SEEDS:-20} CAPSTAN_MATRIX_KILLS=${KILLS:-1000} CAPSTAN_MATRIX_JOBS=${JOBS:-4}
-tests=e2e::matrix
+tests=matrix
 if [ -n "${ONLY:-}" ]; then
     export CAPSTAN_MATRIX_ONLY=$ONLY
-    tests=e2e::matrix::every_point
+    tests=matrix::every_point
 fi
 # Not nextest: it keeps what is reported until a test has ended.
-cargo test --locked --features failpoints --test it -- "$tests" --nocapture --test-threads 2
+cargo test --locked -p capstan-it --test e2e -- "$tests" --nocapture --test-threads 2

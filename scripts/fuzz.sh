@@ -10,15 +10,15 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
 fi
 # The stable compiler contains the features that fuzzers need, behind this variable. The code has no `unsafe`, so sanitizers would
 # find no more than panics do.
-export RUSTC_BOOTSTRAP=1
+export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 cargo fuzz build --sanitizer none
 
 targets="${TARGET:-$(cargo fuzz list)}"
 failed=0
 for target in $targets; do
   corpus="fuzz/corpus/$target"
-  log="fuzz/target/$target.log"
-  mkdir -p "$corpus"
+  log="target/fuzz-$target.log"
+  mkdir -p "$corpus" target
   # 10 s for one input of up to 64 KiB is a hang; 1 GiB of memory is a leak.
   if cargo fuzz run --sanitizer none "$target" "$corpus" "fuzz/seeds/$target" -- \
     -max_total_time="$TIME" -timeout=10 -rss_limit_mb=1024 -max_len=65536 -print_final_stats=1 >"$log" 2>&1; then

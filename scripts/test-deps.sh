@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the integration tests talk to (MCP servers; litellm and llama.cpp as model providers), and
-# schemathesis, at exactly the locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there
+# Installs the servers that the integration tests talk to (MCP servers; litellm and llama.cpp as model providers), schemathesis and
+# generators of API clients, at exactly the locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there
 # already. Needs node >= 20, npm, python3 >= 3.10 with venv, and a C++ compiler: llama.cpp has no package that is built already.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,7 +9,7 @@ deps=${CAPSTAN_TEST_DEPS:-$here/../target/test-deps}
 mkdir -p "$deps"
 deps=$(cd "$deps" && pwd)
 
-wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" "$locks/schemathesis.txt" "$locks/models.txt" | cksum)
+wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" "$locks/openapi.txt" "$locks/models.txt" | cksum)
 if [ "$(cat "$deps/installed" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -29,8 +29,8 @@ cp "$locks/package.json" "$locks/package-lock.json" "$deps/"
 npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
 [ -x "$deps/venv/bin/python" ] || python3 -m venv "$deps/venv"
 "$deps/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/requirements.txt"
-[ -x "$deps/venv-schemathesis/bin/python" ] || python3 -m venv "$deps/venv-schemathesis"
-"$deps/venv-schemathesis/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/schemathesis.txt"
+[ -x "$deps/venv-openapi/bin/python" ] || python3 -m venv "$deps/venv-openapi"
+"$deps/venv-openapi/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/openapi.txt"
 [ -x "$deps/venv-models/bin/python" ] || python3 -m venv "$deps/venv-models"
 # Its models are toys: what counts is how soon it is built. It is kept by pip for the next folder.
 export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_C_FLAGS_RELEASE=-O1 -DCMAKE_CXX_FLAGS_RELEASE=-O0"

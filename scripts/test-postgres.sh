@@ -9,8 +9,9 @@
 #   freeze FOLDER  stops all its processes where they are: it accepts connections and never answers
 #   thaw FOLDER    lets them go on
 #
-# `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
-# user postgres in without a password, a throw-away server from installed binaries, and the same after installing the package.
+# `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a throw-away server from installed
+# binaries, a server on localhost:5432 that lets the user postgres in without a password, and a throw-away server after installing the
+# package. A throw-away server comes first because it does not wait for the disk: the tests create hundreds of databases.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mode=${1:?start, own, stop, down, up, freeze or thaw}
@@ -59,7 +60,7 @@ start_throw_away() {
         port=$((20000 + (RANDOM % 12000)))
         # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine. A bench wants it on.
         if (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -l "$cluster/log" -w -t 30 -o \
-            "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" \
+            "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off} -c full_page_writes=${POSTGRES_FSYNC:-off}" \
             start </dev/null >/dev/null 2>&1); then
             echo "postgres://postgres@127.0.0.1:$port/postgres"
             return 0
@@ -103,7 +104,7 @@ start)
         exit
         ;;
     esac
-    if answers_on_localhost; then
+    if [ -z "$(binaries)" ] && answers_on_localhost; then
         echo "postgres://postgres@127.0.0.1:5432/postgres"
         exit
     fi

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
 preparing=
-trap '[ -z "$preparing" ] || kill "$preparing" 2>/dev/null || true; scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
+checking=
+trap '[ -z "$preparing" ] || kill "$preparing" 2>/dev/null || true; [ -z "$checking" ] || kill "$checking" 2>/dev/null || true; scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
 
 CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
 export CAPSTAN_TEST_POSTGRES_URL
@@ -14,49 +15,38 @@ echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
 # Settings of the caller's own server must not reach the servers that tests start.
 unset DATABASE_URL
 
-# Comes from the network while the compiler is at work: the real MCP servers and model servers that some tests talk to, and what runs
-# containers and goes into one. Where podman cannot run, the test of containers says that it tested nothing.
-prepare() {
-    # A server of tools in Python is built here, and some tests look at processes and at a repository.
-    local missing=()
-    command -v c++ >/dev/null || missing+=(g++)
-    command -v git >/dev/null || missing+=(git)
-    command -v pkill >/dev/null || missing+=(procps)
-    # The page for people is looked at by a browser.
-    command -v chromium >/dev/null || missing+=(chromium)
-    command -v chromedriver >/dev/null || missing+=(chromium-driver)
-    [ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
-    if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
-        scripts/apt-install.sh python3 python3-venv
-    fi
-    scripts/test-deps.sh
-    if ! command -v podman >/dev/null || ! command -v runc >/dev/null || [ ! -x /bin/busybox ]; then
-        scripts/apt-install.sh podman runc busybox-static || echo "test: podman cannot be installed; servers in containers are not tested"
-    fi
-}
-prepare >"$work/prepare.log" 2>&1 &
+# The program embeds the page, so it is built first.
+scripts/build-page.sh --required
+(cd web && npm run --silent check) >"$work/page.log" 2>&1 &
+checking=$!
+
+# Comes from the network while the compiler is at work.
+scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
 preparing=$!
 
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test: cargo-nextest is missing; installing it, once"
-    cargo install --locked cargo-nextest || echo "test: it cannot be installed; cargo test is used instead"
+    cargo install --locked cargo-nextest
 fi
 
-cargo fmt --check
-cargo clippy --locked --all-targets --features failpoints -- -D warnings
+cargo fmt --all --check
 
-if cargo nextest --version >/dev/null 2>&1; then
-    # `list` also builds; what it prints shows that the tests of Postgres are among those that run.
-    tests=$(cargo nextest list --locked --features failpoints --message-format oneline)
-    runner=(cargo nextest run --locked --features failpoints "$@")
-else
-    tests=$(cargo test --locked --features failpoints -- --list)
-    runner=(cargo test --locked --features failpoints -- "$@")
-fi
+# One build for everything. Clippy's compiler makes the binaries of the tests, so it needs no second look at the dependencies. The
+# fuzzers and benches are built here too, or else they would break unseen.
+export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests.sh CLIPPY_ARGS=-Dwarnings
+cargo build --locked --workspace --bins --tests --benches
+
+tests=$(cargo nextest list --locked --workspace --message-format oneline)
 if ! grep -q postgres <<<"$tests"; then
     echo "test: no test exercises Postgres; a run without it does not count" >&2
     exit 1
 fi
+
+checked=0
+wait "$checking" || checked=$?
+checking=
+tail -n 40 "$work/page.log"
+[ "$checked" -eq 0 ] || { echo "test: the types, lints or tests of web/ failed" >&2; exit 1; }
 
 prepared=0
 wait "$preparing" || prepared=$?
@@ -64,7 +54,4 @@ preparing=
 cat "$work/prepare.log"
 [ "$prepared" -eq 0 ] || { echo "test: what the tests talk to could not be installed" >&2; exit 1; }
 
-# A package of its own, which would otherwise break unseen. Its libraries are those of the server, but for what fuzzers need in C++.
-cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets --target-dir target
-
-"${runner[@]}"
+cargo nextest run --locked --workspace --profile ci "$@"

@@ -34,4 +34,4 @@ export CAPSTAN_TEST_POSTGRES_URL
 unset DATABASE_URL
 
 export CAPSTAN_OLDER_BINARY=$older CAPSTAN_ROLLING_RUNS=${RUNS:-60}
-cargo test --locked --features failpoints --test it -- e2e::nodes::rolling --nocapture --test-threads 1
+cargo test --locked -p capstan-it --test e2e -- nodes::rolling --nocapture --test-threads 1

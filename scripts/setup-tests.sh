@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs what the tests need besides Rust and Postgres: Debian packages, and the servers of scripts/test-deps.sh. Does nothing when
+# everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# A server of tools in Python is built here, and some tests look at processes and at a repository.
+missing=()
+command -v c++ >/dev/null || missing+=(g++)
+command -v git >/dev/null || missing+=(git)
+command -v pkill >/dev/null || missing+=(procps)
+# The page for people is looked at by a browser.
+command -v chromium >/dev/null || missing+=(chromium)
+command -v chromedriver >/dev/null || missing+=(chromium-driver)
+# Runs between the servers and Postgres in some tests. Its folder is in the PATH of root only.
+PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || missing+=(pgbouncer)
+[ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
+python3 -c 'import venv, ensurepip' 2>/dev/null || scripts/apt-install.sh python3 python3-venv
+scripts/test-deps.sh
+# Where podman cannot run, the test of containers says that it tested nothing.
+if ! command -v podman >/dev/null || ! command -v runc >/dev/null || [ ! -x /bin/busybox ]; then
+    scripts/apt-install.sh podman runc busybox-static || echo "test: podman cannot be installed; servers in containers are not tested"
+fi
