@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# A server of tools in Python is built here, and some tests look at processes and at a repository.
+# The runtime of the fuzzers is C++; some tests look at processes and at a repository.
 missing=()
 command -v c++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)

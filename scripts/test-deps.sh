@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the servers that the integration tests talk to (MCP servers; litellm and llama.cpp as model providers), schemathesis and
 # generators of API clients, at exactly the locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there
-# already. Needs node >= 20, npm, python3 >= 3.10 with venv, and a C++ compiler: llama.cpp has no package that is built already.
+# already. Needs node >= 20, npm, and python3 >= 3.10 with venv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 locks=$here/test-deps
@@ -32,8 +32,6 @@ npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
 [ -x "$deps/venv-openapi/bin/python" ] || python3 -m venv "$deps/venv-openapi"
 "$deps/venv-openapi/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/openapi.txt"
 [ -x "$deps/venv-models/bin/python" ] || python3 -m venv "$deps/venv-models"
-# Its models are toys: what counts is how soon it is built. It is kept by pip for the next folder.
-export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_C_FLAGS_RELEASE=-O1 -DCMAKE_CXX_FLAGS_RELEASE=-O0"
 "$deps/venv-models/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/models.txt"
 echo "$wanted" >"$deps/installed"
 echo "test-deps: installed into $deps"

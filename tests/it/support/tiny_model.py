@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes a model with random weights, a vocabulary of bytes, and 32 dimensions: `tiny_model.py FILE`.
 
-It says nothing anyone could read, but a server must load it, and whoever forces it into a grammar gets what the grammar says.
+The next token depends on the last one alone: the model begins a call with `<fn>`, ends the call after its object, and then ends its
+answer. The grammar that a server derives from its tools writes the rest.
 """
 import sys
 
@@ -30,6 +31,7 @@ writer.add_token_types(kinds)
 writer.add_unk_token_id(0)
 writer.add_bos_token_id(1)
 writer.add_eos_token_id(2)
+writer.add_add_space_prefix(False)
 
 shapes = {
     "token_embd": (len(tokens), WIDTH),
@@ -42,8 +44,19 @@ shapes = {
     "blk.0.ffn_up": (INNER, WIDTH),
     "blk.0.ffn_down": (WIDTH, INNER),
 }
-for name, shape in shapes.items():
-    writer.add_tensor(name + ".weight", random.normal(0, 0.1, shape).astype(numpy.float32))
+tensors = {name: random.normal(0, 0.1, shape).astype(numpy.float32) for name, shape in shapes.items()}
+for name in ("blk.0.attn_output", "blk.0.ffn_down"):
+    tensors[name][:] = 0
+
+
+def token(text):
+    return 3 + ord(text)
+
+
+for before, after in [("\n", token("<")), ("}", token("<")), ("<", token("f")), ("f", token("n")), ("n", token(">")), (">", 2)]:
+    tensors["output"][after] += 10 * tensors["token_embd"][token(before)]
+for name, tensor in tensors.items():
+    writer.add_tensor(name + ".weight", tensor)
 for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
     writer.add_tensor(name + ".weight", numpy.ones(WIDTH, numpy.float32))
 
