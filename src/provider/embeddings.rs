@@ -2,18 +2,19 @@
 //!
 //! Protocols: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::Url;
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::domain::ids::UserId;
+use crate::domain::model::embeddings::Embeddings;
 use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::client::ClientOptions;
@@ -31,11 +32,11 @@ pub const MAX_DIMENSIONS: usize = 65_536;
 
 #[async_trait]
 pub trait EmbeddingClient: Send + Sync {
-    /// Returns the vectors of texts in the same order, all with the same dimensions. A long text is cut. No request is retried.
-    async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError>;
+    /// Returns the vectors of texts in the same order, all with the same dimensions. No request is retried.
+    async fn embed(&self, model: &str, texts: &[String], limits: &EmbeddingLimits) -> Result<Embeddings, ModelError>;
 }
 
-/// Finds the embedder for the runs of an owner.
+/// Finds the embedder of an owner.
 #[async_trait]
 pub trait Embedders: Send + Sync {
     /// Returns the embedder of `model`, a `provider/name`. A provider of the owner, with the owner's key, takes precedence over a
@@ -52,13 +53,6 @@ pub struct Embedder {
     pub model: String,
 }
 
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Embeddings {
-    pub vectors: Vec<Vec<f32>>,
-    /// Zero if the provider does not report it.
-    pub input_tokens: u64,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingLimits {
     /// For models with selectable dimensions. Other vectors are refused.
@@ -69,7 +63,7 @@ pub struct EmbeddingLimits {
     pub texts_per_request: usize,
     /// The most bytes of all texts in one request. OpenAI accepts 300,000 tokens.
     pub bytes_per_request: usize,
-    /// The most bytes of one text. Most models accept 8,192 tokens, each of at least one byte.
+    /// The bytes after which a text is cut. Most models accept 8,192 tokens, each of at least one byte.
     pub bytes_per_text: usize,
 }
 
@@ -80,21 +74,17 @@ impl Default for EmbeddingLimits {
 }
 
 /// Returns the embeddings client at the base URL of a provider, or `None` if its dialect has no embeddings.
-pub fn client(
-    kind: ProviderKind,
-    mut options: ClientOptions,
-    limits: EmbeddingLimits,
-) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
+pub fn client(kind: ProviderKind, mut options: ClientOptions) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
     let url = match kind {
         ProviderKind::Openai | ProviderKind::OpenaiResponses => endpoint_url(&options.base_url, "/embeddings")?,
         ProviderKind::Ollama => ollama_url(&options.base_url, "embed")?,
         ProviderKind::Anthropic | ProviderKind::Gemini => return Ok(None),
     };
-    let connection = options.connect(key_header("authorization", options.api_key.as_ref())?)?;
+    let headers = key_header("authorization", options.api_key.as_ref())?;
     // The first byte arrives when the answer is complete.
     options.limits.total = options.limits.total.min(WHOLE_ANSWER);
     options.limits.first_byte = options.limits.total;
-    Ok(Some(Arc::new(HttpEmbeddings { kind, url, connection, limits, options })))
+    Ok(Some(Arc::new(HttpEmbeddings { kind, url, headers, options, connection: OnceLock::new() })))
 }
 
 const WHOLE_ANSWER: Duration = Duration::from_secs(180);
@@ -102,9 +92,10 @@ const WHOLE_ANSWER: Duration = Duration::from_secs(180);
 struct HttpEmbeddings {
     kind: ProviderKind,
     url: Url,
-    connection: Connection,
-    limits: EmbeddingLimits,
+    headers: HeaderMap,
     options: ClientOptions,
+    /// Prepared for the first request, because most providers are never asked for vectors.
+    connection: OnceLock<Connection>,
 }
 
 #[serde_with::skip_serializing_none]
@@ -117,12 +108,27 @@ struct Body<'a> {
 }
 
 impl HttpEmbeddings {
-    async fn ask(&self, model: &str, texts: &[&str], all: &mut Embeddings) -> Result<(), ModelError> {
-        let format = if self.limits.base64 { "base64" } else { "float" };
+    fn connection(&self) -> Result<&Connection, ModelError> {
+        if let Some(connection) = self.connection.get() {
+            return Ok(connection);
+        }
+        let connection = self.options.connect(self.headers.clone());
+        let connection = connection.map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string()))?;
+        Ok(self.connection.get_or_init(|| connection))
+    }
+
+    async fn ask(
+        &self,
+        connection: &Connection,
+        (model, texts): (&str, &[&str]),
+        limits: &EmbeddingLimits,
+        all: &mut Embeddings,
+    ) -> Result<(), ModelError> {
+        let format = if limits.base64 { "base64" } else { "float" };
         let encoding_format = Some(format).filter(|_| self.kind != ProviderKind::Ollama);
-        let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
+        let body = written(&Body { model, input: texts, dimensions: limits.dimensions, encoding_format })?;
         let post =
-            self.connection.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
+            connection.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
         let ClientOptions { limits: time_limit, clock, .. } = &self.options;
         let total = Deadline::after(time_limit.total);
         let names = RequestNames { model, tools: &[] };
@@ -137,49 +143,50 @@ impl HttpEmbeddings {
         all.input_tokens += answer.tokens();
         let vectors = answer.vectors(texts.len())?;
         for vector in vectors {
-            self.check(&vector, all.vectors.first())?;
+            check(&vector, limits.dimensions, all.vectors.first())?;
             all.vectors.push(vector);
         }
         Ok(())
     }
+}
 
-    fn check(&self, vector: &[f32], first: Option<&Vec<f32>>) -> Result<(), ModelError> {
-        let wanted = self.limits.dimensions.map(|wanted| wanted as usize).or(first.map(Vec::len));
-        match vector.len() {
-            0 => Err(malformed("a vector is empty")),
-            len if len > MAX_DIMENSIONS => Err(malformed(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
-            len if wanted.is_some_and(|wanted| wanted != len) => {
-                Err(malformed(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
-            }
-            _ if vector.iter().any(|number| !number.is_finite()) => {
-                Err(malformed("a vector contains a value that is no finite number"))
-            }
-            _ => Ok(()),
+fn check(vector: &[f32], dimensions: Option<u32>, first: Option<&Vec<f32>>) -> Result<(), ModelError> {
+    let wanted = dimensions.map(|wanted| wanted as usize).or(first.map(Vec::len));
+    match vector.len() {
+        0 => Err(malformed("a vector is empty")),
+        len if len > MAX_DIMENSIONS => Err(malformed(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
+        len if wanted.is_some_and(|wanted| wanted != len) => {
+            Err(malformed(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
         }
+        _ if vector.iter().any(|number| !number.is_finite()) => {
+            Err(malformed("a vector contains a value that is no finite number"))
+        }
+        _ => Ok(()),
     }
 }
 
 #[async_trait]
 impl EmbeddingClient for HttpEmbeddings {
-    async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError> {
+    async fn embed(&self, model: &str, texts: &[String], limits: &EmbeddingLimits) -> Result<Embeddings, ModelError> {
+        let connection = self.connection()?;
         // Providers refuse a blank text.
         let or_placeholder = |text: &'static str, input: &str| if input.trim().is_empty() { Some(text) } else { None };
         let texts: Vec<&str> = texts
             .iter()
-            .map(|input| or_placeholder("-", input).unwrap_or_else(|| text::prefix(input, self.limits.bytes_per_text.max(1))))
+            .map(|input| or_placeholder("-", input).unwrap_or_else(|| text::prefix(input, limits.bytes_per_text.max(1))))
             .collect();
         let mut all = Embeddings { vectors: Vec::with_capacity(texts.len()), input_tokens: 0 };
         let mut rest = texts.as_slice();
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = rest.iter().take(self.limits.texts_per_request.max(1)).take_while(|text| {
+            let fits = rest.iter().take(limits.texts_per_request.max(1)).take_while(|text| {
                 bytes += text.len();
-                bytes <= self.limits.bytes_per_request
+                bytes <= limits.bytes_per_request
             });
             let (batch, later) = rest.split_at(fits.count().max(1));
-            self.ask(model, batch, &mut all)
+            self.ask(connection, (model, batch), limits, &mut all)
                 .await
-                .map_err(|error| self.connection.secrets.redact(self.options.vendor.classify(error)))?;
+                .map_err(|error| connection.secrets.redact(self.options.vendor.classify(error)))?;
             rest = later;
         }
         Ok(all)

@@ -43,6 +43,12 @@ impl Tokenizer {
         COUNTS.get_with(key, || segments(text).map(|segment| self.of_segment(segment)).sum())
     }
 
+    /// Returns the text of tokens, or `None` if a number is no token.
+    pub fn text_of(self, tokens: &[u32]) -> Option<String> {
+        let bytes = self.table().decode_bytes(tokens).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     fn of_segment(self, segment: &str) -> u64 {
         // The library panics where its regular expressions fail. Counting bytes instead never underestimates, because a token has at least
         // one byte.

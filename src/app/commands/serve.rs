@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::commands::healthcheck::reachable;
-use crate::app::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, Role, ToolReviewMode};
+use crate::app::config::{Config, ContextsConfig, Environment, Loaded, Role, ToolReviewMode};
 use crate::app::models::{self, DefaultModel, Models};
 use crate::app::process::lifecycle::{self, Signals};
 use crate::app::process::listen;
@@ -150,7 +150,6 @@ impl Server {
             endpoints: models.endpoints.clone(),
             openrouter: config.outbound.openrouter_url.clone(),
             embedders: models.embedders(&config.embeddings)?,
-            embeddings: config.embeddings.model.is_some().then(|| config.embeddings.limits()),
             breaker: config.breaker.limits(),
             limitations: models.limitations.clone(),
             member_egress: rules.egress,
@@ -306,13 +305,13 @@ fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
 }
 
 fn embedding_source(config: &Config, records: &Arc<RecordClients>) -> Option<EmbeddingSource> {
-    let EmbeddingsConfig { model, timeout_ms, batch, dimensions: _, cache_mib } = config.embeddings.clone();
+    let embeddings = &config.embeddings;
     Some(EmbeddingSource {
         embedders: Arc::clone(records) as _,
-        model: model?,
-        time_limit: Duration::from_millis(timeout_ms),
-        texts_per_request: batch,
-        cache_bytes: cache_mib * 1024 * 1024,
+        model: embeddings.model.clone()?,
+        time_limit: Duration::from_millis(embeddings.timeout_ms),
+        limits: embeddings.limits(),
+        cache_bytes: embeddings.cache_mib * 1024 * 1024,
     })
 }
 

@@ -12,7 +12,7 @@ use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::catalog::{KnownProvider, ProviderKind};
 use crate::provider::circuit_breaker::{BreakerClient, BreakerLimits, ProviderBreaker};
-use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
+use crate::provider::embeddings::{self, EmbeddingClient};
 use crate::provider::{self, ChosenModels, ClientOptions, LimitationMemory, ModelClient, Quirks, SetupError};
 use crate::support::json;
 use crate::support::net::egress::is_local;
@@ -147,8 +147,8 @@ impl Endpoint {
     }
 
     /// Returns an embeddings client; `None` if the dialect has no embeddings.
-    pub fn embeddings(&self, limits: EmbeddingLimits) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
-        embeddings::client(self.kind, self.options(), limits)
+    pub fn embeddings(&self) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
+        embeddings::client(self.kind, self.options())
     }
 
     fn options(&self) -> ClientOptions {

@@ -90,28 +90,30 @@ impl Models {
         Ok(())
     }
 
-    /// Returns the embeddings client of the configured provider of the embeddings model, by its name. It may be absent, because
-    /// users can store a provider with that name.
+    /// Returns the embeddings clients of the configured providers, by their names. The provider of the embeddings model may be absent,
+    /// because users can store a provider with that name.
     pub fn embedders(&self, config: &EmbeddingsConfig) -> anyhow::Result<HashMap<String, Arc<dyn EmbeddingClient>>> {
-        let provider = config.model.as_deref().and_then(|model| model.split_once('/')).map(|(provider, _)| provider);
-        let Some(endpoint) = self.endpoints.iter().find(|endpoint| Some(endpoint.provider.as_str()) == provider) else {
-            if let Some(model) = &config.model {
-                tracing::warn!(
+        let mut clients = HashMap::new();
+        for endpoint in &self.endpoints {
+            let client = endpoint.embeddings().with_context(|| format!("provider {} cannot be used", endpoint.provider))?;
+            clients.extend(client.map(|client| (endpoint.provider.clone(), client)));
+        }
+        if let Some(model) = &config.model
+            && let provider = provider_of(model)
+            && !clients.contains_key(provider)
+        {
+            match self.endpoints.iter().find(|endpoint| endpoint.provider == provider) {
+                Some(endpoint) => bail!(
+                    "embeddings.model: the dialect of {provider} is {}, which has no embeddings; set a model of an openai or ollama \
+                     provider",
+                    endpoint.kind.as_str()
+                ),
+                None => tracing::warn!(
                     "embeddings.model: no provider of {model} is configured; only users with a stored provider of that name can use it"
-                );
+                ),
             }
-            return Ok(HashMap::new());
-        };
-        let client =
-            endpoint.embeddings(config.limits()).with_context(|| format!("provider {} cannot be used", endpoint.provider))?;
-        let Some(client) = client else {
-            bail!(
-                "embeddings.model: the dialect of {} is {}, which has no embeddings; set a model of an openai or ollama provider",
-                endpoint.provider,
-                endpoint.kind.as_str()
-            );
-        };
-        Ok(HashMap::from([(endpoint.provider.clone(), client)]))
+        }
+        Ok(clients)
     }
 }
 

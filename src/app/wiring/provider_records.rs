@@ -20,6 +20,7 @@ use crate::app::models::{Endpoint, StoredLimitations};
 use crate::app::wiring::provider_clients::{CachedClient, Clients, EndpointHash};
 use crate::domain::conversation::message::{Message, Role, TextPart};
 use crate::domain::ids::{ConversationId, MessageId, PartId, ProviderId, RunId, UserId};
+use crate::domain::model::embeddings::Embeddings;
 use crate::domain::model::provider::{EgressScope, ModelEntry, ProviderKind, ProviderRecord};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
 use crate::domain::run::context::Capacity;
@@ -66,8 +67,6 @@ pub struct RecordClientsOptions {
     pub openrouter: String,
     /// The embeddings clients of configured providers, by name.
     pub embedders: HashMap<String, Arc<dyn EmbeddingClient>>,
-    /// The limits of embeddings clients for records; `None` without an embeddings model.
-    pub embeddings: Option<EmbeddingLimits>,
     pub breaker: BreakerLimits,
     /// The limitations that refusals showed.
     pub limitations: StoredLimitations,
@@ -130,18 +129,13 @@ impl RecordClients {
             id: record.id.clone(),
             version: record.version,
             client: Arc::new(BreakerClient::new(&health, client)),
-            embeddings: self.embeddings_of(&target),
+            // The model client reports the same errors.
+            embeddings: embeddings::client(record.kind, options(&target)).ok().flatten(),
             models: target.record.models.clone(),
             base_url: record.base_url.clone(),
         });
         clients.put(&record.id, Arc::clone(&created));
         Ok(created)
-    }
-
-    /// Returns the embeddings client. Ignores its errors, because the model client reports the same ones.
-    fn embeddings_of(&self, target: &Target<'_>) -> Option<Arc<dyn EmbeddingClient>> {
-        let limits = self.options.embeddings.clone()?;
-        embeddings::client(target.record.kind, options(target), limits).ok().flatten()
     }
 
     fn endpoint(&self, name: &str) -> Result<&Endpoint, ModelError> {
@@ -257,7 +251,7 @@ impl ModelClient for RecordClients {
 impl Embedders for RecordClients {
     async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError> {
         let no_embedder = || {
-            let words = format!("this owner has no provider for the embeddings model {model:?}");
+            let words = format!("no provider for the embeddings model {model:?} is known; write it as provider/name");
             ModelError { request_not_sent: true, ..ModelError::new(ModelErrorKind::InvalidRequest, &words) }
         };
         let (provider, name) = model.split_once('/').ok_or_else(no_embedder)?;
@@ -289,6 +283,19 @@ impl Endpoints for RecordClients {
 
     async fn test(&self, target: &Target<'_>, model: &str) -> Result<(), ModelError> {
         test_model(client(target, Some(self.options.limitations.memory(limitations_key(target.record))))?, model).await
+    }
+
+    async fn embed(
+        &self,
+        owner: &UserId,
+        model: &str,
+        texts: &[String],
+        dimensions: Option<u32>,
+    ) -> Result<Embeddings, ModelError> {
+        let embedder = self.embedder(owner, model).await?;
+        // The provider refuses a text that is too long for the model: a client would not notice that it was cut.
+        let limits = EmbeddingLimits { dimensions, bytes_per_text: usize::MAX, ..EmbeddingLimits::default() };
+        embedder.client.embed(&embedder.model, texts, &limits).await
     }
 
     fn configured(&self) -> &[ConfiguredProvider] {

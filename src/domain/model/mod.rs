@@ -3,6 +3,7 @@
 //! Owns the events of an answer and the errors of a call. Must not know any provider.
 
 pub mod cost;
+pub mod embeddings;
 pub mod provider;
 pub mod sampling;
 pub mod source;

@@ -1,10 +1,11 @@
-//! The OpenAI API under `/v1`: models, chat completions, responses, conversations and files.
+//! The OpenAI API under `/v1`: models, chat completions, responses, conversations, embeddings and files.
 //!
-//! Each request becomes a use case of the service, and each answer is a pure function of the run's events. Owns the names and forms of
+//! Each request becomes a use case of the service, and each answer of a run is a pure function of its events. Owns the names and forms of
 //! OpenAI. Must not keep any state beside the log.
 
 mod chat;
 mod content;
+mod embeddings;
 mod error;
 mod events;
 mod files;
@@ -36,6 +37,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(models::list))
         .routes(routes!(models::get))
         .routes(routes!(chat::create))
+        .routes(routes!(embeddings::create))
         .routes(routes!(responses::create))
         .routes(routes!(responses::get, responses::delete))
         .routes(routes!(responses::cancel))

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use secrecy::SecretString;
 
-use crate::domain::ids::ProviderId;
+use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::model::ModelError;
+use crate::domain::model::embeddings::Embeddings;
 use crate::domain::model::provider::{EgressScope, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::records::configured_providers::{AnyProvider, ConfiguredProvider};
 use crate::support::encryption::Vault;
@@ -37,6 +38,15 @@ pub trait Endpoints: Send + Sync {
 
     /// Requests a one-word answer from a model.
     async fn test(&self, target: &Target<'_>, model: &str) -> std::result::Result<(), ModelError>;
+
+    /// Returns the vectors of texts by a model of the owner or of the configuration, written as `provider/name`.
+    async fn embed(
+        &self,
+        owner: &UserId,
+        model: &str,
+        texts: &[String],
+        dimensions: Option<u32>,
+    ) -> std::result::Result<Embeddings, ModelError>;
 
     fn configured(&self) -> &[ConfiguredProvider];
 

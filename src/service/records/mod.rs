@@ -5,6 +5,7 @@
 pub(super) mod agent_bounds;
 pub(super) mod agents;
 pub(super) mod configured_providers;
+pub(super) mod embeddings;
 pub(super) mod endpoints;
 pub(super) mod mcp_deps;
 pub(super) mod mcp_servers;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::domain::ids::UserId;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
-use crate::provider::embeddings::Embedders;
+use crate::provider::embeddings::{Embedders, EmbeddingLimits};
 
 use lexical::Lexical;
 use vectors::Vectors;
@@ -27,7 +27,7 @@ pub struct EmbeddingSource {
     pub model: String,
     /// The time limit for all vectors of a run.
     pub time_limit: Duration,
-    pub texts_per_request: usize,
+    pub limits: EmbeddingLimits,
     /// The size of the cache of vectors.
     pub cache_bytes: usize,
 }

@@ -110,14 +110,14 @@ impl Vectors {
             known = self.known(&keys);
         }
         let missing: Vec<(Key, &String)> = keys.iter().copied().zip(&texts).filter(|(key, _)| !known.contains_key(key)).collect();
-        let per_request = self.source.texts_per_request.max(2);
+        let per_request = self.source.limits.texts_per_request.max(2);
         let (first, rest) = missing.split_at(missing.len().min(per_request - 1));
         let mut asked = None;
         for batch in std::iter::once(first).chain(rest.chunks(per_request)) {
             let with_query = asked.is_none().then(|| query.to_owned());
             let wanted: Vec<String> = with_query.into_iter().chain(batch.iter().map(|(_, text)| (*text).clone())).collect();
             sent.store(true, Ordering::Relaxed);
-            let vectors = embedder.client.embed(&embedder.model, &wanted).await?;
+            let vectors = embedder.client.embed(&embedder.model, &wanted, &self.source.limits).await?;
             came.store(true, Ordering::Relaxed);
             metrics::counter!("capstan_embedding_tokens_total").increment(vectors.input_tokens);
             let mut vectors = vectors.vectors.into_iter().map(unit);

@@ -11,6 +11,7 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::repository::root;
 use support::server::{Server, Site};
+use support::vectors::{VectorsMock, vector};
 use support::wait;
 
 /// Returns the findings of a client.
@@ -51,6 +52,21 @@ async fn openai_package_gets_chat_completions(#[values(Kind::Sqlite, Kind::Postg
     // The client has seen its answers, and no conversation stays.
     assert_eq!(server.get_json("/conversations").await["data"], json!([]));
     site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_gets_embeddings() {
+    let vectors = VectorsMock::start().await;
+    let (_model, _site, server) = Site::serve(async |model| {
+        let site = Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_PROVIDERS__VECTORS__KIND", "openai");
+        site.env("CAPSTAN_PROVIDERS__VECTORS__BASE_URL", &vectors.base_url)
+    })
+    .await;
+    let found = python(&server, "embeddings", &["vectors/small"]).await;
+    assert_eq!(found["vectors"], json!([vector("an umbrella"), vector("a letter")]), "{found}");
+    assert_eq!(found["same"], true, "{found}");
+    assert_eq!((&found["unknown"][0], &found["unknown"][1]), (&json!(404), &json!(null)), "{found}");
+    assert_eq!(vectors.asked()[0].texts, ["an umbrella", "a letter"]);
 }
 
 #[rstest]

@@ -6,6 +6,7 @@ mod auth;
 mod choices;
 mod conversations;
 mod copies;
+mod embeddings;
 mod errors;
 mod feedback;
 mod frames;

@@ -12,6 +12,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
+use capstan::domain::model::embeddings::Embeddings;
 use capstan::domain::model::provider::{EgressScope, ModelEntry, ProviderKind};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
@@ -68,6 +69,25 @@ impl Endpoints for TwoModels {
         match model {
             "bad" => Err(ModelError::new(ModelErrorKind::Quota, "no money")),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns vectors of the length of each text, and of the dimensions.
+    async fn embed(
+        &self,
+        _owner: &UserId,
+        model: &str,
+        texts: &[String],
+        dimensions: Option<u32>,
+    ) -> Result<Embeddings, ModelError> {
+        match model {
+            "mine/vectors" => {
+                let dimensions = dimensions.map_or(0.5, |dimensions| dimensions as f32);
+                let vectors = texts.iter().map(|text| vec![text.len() as f32, dimensions]).collect();
+                Ok(Embeddings { vectors, input_tokens: texts.len() as u64 })
+            }
+            "mine/broken" => Err(ModelError::new(ModelErrorKind::Unavailable, "as scripted")),
+            _ => Err(ModelError { request_not_sent: true, ..ModelError::new(ModelErrorKind::InvalidRequest, "unknown") }),
         }
     }
 

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use capstan::domain::model::ModelErrorKind;
+use capstan::domain::model::embeddings::Embeddings;
 use capstan::domain::model::provider::ProviderKind;
-use capstan::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits, Embeddings};
+use capstan::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::options;
 use support::wire::{Answer, Wire};
 
-fn client(kind: ProviderKind, wire: &Wire, limits: EmbeddingLimits) -> Arc<dyn EmbeddingClient> {
-    embeddings::client(kind, options(wire), limits).unwrap().unwrap()
+fn client(kind: ProviderKind, wire: &Wire) -> Arc<dyn EmbeddingClient> {
+    embeddings::client(kind, options(wire)).unwrap().unwrap()
 }
 
 fn texts(texts: &[&str]) -> Vec<String> {
@@ -30,15 +31,15 @@ async fn vectors_are_in_text_order_in_every_encoding() {
     // 1.0 and -2.0 as little-endian floats.
     let wire = Wire::play(vec![list(&[(1, json!("AACAPwAAAMA=")), (0, json!([0.5, 1]))]), list(&[(0, json!([3, 4]))])]).await;
     let limits = EmbeddingLimits { texts_per_request: 2, dimensions: Some(2), base64: true, ..EmbeddingLimits::default() };
-    let client = client(ProviderKind::Openai, &wire, limits);
-    let embedded = client.embed("m", &texts(&["a", " ", "c"])).await.unwrap();
+    let client = client(ProviderKind::Openai, &wire);
+    let embedded = client.embed("m", &texts(&["a", " ", "c"]), &limits).await.unwrap();
     assert_eq!(embedded, Embeddings { vectors: vec![vec![0.5, 1.0], vec![1.0, -2.0], vec![3.0, 4.0]], input_tokens: 10 });
     let asked = wire.asked();
     assert!(asked[0].head.starts_with("POST /v1/embeddings HTTP/1.1\r\n"), "{}", asked[0].head);
     assert!(asked[0].head.contains("authorization: Bearer sk-canary-0123456789\r\n"));
     let body = json!({"model": "m", "input": ["a", "-"], "dimensions": 2, "encoding_format": "base64"});
     assert_eq!((asked[0].json(), &asked[1].json()["input"]), (body, &json!(["c"])));
-    assert_eq!(client.embed("m", &[]).await.unwrap(), Embeddings::default());
+    assert_eq!(client.embed("m", &[], &limits).await.unwrap(), Embeddings::default());
     assert_eq!(wire.asked().len(), 2);
 }
 
@@ -46,8 +47,8 @@ async fn vectors_are_in_text_order_in_every_encoding() {
 async fn ollama_has_its_own_words() {
     let answer = Answer::json(200, r#"{"model":"m","embeddings":[[0.5,1],[2,3]],"prompt_eval_count":7}"#);
     let wire = Wire::play(vec![answer]).await;
-    let client = client(ProviderKind::Ollama, &wire, EmbeddingLimits::default());
-    let embedded = client.embed("m", &texts(&["a", "b"])).await.unwrap();
+    let client = client(ProviderKind::Ollama, &wire);
+    let embedded = client.embed("m", &texts(&["a", "b"]), &EmbeddingLimits::default()).await.unwrap();
     assert_eq!(embedded, Embeddings { vectors: vec![vec![0.5, 1.0], vec![2.0, 3.0]], input_tokens: 7 });
     let asked = &wire.asked()[0];
     assert!(asked.head.starts_with("POST /api/embed HTTP/1.1\r\n"), "{}", asked.head);
@@ -59,8 +60,8 @@ async fn requests_have_limits() {
     let one = || list(&[(0, json!([1]))]);
     let wire = Wire::play(vec![one()]).await;
     let limits = EmbeddingLimits { bytes_per_request: 5, bytes_per_text: 4, ..EmbeddingLimits::default() };
-    let client = client(ProviderKind::Openai, &wire, limits);
-    client.embed("m", &texts(&["abcdef", "gh"])).await.unwrap();
+    let client = client(ProviderKind::Openai, &wire);
+    client.embed("m", &texts(&["abcdef", "gh"]), &limits).await.unwrap();
     let inputs: Vec<Value> = wire.asked().iter().map(|asked| asked.json()["input"].clone()).collect();
     assert_eq!(inputs, [json!(["abcd"]), json!(["gh"])]);
 }
@@ -81,8 +82,8 @@ async fn requests_have_limits() {
 #[tokio::test]
 async fn invalid_vectors_fail(#[case] answer: Answer) {
     let wire = Wire::play(vec![answer]).await;
-    let client = client(ProviderKind::Openai, &wire, EmbeddingLimits::default());
-    let error = client.embed("m", &texts(&["a", "b"])).await.unwrap_err();
+    let client = client(ProviderKind::Openai, &wire);
+    let error = client.embed("m", &texts(&["a", "b"]), &EmbeddingLimits::default()).await.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::BadStream, "{error}");
 }
 
@@ -94,8 +95,8 @@ async fn invalid_vectors_fail(#[case] answer: Answer) {
 #[tokio::test]
 async fn failures_are_typed(#[case] status: u16, #[case] body: &str, #[case] kind: ModelErrorKind) {
     let wire = Wire::play(vec![Answer::json(status, body)]).await;
-    let client = client(ProviderKind::Openai, &wire, EmbeddingLimits::default());
-    let error = client.embed("m", &texts(&["a"])).await.unwrap_err();
+    let client = client(ProviderKind::Openai, &wire);
+    let error = client.embed("m", &texts(&["a"]), &EmbeddingLimits::default()).await.unwrap_err();
     assert_eq!(error.kind, kind);
     assert!(!error.message.contains("canary"), "{error}");
 }

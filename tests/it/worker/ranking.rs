@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use capstan::domain::ids::UserId;
+use capstan::domain::model::embeddings::Embeddings;
 use capstan::domain::model::{ModelError, ModelErrorKind};
 use capstan::domain::tool::tool_filter::SelectionMethod;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::provider::embeddings::{Embedder, Embedders, EmbeddingClient, Embeddings};
+use capstan::provider::embeddings::{Embedder, Embedders, EmbeddingClient, EmbeddingLimits};
 use capstan::worker::{EmbeddingSource, Ranker};
 use serde_json::json;
 
@@ -43,7 +44,7 @@ impl Place {
 
 #[async_trait]
 impl EmbeddingClient for Place {
-    async fn embed(&self, _model: &str, texts: &[String]) -> Result<Embeddings, ModelError> {
+    async fn embed(&self, _model: &str, texts: &[String], _limits: &EmbeddingLimits) -> Result<Embeddings, ModelError> {
         self.asked.lock().unwrap().push(texts.len());
         let pause = *self.pause.lock().unwrap();
         tokio::time::sleep(pause).await;
@@ -71,7 +72,7 @@ fn ranker(place: &Arc<Place>, cache_bytes: usize) -> Ranker {
         embedders: Arc::new(Places(Arc::clone(place))),
         model: "m/v".to_owned(),
         time_limit: Duration::from_secs(2),
-        texts_per_request: 100,
+        limits: EmbeddingLimits { texts_per_request: 100, ..EmbeddingLimits::default() },
         cache_bytes,
     }))
 }

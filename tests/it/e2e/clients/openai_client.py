@@ -311,4 +311,13 @@ def cancel():
     return {"begun": begun.status, "cancelled": cancelled.status, "again": client.responses.cancel(begun.id).status}
 
 
+def embeddings():
+    found = client.embeddings.create(model=ARGUMENTS[0], input=["an umbrella", "a letter"])
+    assert not extras(found, "embeddings")
+    numbers = client.embeddings.create(model=ARGUMENTS[0], input="a letter", encoding_format="float")
+    same = numbers.data[0].embedding == found.data[1].embedding
+    return {"vectors": [entry.embedding for entry in found.data], "same": same, "unknown": refusal(
+        lambda: client.embeddings.create(model="text-embedding-3-small", input="a"))}
+
+
 print(json.dumps(globals()[TASK]()))
