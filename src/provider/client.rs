@@ -17,7 +17,7 @@ use crate::domain::ids::UserId;
 use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
 use crate::domain::run::context::Capacity;
-use crate::provider::catalog::models;
+use crate::provider::catalog::{ImageLimits, models};
 use crate::provider::chosen_models::ChosenModels;
 use crate::provider::dialect::Dialect;
 use crate::provider::errors::facts::is_loading;
@@ -73,7 +73,7 @@ pub struct ClientOptions {
     /// The most tools of one request, unless a model has its own limit.
     pub max_tools: Option<u32>,
     /// The largest image as base64, in bytes.
-    pub max_image_bytes: Option<usize>,
+    pub images: ImageLimits,
     /// Keeps learned limitations beyond this process.
     pub memory: Option<LimitationMemory>,
     pub chosen: ChosenModels,
@@ -97,7 +97,7 @@ impl ClientOptions {
             clock: Arc::new(SystemClock),
             models: Vec::new(),
             max_tools: None,
-            max_image_bytes: None,
+            images: ImageLimits::default(),
             memory: None,
             chosen: ChosenModels::default(),
         }
@@ -140,14 +140,15 @@ impl Provider {
 
     /// Returns what is known of a model by the configuration and by earlier refusals.
     async fn profile_of(&self, model: &str) -> ModelProfile {
-        let ClientOptions { models, max_tools, max_image_bytes, memory, clock, .. } = &self.options;
+        let ClientOptions { models, max_tools, images, memory, clock, .. } = &self.options;
         let entry = models.iter().find(|entry| entry.name == model);
         let tools = entry.and_then(|entry| entry.tools).or(models::model(model).tools);
         let max_tools = entry.and_then(|entry| entry.max_tools).or(*max_tools).and_then(|most| usize::try_from(most).ok());
         let mut profile = ModelProfile::default();
         profile.add((tools == Some(false)).then_some(Limitation::NoTools));
         profile.add(max_tools.map(Limitation::MaxTools));
-        profile.add(max_image_bytes.map(Limitation::MaxImageBytes));
+        profile.add(images.max_bytes.map(Limitation::MaxImageBytes));
+        profile.add(images.max_edge.map(Limitation::MaxImageEdge));
         profile.add(self.learned.limitations(memory.as_ref(), model, clock.now()).await);
         profile
     }

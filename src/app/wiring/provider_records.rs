@@ -157,7 +157,7 @@ fn options(target: &Target<'_>) -> ClientOptions {
     // A server on this network may still be loading the model when it is called.
     options.may_load = target.key.is_none() || is_local(&record.base_url);
     options.max_tools = catalog::max_tools_at(&record.base_url);
-    options.max_image_bytes = catalog::max_image_bytes_at(&record.base_url);
+    options.images = catalog::image_limits_at(&record.base_url);
     let own = record.models.iter().filter_map(|model| Some((model.name.as_str(), model.limits?)));
     options.set_limits(&record.limits, own);
     options

@@ -13,6 +13,6 @@ pub(super) mod quirks;
 pub(super) mod table;
 
 pub use self::models::{ModelFacts, model, model_at};
-pub use self::providers::{KnownProvider, max_image_bytes_at, max_tools_at, providers, quirks_at};
+pub use self::providers::{ImageLimits, KnownProvider, image_limits_at, max_tools_at, providers, quirks_at};
 pub use self::table::CatalogError;
 pub use crate::domain::model::provider::ProviderKind;

@@ -35,11 +35,22 @@ pub struct KnownProvider {
     pub rank: Option<u32>,
     /// The most tools of one request.
     pub max_tools: Option<u32>,
-    /// The largest image as base64, in bytes.
-    pub max_image_bytes: Option<usize>,
+    /// The largest image of a request.
+    #[serde(default)]
+    pub images: ImageLimits,
     pub shares_endpoint_with: Option<String>,
     #[serde(default, rename = "accent")]
     pub quirks: Quirks,
+}
+
+/// The largest image that a provider accepts. An image above is sent as a note, since the provider would refuse the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageLimits {
+    /// In bytes of base64.
+    pub max_bytes: Option<usize>,
+    /// The longer side, in pixels.
+    pub max_edge: Option<usize>,
 }
 
 /// Returns the built-in providers, or the mistake in the built-in table.
@@ -57,9 +68,9 @@ pub fn max_tools_at(base_url: &str) -> Option<u32> {
     provider_at(base_url)?.max_tools
 }
 
-/// Returns the largest image as base64, in bytes, for the provider that has this base URL.
-pub fn max_image_bytes_at(base_url: &str) -> Option<usize> {
-    provider_at(base_url)?.max_image_bytes
+/// Returns the limits of an image at the provider that has this base URL.
+pub fn image_limits_at(base_url: &str) -> ImageLimits {
+    provider_at(base_url).map(|provider| provider.images).unwrap_or_default()
 }
 
 fn provider_at(base_url: &str) -> Option<&'static KnownProvider> {
@@ -102,8 +113,9 @@ mod tests {
 
     #[test]
     fn base_url_has_the_image_limit_of_its_provider() {
-        assert_eq!(max_image_bytes_at("https://api.anthropic.com"), Some(5 * 1024 * 1024));
-        assert_eq!(max_image_bytes_at("http://127.0.0.1:8000/v1"), None);
+        let limits = ImageLimits { max_bytes: Some(5 * 1024 * 1024), max_edge: Some(8_000) };
+        assert_eq!(image_limits_at("https://api.anthropic.com"), limits);
+        assert_eq!(image_limits_at("http://127.0.0.1:8000/v1"), ImageLimits::default());
     }
 
     #[test]

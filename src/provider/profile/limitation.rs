@@ -15,6 +15,8 @@ pub(in crate::provider) enum Limitation {
     MaxImages(usize),
     /// No image whose base64 has more bytes.
     MaxImageBytes(usize),
+    /// No image with a longer side, in pixels.
+    MaxImageEdge(usize),
     /// Cannot chat: requests go to another model.
     NoChat,
     NoTools,
@@ -56,7 +58,7 @@ impl Limitation {
             Self::NoParts(kind) => kind.words()[2].to_owned(),
             Self::UnreadablePart(_) => "parts_left_out".to_owned(),
             Self::NoChat => "model_replaced".to_owned(),
-            Self::MaxImages(_) | Self::MaxImageBytes(_) => "images_limited".to_owned(),
+            Self::MaxImages(_) | Self::MaxImageBytes(_) | Self::MaxImageEdge(_) => "images_limited".to_owned(),
             Self::NoTools => "tools_left_out".to_owned(),
             Self::MaxTools(most) => format!("tools_limited:{most}"),
             Self::NoSystemRole => "system_prompt_moved".to_owned(),

@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::limitation::Limitation;
@@ -14,6 +16,9 @@ use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::errors::refusals::{Meaning, PartKind, PartRefusal};
 use crate::provider::request::shared_parts::{Source, file_text};
 use crate::support::json;
+
+/// The bytes of base64 in which an image tells its size: a photograph has up to 64 KiB of metadata before it. Divisible by four.
+const IMAGE_HEADER: usize = 128 * 1024;
 
 /// The parts of requests that are left out.
 #[derive(Debug, Default)]
@@ -25,6 +30,8 @@ pub(super) struct Exclusions<'l> {
     most_images: Option<usize>,
     /// The most bytes of an image as base64.
     most_image_bytes: Option<usize>,
+    /// The longest side of an image, in pixels.
+    longest_image_edge: Option<usize>,
 }
 
 /// A part of a request that is not text.
@@ -49,6 +56,7 @@ enum Reason {
     Broken,
     TooMany(usize),
     TooLarge(usize),
+    TooLong(usize),
 }
 
 impl Reason {
@@ -60,6 +68,9 @@ impl Reason {
             Self::Broken => format!("[{what} {name}: the model's provider could not read it]"),
             Self::TooMany(most) => format!("[{what} {name}: left out, the model accepts at most {most} images]"),
             Self::TooLarge(most) => format!("[{what} {name}: left out, as base64 it exceeds the provider's limit of {most} bytes]"),
+            Self::TooLong(most) => {
+                format!("[{what} {name}: left out, a side is longer than the provider's limit of {most} pixels]")
+            }
         }
     }
 }
@@ -116,6 +127,13 @@ fn leave_out(file: &mut FilePart, kind: PartKind, reason: Reason) {
     file.url = None;
 }
 
+/// Returns the longer side of an image in base64, in pixels, unless its header is unreadable.
+fn longer_side(content: &str) -> Option<usize> {
+    let header = content.get(..content.len().min(IMAGE_HEADER))?;
+    let size = imagesize::blob_size(&STANDARD.decode(header).ok()?).ok()?;
+    Some(size.width.max(size.height))
+}
+
 fn name_of(name: Option<&str>, media_type: &str) -> String {
     name.map_or_else(|| format!("({media_type})"), str::to_owned)
 }
@@ -132,6 +150,8 @@ impl<'l> Exclusions<'l> {
                 exclusions.most_images = Some(exclusions.most_images.map_or(*most, |known| known.min(*most)));
             } else if let Limitation::MaxImageBytes(most) = limitation {
                 exclusions.most_image_bytes = Some(*most);
+            } else if let Limitation::MaxImageEdge(most) = limitation {
+                exclusions.longest_image_edge = Some(*most);
             }
         }
         exclusions
@@ -145,7 +165,10 @@ impl<'l> Exclusions<'l> {
             let is_image = part.kind == PartKind::Image && !part.content.starts_with("http");
             let exceeded = self.most_image_bytes.filter(|most| is_image && part.content.len() > *most);
             let too_large = exceeded.map(Reason::TooLarge);
-            (part.kind, unsupported.or(too_large).or_else(|| is_broken().then_some(Reason::Broken)))
+            let exceeded =
+                self.longest_image_edge.filter(|most| is_image && longer_side(part.content).is_some_and(|side| side > *most));
+            let too_long = exceeded.map(Reason::TooLong);
+            (part.kind, unsupported.or(too_large).or(too_long).or_else(|| is_broken().then_some(Reason::Broken)))
         };
         let mut reasons: Vec<_> = media_parts(request).into_iter().map(judge).collect();
         if let Some(most) = self.most_images {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use capstan::domain::conversation::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
+use capstan::provider::catalog::ImageLimits;
 use capstan::provider::{ClientOptions, ModelClient, Quirks, Vendor, anthropic, gemini, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
@@ -97,22 +98,31 @@ async fn image_refused_by_a_model_becomes_a_note(#[case] status: u16, #[case] wo
 }
 
 // F03: the size of an image is checked before it is sent.
+#[rstest]
+#[case::bytes(ImageLimits { max_bytes: Some(16), max_edge: None }, "QUJDREVGR0hJSktMTU5P", "QUJDRA==", "as base64 it exceeds")]
+// GIF images of 8,001 and 8,000 by 1 pixels.
+#[case::pixels(
+    ImageLimits { max_bytes: None, max_edge: Some(8_000) },
+    "R0lGODlhQR8BAAAAACw=",
+    "R0lGODlhQB8BAAAAACw=",
+    "a side is longer than the provider's limit of 8000 pixels"
+)]
 #[tokio::test]
-async fn image_above_the_known_size_limit_is_sent_as_a_note() {
+async fn image_above_the_known_size_limit_is_sent_as_a_note(
+    #[case] images: ImageLimits,
+    #[case] large: &str,
+    #[case] small: &str,
+    #[case] reason: &str,
+) {
     let wire = Wire::play(vec![answer(Dialect::Anthropic)]).await;
-    let options = ClientOptions { max_image_bytes: Some(16), ..options(&wire) };
-    let client = anthropic::client(options).expect("usable options");
-    let images = vec![image("QUJDREVGR0hJSktMTU5P", "large.png"), image("QUJDRA==", "small.png")];
-    let outcome = ask_through(client.as_ref(), with_parts(images)).await;
+    let client = anthropic::client(ClientOptions { images, ..options(&wire) }).expect("usable options");
+    let outcome = ask_through(client.as_ref(), with_parts(vec![image(large, "large.png"), image(small, "small.png")])).await;
     assert_eq!((outcome.finish(), changes(&outcome)), (ModelFinish::Stop, vec![]));
     let bodies = bodies(&wire);
     assert_eq!(bodies.len(), 1, "no request is refused");
-    assert!(
-        !bodies[0].contains("QUJDREVG") && bodies[0].contains("[image large.png: left out, as base64 it exceeds"),
-        "{}",
-        bodies[0]
-    );
-    assert!(bodies[0].contains("QUJDRA=="), "{}", bodies[0]);
+    let note = format!("[image large.png: left out, {reason}");
+    assert!(!bodies[0].contains(large) && bodies[0].contains(&note), "{}", bodies[0]);
+    assert!(bodies[0].contains(small), "{}", bodies[0]);
 }
 
 // F03
