@@ -10,7 +10,7 @@ use super::limitations::StoredLimitations;
 use crate::app::config::{Environment, ProviderConfig};
 use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::provider::catalog::{KnownProvider, ProviderKind};
+use crate::provider::catalog::{ImageLimits, KnownProvider, ProviderKind};
 use crate::provider::circuit_breaker::{BreakerClient, BreakerLimits, ProviderBreaker};
 use crate::provider::embeddings::{self, EmbeddingClient};
 use crate::provider::{self, ChosenModels, ClientOptions, LimitationMemory, ModelClient, Quirks, SetupError};
@@ -35,7 +35,7 @@ pub struct Endpoint {
     config: ProviderConfig,
     /// The limits of the provider's models, unless a model has its own.
     max_tools: Option<u32>,
-    max_image_bytes: Option<usize>,
+    images: ImageLimits,
     memory: Option<LimitationMemory>,
     /// The models that became the default because they are first in the list.
     chosen: ChosenModels,
@@ -73,7 +73,13 @@ impl Endpoint {
         let default_model = known.and_then(|known| known.default_model.clone()).filter(|_| own_url.is_none());
         let Some(base_url) = own_url.or_else(|| known.and_then(|known| known.base_url.clone())) else {
             let variable = known.and_then(|known| known.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
-            bail!("providers.{name}: its URL is unknown; set its `base_url`{}", variable.unwrap_or_default());
+            let problem = format!("providers.{name}: its URL is unknown; set its `base_url`{}", variable.unwrap_or_default());
+            if is_configured {
+                bail!(problem);
+            }
+            // The key may be there for other programs.
+            tracing::warn!("{problem}; until then it is not used");
+            return Ok(None);
         };
         let quirks = match &config.accent {
             Some(table) => {
@@ -99,7 +105,7 @@ impl Endpoint {
             headers: headers.collect::<anyhow::Result<_>>()?,
             config,
             max_tools: known.and_then(|known| known.max_tools),
-            max_image_bytes: known.and_then(|known| known.max_image_bytes),
+            images: known.map(|known| known.images).unwrap_or_default(),
             memory: None,
             chosen: ChosenModels::default(),
         }))
@@ -159,7 +165,7 @@ impl Endpoint {
         options.vendor = options.vendor.named(&self.provider);
         options.streaming = config.streaming.unwrap_or(true);
         options.max_tools = self.max_tools;
-        options.max_image_bytes = self.max_image_bytes;
+        options.images = self.images;
         options.may_load = self.key.is_none() || is_local(&self.base_url);
         options.memory.clone_from(&self.memory);
         options.chosen = self.chosen.clone();

@@ -430,6 +430,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn key_of_a_provider_without_url_does_not_stop_the_start() {
+        let models = selected(&[("AZURE_OPENAI_API_KEY", "key"), ("OPENAI_API_KEY", "key")]).await.unwrap();
+        let names: Vec<&str> = models.endpoints.iter().map(|endpoint| endpoint.provider.as_str()).collect();
+        assert!(names.contains(&"openai") && !names.contains(&"azure"), "{names:?}");
+    }
+
+    #[tokio::test]
     async fn known_provider_without_key_fails_runs_with_a_hint() {
         let call = async |model: &str| {
             let mut models = selected(&[("CAPSTAN_MODEL", model)]).await.unwrap();
