@@ -14,6 +14,7 @@ mod idempotency;
 mod interrupted;
 mod openapi;
 mod providers;
+mod responses;
 mod retention;
 mod revocation;
 mod rig;
