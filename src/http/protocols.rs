@@ -15,5 +15,6 @@ pub(in crate::http) fn routes() -> axum::Router<App> {
 
 /// The WebSockets of all protocols, which authenticate by themselves.
 pub(in crate::http) fn sockets() -> axum::Router<App> {
-    ai_sdk::socket_routes()
+    let documented: axum::Router<App> = openai::socket_routes().into();
+    documented.merge(ai_sdk::socket_routes())
 }

@@ -18,13 +18,13 @@ use super::translator::{UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
-use crate::http::clients::stream::{ChunkTranslator as _, DELETED, ENDED, RESTORED};
+use crate::http::clients::stream::{ChunkTranslator as _, event_of};
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
 use crate::http::streams::ws::{self, Close, SocketProtocol};
 use crate::http::wire::auth;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{Access, Error, Reader, StoreError, StreamItem};
+use crate::service::{Access, Error, Reader, StoreError};
 use crate::support::number;
 
 /// Limit of the name of a request in bytes, because each frame of its response repeats it.
@@ -82,6 +82,13 @@ impl ChatFrame {
 
 type ChatResponses = StreamMap<String, Pin<Box<dyn Stream<Item = Result<Vec<String>, StoreError>> + Send>>>;
 
+/// Returns the key in the headers of a frame.
+fn key(frame: &str) -> Option<String> {
+    let headers = ChatFrame::read(frame)?.headers;
+    let authorization = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    authorization.and_then(|(_, value)| auth::bearer_key(value)).map(str::to_owned)
+}
+
 /// The chats of one socket.
 struct ChatSocket {
     app: App,
@@ -95,11 +102,7 @@ impl SocketProtocol for ChatSocket {
     // A frame contains the whole history of a chat, unless the application leaves it out.
     const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-    fn key(first: &str) -> Option<String> {
-        let headers = ChatFrame::read(first)?.headers;
-        let authorization = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        authorization.and_then(|(_, value)| auth::bearer_key(value)).map(str::to_owned)
-    }
+    const FIRST_FRAME_KEY: Option<fn(&str) -> Option<String>> = Some(key);
 
     fn new(app: App, access: Access, trace: TraceId) -> Self {
         Self { app, access, trace, responses: StreamMap::new() }
@@ -184,11 +187,9 @@ impl ChatResponse {
             return Ok(lines);
         };
         for item in items {
-            match item {
-                StreamItem::Event(event) => self.event(&event, &mut lines),
-                StreamItem::Snapshot(_) | StreamItem::Reset { .. } => self.fail(RESTORED, &mut lines),
-                StreamItem::End { .. } => self.fail(ENDED, &mut lines),
-                StreamItem::Deleted { .. } => self.fail(DELETED, &mut lines),
+            match event_of(item) {
+                Ok(event) => self.event(&event, &mut lines),
+                Err(problem) => self.fail(&problem.detail, &mut lines),
             }
             if self.over {
                 break;
@@ -239,8 +240,8 @@ mod tests {
     #[test]
     fn first_frame_may_contain_the_key() {
         let frame = |headers: &str| format!(r#"{{"type":"resume","requestId":"r","id":"chat","headers":{headers},"body":{{}}}}"#);
-        assert_eq!(ChatSocket::key(&frame(r#"{"authorization":"Bearer cap_1"}"#)).as_deref(), Some("cap_1"));
-        assert_eq!(ChatSocket::key(&frame(r#"{"Authorization":"Basic x"}"#)), None);
-        assert_eq!(ChatSocket::key(&frame("{}")), None);
+        assert_eq!(key(&frame(r#"{"authorization":"Bearer cap_1"}"#)).as_deref(), Some("cap_1"));
+        assert_eq!(key(&frame(r#"{"Authorization":"Basic x"}"#)), None);
+        assert_eq!(key(&frame("{}")), None);
     }
 }

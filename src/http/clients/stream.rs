@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tracing::{Instrument as _, Span};
 
-use crate::domain::event::StoredEvent;
+use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::metrics::OpenStream;
 use crate::http::options::App;
@@ -23,11 +23,15 @@ use crate::service::{Access, Reader, StreamItem};
 /// Explains a log whose events come again from the first one.
 pub(in crate::http) const RESTORED: &str = "the log of the run was shortened or restored; read the response again";
 
-/// Explains a section that the run does not have.
-pub(in crate::http) const ENDED: &str = "the run has ended, and has no such response";
-
-/// Explains a log without a run.
-pub(in crate::http) const DELETED: &str = "the run was deleted";
+/// Returns the event of an item. Fails if the log was deleted or restored: the rest of the response does not exist.
+pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, ProblemBody> {
+    match item {
+        StreamItem::Event(event) => Ok(event),
+        StreamItem::Snapshot(_) | StreamItem::Reset { .. } => Err(ProblemCode::Unavailable.body(RESTORED)),
+        StreamItem::End { .. } => Err(ended()),
+        StreamItem::Deleted { .. } => Err(ProblemCode::NotFound.body("the run was deleted")),
+    }
+}
 
 /// Limit of one write in bytes, unless a single event is larger.
 const WRITE_BYTES: usize = 64 * 1024;
@@ -190,17 +194,10 @@ impl<W: FrameWriter> TranslatedBody<W> {
                 }
             }
             while out.len() < WRITE_BYTES && !self.ended {
-                match self.pending.pop_front() {
+                match self.pending.pop_front().map(event_of) {
                     None => break,
-                    Some(StreamItem::Event(event)) => self.ended = self.writer.write(&event, &mut out),
-                    // The log was deleted or restored: the rest of this stream does not exist.
-                    Some(StreamItem::Snapshot(_) | StreamItem::Reset { .. }) => {
-                        return self.interrupt(&ProblemCode::Unavailable.body(RESTORED), out);
-                    }
-                    Some(StreamItem::End { .. }) => return self.interrupt(&ended(), out),
-                    Some(StreamItem::Deleted { .. }) => {
-                        return self.interrupt(&ProblemCode::NotFound.body(DELETED), out);
-                    }
+                    Some(Ok(event)) => self.ended = self.writer.write(&event, &mut out),
+                    Some(Err(problem)) => return self.interrupt(&problem, out),
                 }
             }
             if !out.is_empty() {
@@ -224,5 +221,5 @@ fn revoked() -> ProblemBody {
 }
 
 fn ended() -> ProblemBody {
-    ProblemCode::NotFound.body(ENDED)
+    ProblemCode::NotFound.body("the run has ended, and has no such response")
 }

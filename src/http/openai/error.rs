@@ -27,13 +27,15 @@ pub(super) fn error(problem: &ProblemBody) -> Value {
         400..=499 => "invalid_request_error",
         _ => "server_error",
     };
+    let param = problem.errors.first().map(|error| param(&error.pointer)).filter(|param| !param.is_empty());
     let code = match () {
+        // Clients then send the whole history again.
+        () if is(ProblemCode::NotFound) && param.as_deref() == Some("previous_response_id") => "previous_response_not_found",
         () if is(ProblemCode::UnknownModel) => "model_not_found",
         () if is(ProblemCode::Unauthorized) => "invalid_api_key",
         () if is(ProblemCode::ContextOverflow) => "context_length_exceeded",
         () => problem.code.as_str(),
     };
-    let param = problem.errors.first().map(|error| param(&error.pointer)).filter(|param| !param.is_empty());
     json!({ "message": problem.detail, "type": kind, "param": param, "code": code })
 }
 

@@ -41,6 +41,10 @@ impl DisconnectGuard {
         Self { app: app.clone(), principal: principal.clone(), run: Some(run.clone()) }
     }
 
+    pub(super) fn is_for(&self, run: &RunId) -> bool {
+        self.run.as_ref() == Some(run)
+    }
+
     /// The client has its answer. Cancels a run that would wait for it: the next request begins another run.
     pub(super) fn settle(&mut self, flow: Flow) {
         if let Some(run) = self.run.take().filter(|_| flow == Flow::Suspended) {

@@ -29,10 +29,15 @@ use crate::http::options::{App, Protocol};
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
 
 pub(in crate::http) fn routes() -> OpenApiRouter<App> {
-    documented().route("/v1/openapi.json", axum::routing::get(document))
+    requests().route("/v1/openapi.json", axum::routing::get(document))
 }
 
-fn documented() -> OpenApiRouter<App> {
+/// The WebSocket, which authenticates by itself.
+pub(in crate::http) fn socket_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(responses::connect))
+}
+
+fn requests() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(models::list))
         .routes(routes!(models::get))
@@ -61,7 +66,7 @@ pub fn openapi_json() -> String {
             .info(info.build())
             .components(Some(components))
             .security(Some([SecurityRequirement::new("key", Vec::<String>::new())]));
-        let document = OpenApiRouter::with_openapi(base.build()).merge(documented()).split_for_parts().1;
+        let document = OpenApiRouter::with_openapi(base.build()).merge(requests()).merge(socket_routes()).split_for_parts().1;
         serde_json::to_string_pretty(&document).map(|json| json + "\n").unwrap_or_default()
     });
     JSON.clone()

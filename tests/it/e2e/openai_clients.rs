@@ -99,6 +99,29 @@ async fn openai_package_gets_responses(#[values(Kind::Sqlite, Kind::Postgres)] k
     site.assert_sound(&model).await;
 }
 
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_gets_responses_over_a_socket(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    // Without a time of grace, a run that seems to have lost its client would be cancelled at once.
+    let site = Site::scripted(kind, &model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "0");
+    let server = site.start().await;
+    let inputs = ["[[id:one]][[reason:2,0]][[say:hello]]", "[[id:two]][[say:again]]"];
+    let found =
+        python(&server, "response_socket", &[inputs[0], inputs[1], "[[id:tool]][[call:look {}]][[next]][[say:a door]]"]).await;
+    let expected = json!({
+        "text": "hello", "follow": "again", "asked": ["function_call"], "answered": "a door",
+        "refused": [
+            [400, "invalid_request", "generate", null],
+            [400, "invalid_request", "generate", "main"],
+            [404, "previous_response_not_found", "previous_response_id", null],
+        ],
+        "steered": "steering_not_supported",
+    });
+    assert_eq!(found, expected);
+    site.assert_sound(&model).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_follow_the_newest_and_need_every_output() {
     let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -205,6 +228,7 @@ async fn openai_node_package_gets_chat_and_responses() {
     assert_eq!((&found["streamed"], &found["final"]), (&answer(2), &answer(5)), "{found}");
     assert_eq!((&found["call"], &found["answered"], &found["same"]), (&json!("look"), &json!("a door"), &json!(true)), "{found}");
     assert_eq!(found["types"].as_array().unwrap().last().unwrap(), "response.completed");
+    assert_eq!(found["socket"], json!({"same": true, "text": answer(6)}), "{found}");
     assert_eq!((&found["refused"]["status"], &found["refused"]["code"]), (&json!(404), &json!("model_not_found")), "{found}");
     site.assert_sound(&model).await;
 }

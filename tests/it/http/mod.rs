@@ -15,6 +15,7 @@ mod idempotency;
 mod interrupted;
 mod openapi;
 mod providers;
+mod responses;
 mod retention;
 mod revocation;
 mod rig;

@@ -15,13 +15,13 @@ async fn browse(rig: &Rig, method: Method, path: &str, cookie: &str, origin: &st
 }
 
 /// Signs in and returns the cookie with its attributes.
-async fn sign_in(rig: &Rig, key: &str) -> String {
+pub async fn sign_in(rig: &Rig, key: &str) -> String {
     let reply = browse(rig, Method::POST, "/api/v1/session", "", "http://localhost", Some(json!({"key": key}))).await;
     assert_eq!((reply.status, reply.body.as_str()), (StatusCode::NO_CONTENT, ""));
     reply.header("set-cookie").to_owned()
 }
 
-fn pair(cookie: &str) -> &str {
+pub fn pair(cookie: &str) -> &str {
     cookie.split(';').next().unwrap()
 }
 

@@ -42,10 +42,7 @@ pub(in crate::http) async fn create(
     request: Request,
 ) -> Answer<Response> {
     let Input { body, key } = body::read::<CreateRequest>(request, &app, &access).await?;
-    let principal = access.principal().clone();
-    let creation = Creation { app: &app, principal: &principal, body: &body, trace, key };
-    let begun = Box::pin(creation.begin()).await.map_err(without_agent)?;
-    let Begun { facts, reader, mut guard } = begun;
+    let Begun { facts, reader, mut guard } = begin(&app, access.principal(), &body, trace, key).await?;
     let mut translator = ResponseTranslator::new(facts, None);
     if body.stream == Some(true) {
         return Ok(stream::respond(&app, access, reader, GuardedWriter { translator, guard }));
@@ -60,12 +57,23 @@ pub(in crate::http) async fn create(
 }
 
 /// A response that has begun.
-struct Begun {
-    facts: ResponseDetails,
+pub(super) struct Begun {
+    pub facts: ResponseDetails,
     /// Reads the run from its first event.
-    reader: Reader,
+    pub reader: Reader,
     /// Ends a run to which no client can return.
-    guard: Option<DisconnectGuard>,
+    pub guard: Option<DisconnectGuard>,
+}
+
+/// Begins the response to a request.
+pub(super) async fn begin(
+    app: &App,
+    principal: &Principal,
+    body: &CreateRequest,
+    trace: TraceId,
+    key: Option<RequestKey>,
+) -> Answer<Begun> {
+    Box::pin(Creation { app, principal, body, trace, key }.begin()).await.map_err(without_agent)
 }
 
 struct Creation<'a> {

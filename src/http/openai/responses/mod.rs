@@ -8,6 +8,7 @@ mod create;
 mod items;
 mod object;
 mod request;
+mod socket;
 mod translate;
 
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 pub(in crate::http) use create::{__path_create, create};
+pub(in crate::http) use socket::{__path_connect, connect};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::problem::{ProblemBody, ProblemCode};

@@ -67,7 +67,7 @@ impl Outcome {
 
 /// The facts of a response that no event changes: the run, and the request as the run has frozen it.
 pub(super) struct ResponseDetails {
-    run: RunId,
+    pub run: RunId,
     pub segment: u32,
     /// The request's fields, as the response shows them again.
     shown: Value,

@@ -59,11 +59,11 @@ pub(in crate::http) async fn open<P: SocketProtocol>(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
     let identity = identify(&app, &uri, &headers).await?;
-    let Ok(upgrade) = upgrade else {
-        return Err(match identity {
-            Identity::Known(_) => Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket"),
-            Identity::Refused | Identity::Unsaid => auth::unauthorized(),
-        });
+    let upgrade = match (&identity, upgrade) {
+        (Identity::Known(_), Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket")),
+        (Identity::Refused | Identity::Unsaid, Err(_)) => return Err(auth::unauthorized()),
+        (Identity::Refused | Identity::Unsaid, Ok(_)) if P::FIRST_FRAME_KEY.is_none() => return Err(auth::unauthorized()),
+        (Identity::Known(_) | Identity::Refused | Identity::Unsaid, Ok(upgrade)) => upgrade,
     };
     // A little above the limit, so that a slightly too large message is refused with its own close code.
     let most = P::MAX_MESSAGE_BYTES + BUFFER_BYTES;

@@ -25,9 +25,7 @@ pub(super) struct NativeProtocol {
 impl SocketProtocol for NativeProtocol {
     const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
-    fn key(first: &str) -> Option<String> {
-        methods::auth_token(&requests::read(first).ok()?)
-    }
+    const FIRST_FRAME_KEY: Option<fn(&str) -> Option<String>> = Some(|first| methods::auth_token(&requests::read(first).ok()?));
 
     fn new(app: App, access: Access, trace: TraceId) -> Self {
         let subscriptions = Subscriptions::new(app.options.limits.ws_max_subscriptions);

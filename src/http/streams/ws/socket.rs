@@ -25,8 +25,9 @@ pub(in crate::http) trait SocketProtocol: Send + Sized + 'static {
     /// Limit of a message of the client, in bytes.
     const MAX_MESSAGE_BYTES: usize;
 
-    /// Returns the key in the first frame of a client that did not send one with the handshake.
-    fn key(first: &str) -> Option<String>;
+    /// Reads the key from the first frame of a client that sent none with the handshake. `None` if no frame may contain one: then
+    /// the handshake is refused.
+    const FIRST_FRAME_KEY: Option<fn(&str) -> Option<String>>;
 
     /// `trace` is the trace id of the handshake, which runs started on the socket get.
     fn new(app: App, access: Access, trace: TraceId) -> Self;
@@ -116,7 +117,7 @@ async fn first_frame<P: SocketProtocol>(app: &App, socket: &mut WebSocket) -> Re
                 },
             },
         };
-        let Some(key) = P::key(&text) else { return Err(Some(Close::Unauthorized)) };
+        let Some(key) = P::FIRST_FRAME_KEY.and_then(|key| key(&text)) else { return Err(Some(Close::Unauthorized)) };
         return match check(app, &key).await {
             Ok(Identity::Known(access)) => Ok((access, text)),
             Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),

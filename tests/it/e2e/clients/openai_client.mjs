@@ -5,7 +5,9 @@
 import { createRequire } from "node:module";
 
 const [packages, base, input, toolInput] = process.argv.slice(2);
-const OpenAI = createRequire(`${packages}/`)("openai");
+const load = createRequire(`${packages}/`);
+const OpenAI = load("openai");
+const { ResponsesWS } = load("openai/resources/responses/ws");
 const client = new OpenAI({ baseURL: `${base}/v1`, apiKey: "any", maxRetries: 0 });
 const model = "openai/mock";
 const messages = [{ role: "user", content: input }];
@@ -32,6 +34,19 @@ for await (const event of await client.responses.retrieve(id, { stream: true, st
 const helper = client.responses.stream({ response_id: id, starting_after: live[4].sequence_number });
 const final = await helper.finalResponse();
 
+const received = [];
+const socket = new ResponsesWS(client);
+socket.send({ type: "response.create", model, input });
+for await (const event of socket) {
+  if (event.type === "error") throw event.error;
+  if (event.type === "message") received.push(event.message);
+  if (received.at(-1)?.type === "response.completed") break;
+}
+socket.close();
+const replayed = [];
+for await (const event of await client.responses.retrieve(received[0].response.id, { stream: true })) replayed.push(event);
+const stored = await client.responses.retrieve(received[0].response.id);
+
 const refused = await client.chat.completions.create({ model: "nobody", messages }).catch((error) => error);
 
 console.log(
@@ -43,6 +58,7 @@ console.log(
     types: live.map((event) => event.type),
     same: JSON.stringify(rest) === JSON.stringify(live.slice(5)),
     final: final.output_text,
+    socket: { same: JSON.stringify(replayed) === JSON.stringify(received), text: stored.output_text },
     refused: { status: refused.status, code: refused.code, id: refused.requestID },
   }),
 );

@@ -13,7 +13,7 @@ import openai
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponsesServerEvent, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 URL, TASK, *ARGUMENTS = sys.argv[1:]
@@ -183,6 +183,43 @@ def response_tools():
         "second": second.output_text,
         "previous": second.previous_response_id == first.id,
         "again": again.id == second.id and again.output_text == second.output_text,
+    }
+
+
+def response_socket():
+    """Creates responses over one WebSocket: a stored one, a continued one, one that is not stored, and refused ones."""
+    tools = [{"type": "function", "strict": False, **LOOK}]
+    with client.responses.connect() as connection:
+
+        def create(**fields):
+            connection.response.create(**fields)
+            found = []
+            while not found or found[-1]["type"] not in ["response.completed", "error"]:
+                found.append(checked(ResponsesServerEvent, json.loads(connection.recv_bytes())))
+            return found
+
+        def refusal(**fields):
+            (event,) = create(model=MODEL, input="x", **fields)
+            return [event["status"], event["error"]["code"], event["error"]["param"], event.get("stream_id")]
+
+        live = create(model=MODEL, input=ARGUMENTS[0])
+        first = Response.model_validate(live[-1]["response"])
+        assert live == events(urllib.request.urlopen(f"{URL}/v1/responses/{first.id}?stream=true"))
+        follow = create(model=MODEL, input=ARGUMENTS[1], previous_response_id=first.id)
+        asked = create(model="default", input=ARGUMENTS[2], tools=tools, store=False)[-1]["response"]
+        calls = [item["call_id"] for item in asked["output"]]
+        refused = [refusal(generate=False), refusal(stream_id="main", generate=False), refusal(previous_response_id=f"{first.id}_7")]
+        connection.response.steer(input="faster", previous_response_id=asked["id"])
+        steered = connection.recv()
+        outputs = [{"type": "function_call_output", "call_id": call, "output": "a door"} for call in calls]
+        answered = create(model="default", input=outputs, previous_response_id=asked["id"], tools=tools, store=False)
+    return {
+        "text": first.output_text,
+        "follow": Response.model_validate(follow[-1]["response"]).output_text,
+        "asked": [item["type"] for item in asked["output"]],
+        "answered": Response.model_validate(answered[-1]["response"]).output_text,
+        "refused": refused,
+        "steered": steered.error.code,
     }
 
 
