@@ -135,8 +135,7 @@ impl Service {
         self.copy(principal, None, CopySource::Document(document), key).await
     }
 
-    /// Creates a conversation of the principal with the messages of a client. Nothing is executed. A message of the user that follows
-    /// one of another role begins a turn.
+    /// Creates a conversation of the principal with the messages of a client. Nothing is executed.
     pub async fn create_from_messages(
         &self,
         principal: &Principal,
@@ -144,9 +143,26 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
         let SentConversation { messages, system_prompt, metadata, field } = sent;
-        let pointer = format!("/{field}");
         // The copy gets its own id.
         let conversation = ConversationId::generate(self.ids.as_ref());
+        let document = CopiedDocument {
+            system_prompt: layer(&format!("/{field}"), system_prompt)?.filter(|text| !text.is_empty()),
+            metadata,
+            turns: self.sent_turns(principal, &AgentChoice::default(), &conversation, &messages, field).await?,
+            ..CopiedDocument::default()
+        };
+        self.copy(principal, None, CopySource::Document(document), key).await
+    }
+
+    /// Returns the messages of a client by turn. A message of the user that follows one of another role begins a turn.
+    pub(in crate::service) async fn sent_turns(
+        &self,
+        principal: &Principal,
+        choice: &AgentChoice,
+        conversation: &ConversationId,
+        messages: &[SentMessage],
+        field: &str,
+    ) -> Result<Vec<CopiedTurn>> {
         let (most, created_at) = (self.limits.admission().max_message_chars, self.clock.now().to_rfc3339());
         let mut run = RunId::generate(self.ids.as_ref());
         let (mut made, mut calls): (Vec<Message>, _) = (Vec::with_capacity(messages.len()), HashMap::new());
@@ -159,13 +175,7 @@ impl Service {
             let message = Message::new(id, (run.clone(), conversation.clone()), role, parts);
             made.push(Message { created_at: created_at.clone(), ..message });
         }
-        let document = CopiedDocument {
-            system_prompt: layer(&pointer, system_prompt)?.filter(|text| !text.is_empty()),
-            metadata,
-            turns: self.group_by_run(principal, &AgentChoice::default(), made, &pointer).await?,
-            ..CopiedDocument::default()
-        };
-        self.copy(principal, None, CopySource::Document(document), key).await
+        self.group_by_run(principal, choice, made, &format!("/{field}")).await
     }
 
     /// Groups the messages by run, in the order in which the runs begin.

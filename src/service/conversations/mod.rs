@@ -1,7 +1,8 @@
-//! Conversations and their messages: creation, changes, fork, import, export, rewind and search.
+//! Conversations and their messages: creation, changes, appended messages, fork, import, export, rewind and search.
 //!
 //! Owns their rules for users. Must not know how a run works.
 
+pub(super) mod append;
 pub(super) mod export;
 pub(super) mod fork;
 pub(super) mod import;

@@ -207,6 +207,14 @@ impl Service {
         Ok(StartedRun { run, message, replay, first_seq, tail })
     }
 
+    /// Returns the run that an earlier request with this key has started.
+    pub async fn repeated_run(&self, principal: &Principal, key: Option<RequestKey>) -> Result<Option<Run>> {
+        let Some(key) = self.claim(&principal.user_id, key) else { return Ok(None) };
+        let recorded = self.store.recorded::<AcceptOutcome>(&key).await?.map(keyed).transpose()?;
+        let Some((AcceptOutcome::Run { run, .. } | AcceptOutcome::Steered { run, .. }, _)) = recorded else { return Ok(None) };
+        Ok(Some(run))
+    }
+
     /// Checks that a member may use the agent of the active run that the message joins, even if the message names another agent.
     async fn admit_to_active(&self, principal: &Principal, request: &StartRun) -> Result<()> {
         match (&request.conversation_id, request.on_busy, principal.role) {

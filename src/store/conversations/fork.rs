@@ -16,6 +16,7 @@ use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::store::conversations::feedback::FeedbackColumns;
+use crate::store::runs::created_rows;
 use crate::store::sql::Row;
 use crate::store::{StoreResult, rows};
 use crate::support::clock::UnixMillis;
@@ -113,6 +114,13 @@ impl CopiedEnd {
             Self::Completed(_) => RunStatus::Completed,
             Self::Failed(_) => RunStatus::Failed,
             Self::Cancelled => RunStatus::Cancelled,
+        }
+    }
+
+    fn error(&self) -> Option<&ProblemBody> {
+        match self {
+            Self::Failed(error) => Some(error),
+            Self::Completed(_) | Self::Cancelled => None,
         }
     }
 
@@ -261,10 +269,22 @@ fn ended(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
 /// The rows and events of a copy.
 pub(in crate::store) struct CopyRows {
     pub conversation: Conversation,
+    pub turns: TurnRows,
+}
+
+/// The rows and events of turns in one conversation.
+pub(in crate::store) struct TurnRows {
     pub runs: Vec<WrittenRun>,
     pub messages: Vec<WrittenMessage>,
-    /// Numbered from 1.
+    /// The events in order, after those that the conversation has.
     pub events: Vec<NewEvent>,
+}
+
+impl TurnRows {
+    /// Returns the status of a conversation that ends with these turns; `None` without turns.
+    pub(in crate::store) fn status(&self) -> Option<ConversationStatus> {
+        self.runs.last().map(|run| run.status.into())
+    }
 }
 
 pub(in crate::store) struct WrittenRun {
@@ -287,6 +307,14 @@ pub(in crate::store) struct WrittenMessage {
     pub rated: Option<FeedbackColumns>,
 }
 
+impl WrittenMessage {
+    /// Returns the row of a message with this body.
+    pub(in crate::store) fn new(message: &Message, body: String, position: i64) -> Self {
+        let (id, run_id, role) = (message.id.clone(), message.run_id.clone(), message.role);
+        Self { id, run_id, role, position, body, rated: None }
+    }
+}
+
 /// An entry at one position of the log. The order of the variants is the order at one position.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
@@ -302,58 +330,12 @@ pub(in crate::store) fn write(
     document: CopiedDocument,
     forked_from: Option<ForkedFrom>,
 ) -> StoreResult<CopyRows> {
-    let (ids, now) = (request.ids.as_ref(), request.now);
-    let mut entries: Vec<(i64, Entry, usize)> = Vec::new();
-    for (at, turn) in document.turns.iter().enumerate() {
-        let last = turn.messages.iter().map(|(place, _)| *place).max().unwrap_or(turn.begins);
-        entries.push((turn.begins, Entry::Begun, at));
-        entries.push((last.max(turn.begins), Entry::Ended, at));
-        entries.extend(turn.messages.iter().enumerate().map(|(nth, (place, _))| (*place, Entry::Message(nth), at)));
-    }
-    entries.sort_unstable();
-    let mut runs = Vec::with_capacity(document.turns.len());
-    let mut status = ConversationStatus::Idle;
-    let mut last_run = None;
-    for turn in document.turns {
-        status = turn.end.status().into();
-        let (finish_reason, error) = match &turn.end {
-            CopiedEnd::Completed(reason) => (Some(*reason), None),
-            CopiedEnd::Failed(error) => (None, Some(error)),
-            CopiedEnd::Cancelled => (Some(FinishReason::Cancelled), None),
-        };
-        let id = RunId::generate(ids);
-        last_run = Some(LastRun { id: id.clone(), status: turn.end.status(), error: error.cloned() });
-        let error = error.map(|error| rows::encode_storable("runs", "error", id.as_str(), error)).transpose()?;
-        runs.push(WrittenRun { id, status: turn.end.status(), turn, finish_reason, error, first_seq: 0, last_seq: 0 });
-    }
-    let mut renamed = IdMap { ids, calls: HashMap::new() };
-    let (mut events, mut messages) = (Vec::with_capacity(entries.len() + 1), Vec::new());
-    for (_, entry, at) in entries {
-        let run = &mut runs[at];
-        let seq = i64::try_from(events.len()).unwrap_or(i64::MAX) + 1;
-        if run.first_seq == 0 {
-            run.first_seq = seq;
-        }
-        let body = match entry {
-            Entry::Begun => EventBody::RunQueued { position: 0, supersedes: Vec::new() },
-            Entry::Ended => {
-                run.last_seq = seq;
-                run.turn.end.event()
-            }
-            Entry::Message(nth) => {
-                let (_, message) = &mut run.turn.messages[nth];
-                renamed.message(message, &request.id, &run.id);
-                let rated = message.feedback.take().map(|feedback| FeedbackColumns::copied(*feedback, now));
-                let (message, body) = rows::storable_message(message.clone())?;
-                let (id, role) = (message.id.clone(), message.role);
-                messages.push(WrittenMessage { id, run_id: run.id.clone(), role, position: seq, body, rated });
-                EventBody::MessageCreated { message }
-            }
-        };
-        events.push(NewEvent::new(&body, Some(run.id.clone()), 0, now));
-    }
+    let now = request.now;
+    let mut turns = write_turns(&request.id, 0, document.turns, request.ids.as_ref(), now)?;
     let title = storable(request.title.as_deref().unwrap_or(&document.title)).into_owned();
-    events.push(crate::store::runs::created_rows::conversation_updated(&title, status, now));
+    let status = turns.status().unwrap_or(ConversationStatus::Idle);
+    turns.events.push(created_rows::conversation_updated(&title, status, now));
+    let last_run = turns.runs.last();
     let conversation = Conversation {
         id: request.id.clone(),
         title,
@@ -367,14 +349,70 @@ pub(in crate::store) fn write(
         instructions: document.instructions.map(|text| storable(&text).into_owned()),
         forked_from,
         metadata: document.metadata,
-        last_run,
+        last_run: last_run.map(|run| LastRun { id: run.id.clone(), status: run.status, error: run.turn.end.error().cloned() }),
         agent: document.choice.agent,
         model: document.choice.model,
-        last_seq: i64::try_from(events.len()).unwrap_or(i64::MAX),
+        last_seq: i64::try_from(turns.events.len()).unwrap_or(i64::MAX),
         created_at: now.to_rfc3339(),
         updated_at: now.to_rfc3339(),
     };
-    Ok(CopyRows { conversation, runs, messages, events })
+    Ok(CopyRows { conversation, turns })
+}
+
+/// Returns the rows and events of turns in a conversation whose newest number is `base`. The messages of the turns get new ids.
+pub(in crate::store) fn write_turns(
+    conversation: &ConversationId,
+    base: i64,
+    turns: Vec<CopiedTurn>,
+    ids: &dyn IdSource,
+    now: UnixMillis,
+) -> StoreResult<TurnRows> {
+    let mut entries: Vec<(i64, Entry, usize)> = Vec::new();
+    for (at, turn) in turns.iter().enumerate() {
+        let last = turn.messages.iter().map(|(place, _)| *place).max().unwrap_or(turn.begins);
+        entries.push((turn.begins, Entry::Begun, at));
+        entries.push((last.max(turn.begins), Entry::Ended, at));
+        entries.extend(turn.messages.iter().enumerate().map(|(nth, (place, _))| (*place, Entry::Message(nth), at)));
+    }
+    entries.sort_unstable();
+    let mut runs = Vec::with_capacity(turns.len());
+    for turn in turns {
+        let id = RunId::generate(ids);
+        let finish_reason = match &turn.end {
+            CopiedEnd::Completed(reason) => Some(*reason),
+            CopiedEnd::Failed(_) => None,
+            CopiedEnd::Cancelled => Some(FinishReason::Cancelled),
+        };
+        let error = turn.end.error().map(|error| rows::encode_storable("runs", "error", id.as_str(), error)).transpose()?;
+        runs.push(WrittenRun { id, status: turn.end.status(), turn, finish_reason, error, first_seq: 0, last_seq: 0 });
+    }
+    let mut renamed = IdMap { ids, calls: HashMap::new() };
+    let (mut events, mut messages) = (Vec::with_capacity(entries.len() + 1), Vec::new());
+    for (_, entry, at) in entries {
+        let run = &mut runs[at];
+        let seq = base.saturating_add(i64::try_from(events.len()).unwrap_or(i64::MAX)).saturating_add(1);
+        if run.first_seq == 0 {
+            run.first_seq = seq;
+        }
+        let body = match entry {
+            Entry::Begun => EventBody::RunQueued { position: 0, supersedes: Vec::new() },
+            Entry::Ended => {
+                run.last_seq = seq;
+                run.turn.end.event()
+            }
+            Entry::Message(nth) => {
+                let (_, message) = &mut run.turn.messages[nth];
+                renamed.message(message, conversation, &run.id);
+                let rated = message.feedback.take().map(|feedback| FeedbackColumns::copied(*feedback, now));
+                let (stored, body) = rows::storable_message(message.clone())?;
+                *message = stored;
+                messages.push(WrittenMessage { rated, ..WrittenMessage::new(message, body, seq) });
+                EventBody::MessageCreated { message: message.clone() }
+            }
+        };
+        events.push(NewEvent::new(&body, Some(run.id.clone()), 0, now));
+    }
+    Ok(TurnRows { runs, messages, events })
 }
 
 /// Maps the ids of copied items to new ids, so that calls keep their results.

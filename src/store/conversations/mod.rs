@@ -2,6 +2,7 @@
 //!
 //! Owns the traits and values of these aggregates. Must not know any statement.
 
+pub(super) mod append;
 pub(super) mod feedback;
 pub(super) mod files;
 pub(super) mod fork;
@@ -20,9 +21,9 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::change::StepKind;
 use crate::store::{
-    Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter, CopyConversation, CopyOutcome,
-    CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey, IdempotentOutcome, MessageCursor,
-    NewConversation, Page, PageRequest, Rewind, RewindOutcome, StoreResult,
+    AppendMessages, AppendOutcome, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter,
+    CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,
+    IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 
@@ -74,6 +75,13 @@ pub trait ConversationStore: Send + Sync {
         rewind: Rewind,
         idempotency: Option<IdempotencyKey>,
     ) -> StoreResult<IdempotentOutcome<RewindOutcome>>;
+
+    /// Appends existing messages to a conversation without an unfinished run, all of them or none. Nothing is executed.
+    async fn append_messages(
+        &self,
+        append: AppendMessages,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AppendOutcome>>;
 
     /// Creates a conversation from existing messages. Nothing is executed.
     async fn copy_conversation(

@@ -11,7 +11,7 @@ use super::statement::statements;
 use super::transaction::Transaction;
 use super::value::values;
 use crate::store::rows::{decode, encode_storable};
-use crate::store::{IdempotencyKey, IdempotentOutcome, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentOutcome, RecordStore, StoreResult};
 
 statements! {
     RECORDED = ["SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2"];
@@ -37,12 +37,20 @@ impl Database<'_> {
     ) -> StoreResult<IdempotentOutcome<T>> {
         let outcome = self.retry(transaction).await;
         match (outcome, key) {
-            (Err(error), Some(key)) if error.is_unique_violation() => {
-                let row = self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?;
-                read(row, key)?.ok_or(error)
-            }
+            (Err(error), Some(key)) if error.is_unique_violation() => self.recorded(key).await?.ok_or(error),
             (outcome, _) => outcome,
         }
+    }
+
+    async fn recorded<T: DeserializeOwned>(self, key: &IdempotencyKey) -> StoreResult<Option<IdempotentOutcome<T>>> {
+        read(self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?, key)
+    }
+}
+
+impl dyn RecordStore + '_ {
+    /// Returns the recorded outcome of an earlier request with the same key.
+    pub async fn recorded<T: DeserializeOwned>(&self, key: &IdempotencyKey) -> StoreResult<Option<IdempotentOutcome<T>>> {
+        self.database().recorded(key).await
     }
 }
 

@@ -154,9 +154,9 @@ async fn responses_follow_the_newest_and_need_every_output() {
 #[tokio::test(flavor = "multi_thread")]
 async fn openai_package_keeps_conversations(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     // Calls in copies of conversations have no rows of their own, which the audit of the rows would ask for.
-    let (_model, _site, server) = Site::start_scripted(kind).await;
+    let (model, _site, server) = Site::start_scripted(kind).await;
     let input = r#"[[id:talk]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
-    let found = python(&server, "conversations", &[input]).await;
+    let found = python(&server, "conversations", &[input, "[[id:after]][[say:seen]]"]).await;
     assert_eq!(found["types"], json!(["message", "message", "message", "function_call", "function_call_output", "message"]));
     assert_eq!((&found["texts"], &found["answer"]), (&json!(["one", "two", input, "appended"]), &json!("appended")), "{found}");
     assert_eq!((&found["created"], &found["updated"]), (&json!({"a": "b"}), &json!({"c": "d"})), "{found}");
@@ -166,11 +166,22 @@ async fn openai_package_keeps_conversations(#[values(Kind::Sqlite, Kind::Postgre
         "{found}"
     );
     assert_eq!((&found["empty"], &found["deleted"]), (&json!([{}, 0]), &json!(true)), "{found}");
+    assert_eq!(found["added"], json!(["five"]), "{found}");
+    let request = &model.exchanges("after")[0].request["messages"];
+    let messages = request.as_array().unwrap();
+    let at = messages.iter().position(|message| message["content"] == "three").unwrap_or_else(|| panic!("{request}"));
+    let [three, call, output, four, ..] = &messages[at..] else { panic!("{request}") };
+    let of_call = [&call["tool_calls"][0]["function"]["name"], &output["content"], &four["content"]];
+    assert_eq!((json!(of_call), &three["role"]), (json!(["look", "a door", "four"]), &json!("user")), "{request}");
+    assert_eq!(call["tool_calls"][0]["id"], output["tool_call_id"], "{request}");
+    let system = messages[0]["content"].as_str().unwrap();
+    assert!(system.contains("Be brief.\n\nBe kind."), "{system}");
     for (name, status, param) in [
         ("long", 400, json!("metadata")),
         ("robot", 400, json!("items[0].role")),
         ("after", 400, json!("after")),
-        ("added", 400, json!("items")),
+        ("many", 400, json!("items")),
+        ("foreign", 404, Value::Null),
         ("removed", 400, Value::Null),
         ("no_item", 404, Value::Null),
         ("gone", 404, Value::Null),

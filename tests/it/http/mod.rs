@@ -13,6 +13,7 @@ mod frames;
 mod history;
 mod idempotency;
 mod interrupted;
+mod openai;
 mod openapi;
 mod providers;
 mod responses;

@@ -1,15 +1,17 @@
 //! Uploaded files and their references in messages.
 
 use capstan::domain::conversation::file::{FileOrigin, FileText};
-use capstan::domain::conversation::message::{BinaryContent, FilePart, Part, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, FilePart, Part, Role, ToolContent};
 use capstan::domain::ids::{FileId, PartId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
-use capstan::store::{AcceptOutcome, AcceptRun, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
+use capstan::store::{
+    AcceptOutcome, AcceptRun, AppendMessages, AppendOutcome, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file,
+};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
-    LONG, World, all_items, assistant, changes, completed, conversation, fresh, hello, key, page, planned_call, user,
+    LONG, World, all_items, append, assistant, changes, completed, conversation, fresh, hello, key, page, planned_call, user,
 };
 
 contract! {
@@ -19,6 +21,7 @@ contract! {
     a_file_goes_with_the_last_conversation_that_has_it,
     unattached_file_is_deleted_by_age,
     a_message_without_its_files_is_not_stored,
+    appended_files_count_for_the_limit,
     a_file_does_not_go_while_a_message_comes_to_have_it,
     file_of_an_outcome_goes_with_its_conversation,
     content_files_have_a_limit_of_their_own,
@@ -52,6 +55,20 @@ async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::doma
     accept.parts.extend(parts(files));
     world.store.accept_run(accept, None).await.unwrap();
     id
+}
+
+async fn appended_files_count_for_the_limit(world: &World) {
+    let owner = user();
+    let files = [stored(world, &owner).await, stored(world, &owner).await, stored(world, &owner).await];
+    let id = said(world, &owner, &[&files[0]]).await;
+    world.commit_one(completed(&world.claim_one().await)).await.unwrap();
+    let log = world.log(&owner, &id).await;
+    let with = |files: &[&FileId]| AppendMessages { max_files: 2, ..append(&owner, &id, vec![(Role::User, parts(files))]) };
+    let refused = fresh(world.store.append_messages(with(&[&files[1], &files[2]]), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!((refused, world.log(&owner, &id).await), (AppendOutcome::TooManyFiles { files: 3 }, log));
+    let accepted = fresh(world.store.append_messages(with(&[&files[0], &files[1]]), key(&owner, "k", "f")).await.unwrap());
+    assert!(matches!(accepted, AppendOutcome::Appended { .. }), "{accepted:?}");
+    assert_eq!(world.store.remove_unused_files(0).await.unwrap(), 1, "messages refer to the others");
 }
 
 /// Returns parts that refer to the files.

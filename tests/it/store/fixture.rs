@@ -15,8 +15,8 @@ use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptOutcome, AcceptRun, BeforeCursor, Claim, EarlierPage, IdempotencyKey, IdempotentOutcome, InvalidCursor, PAGE_BYTES, Page,
-    PageRequest, RunView, Store, StoreOptions, WriteRejection, open,
+    AcceptOutcome, AcceptRun, AppendMessages, BeforeCursor, Claim, CopiedEnd, CopiedTurn, EarlierPage, IdempotencyKey,
+    IdempotentOutcome, InvalidCursor, PAGE_BYTES, Page, PageRequest, RunView, Store, StoreOptions, WriteRejection, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -104,6 +104,34 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         trace: TraceId::generate(&UuidIds),
         taker: None,
         transcript: None,
+        now: NOW,
+    }
+}
+
+/// Returns an append of one answered turn.
+pub fn append(owner: &UserId, conversation: &ConversationId, messages: Vec<(Role, Vec<Part>)>) -> AppendMessages {
+    let run = RunId::generate(&UuidIds);
+    let made = |(role, parts)| {
+        let of = (run.clone(), conversation.clone());
+        Message { created_at: NOW.to_rfc3339(), ..Message::new(MessageId::generate(&UuidIds), of, role, parts) }
+    };
+    let turn = CopiedTurn {
+        begins: 1,
+        profile: serde_json::to_string(&AgentProfile::default()).unwrap(),
+        agent: "default".to_owned(),
+        agent_version: 1,
+        model: "demo/demo".to_owned(),
+        end: CopiedEnd::Completed(FinishReason::Stop),
+        messages: (1..).zip(messages.into_iter().map(made)).collect(),
+    };
+    AppendMessages {
+        owner: owner.clone(),
+        conversation_id: conversation.clone(),
+        turns: vec![turn],
+        system_prompt: None,
+        max_prompt_chars: 100,
+        max_files: 5,
+        ids: Arc::new(UuidIds),
         now: NOW,
     }
 }

@@ -43,6 +43,7 @@ macro_rules! contract {
 
 mod accept;
 mod agents;
+mod appends;
 mod audit;
 mod budget;
 mod cancel;

@@ -92,6 +92,13 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
     ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
         self.0.pass("rewind_conversation", || self.0.store().rewind_conversation(rewind.clone(), idempotency.clone())).await
     }
+    async fn append_messages(
+        &self,
+        append: AppendMessages,
+        key: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
+        self.0.pass("append_messages", || self.0.store().append_messages(append.clone(), key.clone())).await
+    }
     async fn copy_conversation(
         &self,
         copy: CopyConversation,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
 use crate::http::openai::ids::seconds;
+use crate::http::openai::responses::object::ResponseId;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
 use crate::http::openai::responses::{ItemParams, items, list};
 use crate::http::wire::auth::Caller;
@@ -132,23 +133,31 @@ pub(in crate::http) async fn list_items(
     Ok(Json(list(found, has_more)))
 }
 
-/// Refuses new items
+/// Adds items to a conversation
 ///
-/// A conversation gets items when it is created, and from its responses.
+/// 1 to 20 messages, function calls with their outputs, and MCP calls. Nothing is executed. Texts of the roles `system` and `developer`
+/// extend the system prompt, and are no items.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/items", tag = "conversations", operation_id = "openai_create_conversation_items",
     params(("id" = String, Path, description = "The id of the conversation")), request_body = Object,
-    responses((status = 400, description = "A conversation gets items when it is created, and from its responses", body = Object)),
+    responses((status = 200, description = "The added items", body = Object)),
 )]
 pub(in crate::http) async fn create_items(
     caller: Caller,
     Path(id): Path<String>,
-    // The server closes a connection with an unread body, on which the client may send its next request.
-    _body: Input<Value>,
+    Input { body, key }: Input<ConversationRequest>,
 ) -> Answer<Json<Value>> {
-    get(caller, Path(id)).await.map(drop)?;
-    let reason = "cannot be added to a conversation: send them when you create it, or as input of a response in it";
-    Err(Error::field("/items", reason).into())
+    let own = parse(&id)?;
+    let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added()?, key).await;
+    let (messages, _) = added.map_err(|error| match error {
+        Error::RunActive(run) => {
+            let response = ResponseId { run, segment: 0 };
+            let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
+            Problem::new(ProblemCode::RunActive, detail)
+        }
+        other => named(&id, other),
+    })?;
+    Ok(Json(list(messages.iter().flat_map(items::of_message).collect(), false)))
 }
 
 /// Returns an item of a conversation

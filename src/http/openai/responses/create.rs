@@ -159,6 +159,10 @@ impl Creation<'_> {
         if newest.items.first().is_some_and(|newest| newest.id == run.id) {
             return Ok(run.conversation_id.clone());
         }
+        // The newer run may be that of this request, which the client repeats.
+        if let Some(repeated) = self.app.service.repeated_run(self.principal, self.key.clone()).await? {
+            return Ok(repeated.conversation_id);
+        }
         let (until, key) = (CopyUntil::Run(run.id.clone()), self.key_of("copy"));
         let (copy, _) = self.app.service.fork_conversation(self.principal, &run.conversation_id, until, None, key).await?;
         Ok(copy.id)

@@ -17,6 +17,9 @@ const MAX_METADATA_KEYS: usize = 16;
 const MAX_METADATA_KEY_CHARS: usize = 64;
 const MAX_METADATA_VALUE_CHARS: usize = 512;
 
+/// Limit of the items that one request adds to a conversation, as at OpenAI.
+const MAX_ADDED_ITEMS: usize = 20;
+
 /// The fields that have an effect. Others are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -63,6 +66,14 @@ impl ConversationRequest {
         }
         let system_prompt = Some(input.instructions.join("\n\n"));
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
+    }
+
+    /// Returns the items to add to a conversation.
+    pub(super) fn into_added(self) -> Result<SentConversation> {
+        match self.items.as_ref().map_or(0, Vec::len) {
+            1..=MAX_ADDED_ITEMS => self.into_conversation(),
+            count => Err(Error::field("/items", format!("has {count} items; 1 to {MAX_ADDED_ITEMS} are accepted"))),
+        }
     }
 }
 

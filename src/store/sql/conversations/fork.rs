@@ -3,20 +3,18 @@
 //! Owns the statements that read the source and write the copy. Must not know what a copy omits.
 
 use crate::domain::conversation::ForkedFrom;
-use crate::domain::ids::ConversationId;
+use crate::domain::ids::{ConversationId, UserId};
 use crate::store::conversations::fork::{
-    self, CopiedDocument, CopyConversation, CopyOutcome, CopyRows, CopySource, CopyUntil, SourceRow,
+    self, CopiedDocument, CopyConversation, CopyOutcome, CopyRows, CopySource, CopyUntil, SourceRow, TurnRows,
 };
 use crate::store::rows::{decode_profile, encode_storable};
 use crate::store::sql::conversations::conversation_rows::{find, has_all, insert_conversation};
-use crate::store::sql::runs::new_run::{fresh_counters, fresh_usage};
+use crate::store::sql::runs::new_run::{PIECE, fresh_counters, fresh_usage, insert_messages};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{IdempotencyKey, IdempotentOutcome, StoreResult};
-
-/// Number of rows that one statement writes, so that none takes long.
-const PIECE: usize = 500;
+use crate::support::clock::UnixMillis;
 
 statements! {
     // One statement, so that the conversation is read in one snapshot.
@@ -35,12 +33,6 @@ statements! {
              e.value ->> 5, $3, $4, CAST(e.value ->> 6 AS bigint), CAST(e.value ->> 7 AS bigint), e.value ->> 8, e.value ->> 9,
              $5, $5, $5, true, CAST(e.value ->> 10 AS bigint)
          FROM ", (elements "$6")];
-
-    INSERT_MESSAGES = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment,
-             rated_at)
-         SELECT e.value ->> 0, $1, $2, e.value ->> 1, CAST(e.value ->> 2 AS bigint), e.value ->> 3, e.value ->> 4, $3,
-             e.value ->> 5, e.value ->> 6, CAST(e.value ->> 7 AS bigint)
-         FROM ", (elements "$4")];
 }
 
 pub(in crate::store::sql) async fn copy_in(
@@ -64,7 +56,7 @@ pub(in crate::store::sql) async fn copy_in(
     let written = fork::write(request, document, from)?;
     insert(tx, request, &written).await?;
     let mut base = 0;
-    for events in written.events.chunks(PIECE) {
+    for events in written.turns.events.chunks(PIECE) {
         tx.append(&request.id, base, events.to_vec()).await?;
         base += i64::try_from(events.len()).unwrap_or(0);
     }
@@ -87,11 +79,21 @@ async fn read(
 }
 
 async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &CopyRows) -> StoreResult<()> {
-    let (owner, now) = (request.owner.as_str(), request.now);
-    let id = written.conversation.id.as_str();
-    if !insert_conversation(tx, &request.owner, &written.conversation, now).await? {
+    if !insert_conversation(tx, &request.owner, &written.conversation, request.now).await? {
         return Err(sqlx::Error::RowNotFound.into());
     }
+    insert_turns(tx, &request.owner, &request.id, &written.turns, request.now).await
+}
+
+/// Inserts the runs and messages of turns. The caller appends their events.
+pub(in crate::store::sql) async fn insert_turns(
+    tx: &mut Transaction,
+    owner: &UserId,
+    conversation: &ConversationId,
+    written: &TurnRows,
+    now: UnixMillis,
+) -> StoreResult<()> {
+    let id = conversation.as_str();
     let (counters, usage) = (fresh_counters()?, fresh_usage()?);
     for runs in written.runs.chunks(PIECE) {
         let rows = runs.iter().map(|run| {
@@ -102,17 +104,7 @@ async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &Copy
             (&run.id, run.status.as_str(), by.0, by.1, by.2, by.3, bounds.0, bounds.1, reason, &run.error, max_crashes)
         });
         let rows = encode_storable("runs", "copy", id, &rows.collect::<Vec<_>>())?;
-        tx.execute(INSERT_RUNS, values![id, owner, &counters, &usage, now, rows]).await?;
+        tx.execute(INSERT_RUNS, values![id, owner.as_str(), &counters, &usage, now, rows]).await?;
     }
-    for messages in written.messages.chunks(PIECE) {
-        let rows = messages.iter().map(|message| {
-            let rated = message.rated.as_ref();
-            let (rating, comment) = (rated.map(|rated| rated.rating.as_str()), rated.and_then(|rated| rated.comment.as_deref()));
-            let (role, at) = (message.role.as_str(), rated.map(|rated| rated.at));
-            (&message.id, &message.run_id, message.position, role, &message.body, rating, comment, at)
-        });
-        let rows = encode_storable("messages", "copy", id, &rows.collect::<Vec<_>>())?;
-        tx.execute(INSERT_MESSAGES, values![id, owner, now, rows]).await?;
-    }
-    Ok(())
+    insert_messages(tx, owner, conversation, &written.messages, now).await
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns the statements of use cases on conversations. Must not know what a run does in a conversation.
 
+pub(super) mod append;
 pub(super) mod conversation_rows;
 pub(super) mod feedback;
 pub(super) mod files;
@@ -26,6 +27,7 @@ use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
+use crate::store::sql::conversations::append::append_in;
 use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
 use crate::store::sql::conversations::fork::copy_in;
 use crate::store::sql::conversations::rewind::rewind_in;
@@ -37,9 +39,10 @@ use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{
-    BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore,
-    CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,
-    IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome, SQL_PAGE_BYTES, StoreResult,
+    AppendMessages, AppendOutcome, BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor,
+    ConversationFilter, ConversationStore, CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages,
+    EarlierPage, IdempotencyKey, IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome,
+    SQL_PAGE_BYTES, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -159,6 +162,21 @@ impl<B: PerBackend> ConversationStore for B {
             database.transaction(
                 async |tx| rewind_in(tx, &rewind, key).await,
                 |outcome| outcome.is_fresh_and(|rewound| matches!(rewound, RewindOutcome::Conversation { .. })),
+            )
+        };
+        database.once(key, work).await
+    }
+
+    async fn append_messages(
+        &self,
+        append: AppendMessages,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        let work = || {
+            database.transaction(
+                async |tx| append_in(tx, &append, key).await,
+                |outcome| outcome.is_fresh_and(|appended| matches!(appended, AppendOutcome::Appended { .. })),
             )
         };
         database.once(key, work).await

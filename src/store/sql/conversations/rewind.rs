@@ -2,20 +2,19 @@
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
-use crate::domain::ids::{MessageId, RunId};
+use crate::domain::ids::MessageId;
 use crate::store::conversations::rewind::{RemovedMessage, before_edit, is_the_users, removed_messages, taken_for_edit};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::accept::accept_in;
+use crate::store::sql::runs::run_rows::unfinished_run;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{AcceptOutcome, AcceptRun, EditOutcome, IdempotencyKey, IdempotentOutcome, Rewind, RewindOutcome, StoreResult};
 
 statements! {
-    OPEN_RUN = ["SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1"];
-
     PLACE = ["SELECT r.first_seq, m.position FROM messages m JOIN runs r ON r.id = m.run_id
          WHERE m.id = $1 AND m.conversation_id = $2 AND m.superseded_by IS NULL"];
 
@@ -70,8 +69,8 @@ pub(in crate::store::sql) async fn rewind_in(
         return Ok(recorded);
     }
     let Some(base) = base else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
-    if let Some(row) = tx.fetch_optional(OPEN_RUN, values![id.as_str()]).await? {
-        return Ok(IdempotentOutcome::Fresh(RewindOutcome::Active { run_id: RunId::from_stored(row.only()?) }));
+    if let Some(run_id) = unfinished_run(tx, id).await? {
+        return Ok(IdempotentOutcome::Fresh(RewindOutcome::Active { run_id }));
     }
     let message = from.message().as_str();
     let Some(place) = tx.fetch_optional(PLACE, values![message, id.as_str()]).await? else {

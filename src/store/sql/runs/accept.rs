@@ -4,14 +4,17 @@
 //! message into an idle conversation.
 
 use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus};
-use crate::domain::ids::RunId;
+use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::OnBusy;
+use crate::store::conversations::fork::WrittenMessage;
 use crate::store::rows::{read_word, storable_message, unsigned};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::{has_all, insert_conversation};
 use crate::store::sql::database::Database;
 use crate::store::sql::runs::cancel::{CancelledRuns, stop_runs};
-use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, profile_json, update_conversation};
+use crate::store::sql::runs::new_run::{
+    ConversationState, NewRun, insert_message, insert_messages, insert_run, profile_json, update_conversation,
+};
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -179,12 +182,14 @@ async fn start(
         if transcript.hidden {
             tx.execute(HIDE, values![accept.conversation_id.as_str()]).await?;
         }
-        for earlier in &transcript.earlier {
-            let (earlier, body) = storable_message(earlier.clone())?;
-            events.push(created_rows::message_created(&earlier, 0, accept.now));
+        let mut earlier = Vec::with_capacity(transcript.earlier.len());
+        for message in &transcript.earlier {
+            let (message, body) = storable_message(message.clone())?;
+            events.push(created_rows::message_created(&message, 0, accept.now));
             let position = found.base + i64::try_from(events.len()).unwrap_or(0);
-            insert_message(tx, &accept.owner, &earlier, body, position, accept.now).await?;
+            earlier.push(WrittenMessage::new(&message, body, position));
         }
+        insert_messages(tx, &accept.owner, &accept.conversation_id, &earlier, accept.now).await?;
     }
     let first_seq = found.base + 1 + i64::try_from(events.len()).unwrap_or(0);
     events.extend(created_rows::accepted_events(&message, waiting, (&found.title, found.status), (&title, status), accept.now));
@@ -234,6 +239,11 @@ pub(in crate::store) async fn refused_files(tx: &mut Transaction, accept: &Accep
             return Ok(Some(AcceptOutcome::NoFile { file_id: file.to_owned() }));
         }
     }
-    let files = unsigned(tx.fetch_one(COUNT_FILES, values![conversation]).await?.only()?);
+    let files = count_files(tx, &accept.conversation_id).await?;
     Ok((files > accept.max_files).then_some(AcceptOutcome::TooManyFiles { files }))
+}
+
+/// Returns the number of uploaded files in the messages of a conversation.
+pub(in crate::store::sql) async fn count_files(tx: &mut Transaction, conversation: &ConversationId) -> StoreResult<u32> {
+    Ok(unsigned(tx.fetch_one(COUNT_FILES, values![conversation.as_str()]).await?.only()?))
 }

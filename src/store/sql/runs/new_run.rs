@@ -9,12 +9,16 @@ use crate::domain::model::Usage;
 use crate::domain::run::Run;
 use crate::domain::run::change::RunCounters;
 use crate::domain::trace::TraceId;
+use crate::store::conversations::fork::WrittenMessage;
 use crate::store::rows::{encode, encode_storable};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{AcceptRun, StoreResult};
 use crate::support::clock::UnixMillis;
+
+/// Number of rows that one statement writes, so that none takes long.
+pub(in crate::store::sql) const PIECE: usize = 500;
 
 statements! {
     // A model may replace a title that was made from the first words.
@@ -29,6 +33,12 @@ statements! {
 
     INSERT_MESSAGE = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"];
+
+    INSERT_MESSAGES = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment,
+             rated_at)
+         SELECT e.value ->> 0, $1, $2, e.value ->> 1, CAST(e.value ->> 2 AS bigint), e.value ->> 3, e.value ->> 4, $3,
+             e.value ->> 5, e.value ->> 6, CAST(e.value ->> 7 AS bigint)
+         FROM ", (elements "$4")];
 }
 
 /// The new title and status of a conversation, and its agent and model.
@@ -96,6 +106,28 @@ pub(in crate::store::sql) async fn insert_message(
 ) -> StoreResult<()> {
     let (id, conversation, run) = (message.id.as_str(), message.conversation_id.as_str(), message.run_id.as_str());
     tx.execute(INSERT_MESSAGE, values![id, conversation, owner.as_str(), run, position, message.role.as_str(), body, now]).await?;
+    Ok(())
+}
+
+/// Inserts messages of a conversation.
+pub(in crate::store::sql) async fn insert_messages(
+    tx: &mut Transaction,
+    owner: &UserId,
+    conversation: &ConversationId,
+    messages: &[WrittenMessage],
+    now: UnixMillis,
+) -> StoreResult<()> {
+    let id = conversation.as_str();
+    for messages in messages.chunks(PIECE) {
+        let rows = messages.iter().map(|message| {
+            let rated = message.rated.as_ref();
+            let (rating, comment) = (rated.map(|rated| rated.rating.as_str()), rated.and_then(|rated| rated.comment.as_deref()));
+            let (role, at) = (message.role.as_str(), rated.map(|rated| rated.at));
+            (&message.id, &message.run_id, message.position, role, &message.body, rating, comment, at)
+        });
+        let rows = encode_storable("messages", "copy", id, &rows.collect::<Vec<_>>())?;
+        tx.execute(INSERT_MESSAGES, values![id, owner.as_str(), now, rows]).await?;
+    }
     Ok(())
 }
 

@@ -27,6 +27,8 @@ pub(in crate::store::sql) use run_columns;
 statements! {
     BY_ID = ["SELECT ", run_columns, " FROM runs WHERE id = $1 AND owner_id = $2"];
 
+    UNFINISHED = ["SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1"];
+
     COUNT_UNFINISHED = ["SELECT count(*) FROM (SELECT 1 FROM runs WHERE owner_id = $1 AND finished_at IS NULL LIMIT $2) AS unfinished"];
 }
 
@@ -89,6 +91,15 @@ pub(in crate::store::sql) async fn lock_head_of_run(
 ) -> StoreResult<Option<(ConversationId, i64)>> {
     let Some(Run { conversation_id, .. }) = find_run(tx, owner, id).await? else { return Ok(None) };
     Ok(tx.lock_head(owner, &conversation_id).await?.map(|base| (conversation_id, base)))
+}
+
+/// Returns the first unfinished run of a conversation whose head is locked.
+pub(in crate::store::sql) async fn unfinished_run(
+    tx: &mut Transaction,
+    conversation: &ConversationId,
+) -> StoreResult<Option<RunId>> {
+    let row = tx.fetch_optional(UNFINISHED, values![conversation.as_str()]).await?;
+    Ok(row.map(|row| row.only()).transpose()?.map(RunId::from_stored))
 }
 
 /// Returns whether the owner has reached the limit of unfinished runs; 0 for no limit.

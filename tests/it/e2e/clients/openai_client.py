@@ -266,6 +266,21 @@ def conversations():
     assert one_by_one == [item["id"] for item in reversed(listed)], one_by_one
     for item in listed:
         assert checked(ConversationItem, get(f"/v1/conversations/{identifier}/items/{item['id']}")) == item
+    added = [
+        {"role": "user", "content": "three"},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a door"},
+        {"role": "assistant", "content": "four"},
+    ]
+    raw_added = checked(ConversationItemList, json.load(post(f"/v1/conversations/{identifier}/items", {"items": added})))["data"]
+    data = "data:text/plain;base64," + base64.b64encode(b"notes").decode()
+    parts = [{"type": "input_text", "text": "five"}, {"type": "input_file", "filename": "notes.txt", "file_data": data}]
+    system = {"role": "system", "content": "Be kind."}
+    last = client.conversations.items.create(identifier, items=[{"role": "user", "content": parts}, system]).data
+    later = client.conversations.items.list(identifier, order="asc", after=listed[-1]["id"])
+    later = [item.id for item in later]
+    assert later == [item["id"] for item in raw_added] + [item.id for item in last], later
+    client.responses.create(model="default", input=ARGUMENTS[1], conversation=identifier)
     updated = client.conversations.update(identifier, metadata={"c": "d"})
     fork = json.load(post(f"/api/v1/conversations/{identifier}/fork", {}))
     assert "metadata" not in fork, fork
@@ -281,7 +296,9 @@ def conversations():
         "long": refusal(lambda: client.conversations.update(identifier, metadata={"k" * 65: "v"})),
         "robot": refusal(lambda: client.conversations.create(items=[{"role": "robot", "content": "x"}])),
         "after": refusal(lambda: client.conversations.items.list(identifier, after="msg_1")),
-        "added": refusal(lambda: client.conversations.items.create(identifier, items=items)),
+        "added": [item.content[0].text for item in last],
+        "many": refusal(lambda: client.conversations.items.create(identifier, items=items * 7)),
+        "foreign": refusal(lambda: client.conversations.items.create("conv_1", items=items)),
         "removed": refusal(lambda: client.conversations.items.delete(one_by_one[0], conversation_id=identifier)),
         "no_item": refusal(lambda: client.conversations.items.retrieve("msg_1", conversation_id=identifier)),
         "deleted": client.conversations.delete(identifier).deleted,

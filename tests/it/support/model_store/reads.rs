@@ -122,6 +122,14 @@ impl ConversationStore for ModelStore {
         Ok(self.state().keyed(key, |state| state.rewind(&rewind)))
     }
 
+    async fn append_messages(
+        &self,
+        _append: AppendMessages,
+        _key: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
+        panic!("nobody appends messages to conversations of the model")
+    }
+
     async fn copy_conversation(
         &self,
         _copy: CopyConversation,

@@ -1,0 +1,160 @@
+//! OpenAI's API: items that clients add to conversations, and follow-ups of responses.
+
+use axum::http::{Method, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use capstan::domain::conversation::message::Role;
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig, text};
+use support::documents::PNG;
+
+async fn post(rig: &Rig, path: &str, headers: &[(&str, &str)], body: Value) -> Reply {
+    rig.exchange(Method::POST, path, headers, Some(body)).await
+}
+
+async fn get(rig: &Rig, path: &str) -> Value {
+    rig.exchange(Method::GET, path, &[], None).await.json()
+}
+
+/// Creates a conversation. Returns its id.
+async fn conversation(rig: &Rig) -> String {
+    text(&post(rig, "/v1/conversations", &[], json!({})).await.json()["id"])
+}
+
+fn say(words: &str) -> Value {
+    json!({"role": "user", "content": words})
+}
+
+fn error(reply: &Reply) -> (u16, Value, Value) {
+    let error = reply.json()["error"].clone();
+    (reply.status.as_u16(), error["code"].clone(), error["param"].clone())
+}
+
+#[tokio::test]
+async fn added_items_keep_their_ids() {
+    let rig = Rig::with_keys().await;
+    let id = conversation(&rig).await;
+    let path = format!("/v1/conversations/{id}/items");
+    let picture = format!("data:image/png;base64,{}", STANDARD.encode(PNG));
+    let parts = json!([{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": picture}]);
+    let items = json!({"items": [
+        {"type": "message", "role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": parts},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{\"at\":\"x\"}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a door"},
+        {"role": "assistant", "content": "A door."},
+        {"role": "system", "content": "Be kind."},
+        say("thanks"),
+    ]});
+    let key = [("idempotency-key", "once")];
+    let reply = post(&rig, &path, &key, items.clone()).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    let added = reply.json();
+    let data = added["data"].as_array().unwrap();
+    let types: Vec<&str> = data.iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["message", "function_call", "function_call_output", "message", "message"]);
+    let kinds: Vec<&Value> = data[0]["content"].as_array().unwrap().iter().map(|part| &part["type"]).collect();
+    assert_eq!(kinds, ["input_text", "input_image"]);
+    assert_eq!((&data[1]["call_id"], &data[1]["arguments"]), (&data[2]["call_id"], &json!("{\"at\":\"x\"}")));
+    assert_eq!((&added["first_id"], &added["last_id"], &added["has_more"]), (&data[0]["id"], &data[4]["id"], &json!(false)));
+
+    assert_eq!(get(&rig, &format!("{path}?order=asc")).await, added);
+    for item in data {
+        assert_eq!(get(&rig, &format!("{path}/{}", text(&item["id"]))).await, *item);
+    }
+    let conversation = rig.get(&format!("/api/v1/conversations/{id}")).await.json();
+    assert_eq!(conversation["system_prompt"], "Be brief.\n\nBe kind.");
+
+    assert_eq!(post(&rig, &path, &key, items).await.json(), added, "a repeated request adds nothing");
+    assert_eq!(get(&rig, &format!("{path}?order=asc")).await, added);
+    assert_eq!(error(&post(&rig, &path, &key, json!({"items": [say("more")]})).await).0, 422);
+
+    let more = post(&rig, &path, &[], json!({"items": [say("more")]})).await.json();
+    assert_eq!(get(&rig, &format!("{path}?order=desc&limit=1")).await["data"], more["data"]);
+}
+
+#[tokio::test]
+async fn items_that_cannot_be_added_are_refused() {
+    let rig = Rig::with_keys().await;
+    let path = format!("/v1/conversations/{}/items", conversation(&rig).await);
+    let refused = async |items: Value| error(&post(&rig, &path, &[], json!({ "items": items })).await);
+    let invalid = |param: &str| (400, json!("invalid_request"), json!(param));
+    let many = |count: usize| json!(vec![say("x"); count]);
+    for items in [many(21), many(0), Value::Null] {
+        assert_eq!(refused(items).await, invalid("items"));
+    }
+    assert_eq!(refused(json!([{"role": "robot", "content": "x"}])).await, invalid("items[0].role"));
+    let alone = json!([{"type": "function_call_output", "call_id": "c1", "output": "x"}]);
+    assert_eq!(refused(alone).await, invalid("items[0].tool_call_id"));
+    let long = json!([say("x"), {"role": "system", "content": "x".repeat(6_000)}]);
+    assert_eq!(post(&rig, &path, &[], json!({ "items": long })).await.status, StatusCode::OK);
+    assert_eq!(refused(long).await, invalid("items"), "the system prompt would be too long");
+    assert_eq!(get(&rig, &path).await["data"].as_array().unwrap().len(), 1);
+    assert_eq!(post(&rig, &path, &[], json!({ "items": many(20) })).await.status, StatusCode::OK);
+
+    let bob = format!("Bearer {}", rig.user("bob").await);
+    let missing = (404, json!("not_found"), Value::Null);
+    let one = json!({ "items": many(1) });
+    assert_eq!(error(&post(&rig, &path, &[("authorization", &bob)], one.clone()).await), missing);
+    assert_eq!(error(&post(&rig, "/v1/conversations/conv_1/items", &[], one).await), missing);
+    let item = text(&get(&rig, &path).await["data"][0]["id"]);
+    assert_eq!(rig.exchange(Method::DELETE, &format!("{path}/{item}"), &[], None).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn items_wait_for_the_end_of_a_run() {
+    let rig = Rig::new().await;
+    let (id, run) = rig.start("first").await;
+    let path = format!("/v1/conversations/{id}/items");
+    let items = json!({"items": [say("second"), {"role": "assistant", "content": "third"}]});
+    let key = [("idempotency-key", "once")];
+    let reply = post(&rig, &path, &key, items.clone()).await;
+    assert_eq!(error(&reply), (409, json!("run_active"), Value::Null));
+    assert!(reply.body.contains(&run.replace("run_", "resp_")) && !reply.body.contains("on_busy"), "{}", reply.body);
+    assert_eq!(reply.header("x-should-retry"), "false");
+    rig.play().await;
+    let added = post(&rig, &path, &key, items).await;
+    assert_eq!(added.status, StatusCode::OK, "{}", added.body);
+
+    // The model of the next response reads them.
+    let background = json!({"model": "default", "input": "fourth", "conversation": id, "background": true});
+    let begun = post(&rig, "/v1/responses", &[], background).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
+    let read: Vec<_> = history.iter().map(|message| (message.role, message.text())).collect();
+    let said = [(Role::User, "first"), (Role::Assistant, "Hello\nworld"), (Role::User, "second"), (Role::Assistant, "third")];
+    let expected: Vec<_> = said.into_iter().chain([(Role::User, "fourth")]).map(|(role, text)| (role, text.to_owned())).collect();
+    assert_eq!(read, expected);
+}
+
+#[tokio::test]
+async fn repeated_follow_up_leaves_no_copy() {
+    let rig = Rig::new().await;
+    let (id, run) = rig.start("first").await;
+    rig.play().await;
+    let follow = json!({
+        "model": "default", "input": "next", "previous_response_id": run.replace("run_", "resp_"), "background": true,
+    });
+    // The first follow-up continues the conversation, and the second one continues a copy.
+    let mut places = Vec::new();
+    for (key, conversations) in [("one", 1), ("two", 2)] {
+        let key = [("idempotency-key", key)];
+        let first = post(&rig, "/v1/responses", &key, follow.clone()).await;
+        assert_eq!(first.status, StatusCode::OK, "{}", first.body);
+        rig.play().await;
+        for _ in 0..2 {
+            let again = post(&rig, "/v1/responses", &key, follow.clone()).await;
+            assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &first.json()["id"]), "{}", again.body);
+        }
+        let all = rig.get("/api/v1/conversations").await.json();
+        assert_eq!(all["data"].as_array().unwrap().len(), conversations, "{all}");
+        let run = text(&first.json()["id"]).replace("resp_", "run_");
+        places.push(text(&rig.get(&format!("/api/v1/runs/{run}")).await.json()["conversation_id"]));
+        let mut other = follow.clone();
+        other["input"] = json!("other");
+        assert_eq!(post(&rig, "/v1/responses", &key, other).await.status.as_u16(), 422);
+    }
+    assert!(places[0] == id && places[1] != id, "{places:?}");
+    assert_eq!(rig.get("/api/v1/conversations").await.json()["data"].as_array().unwrap().len(), 2, "nor does a refused one");
+}
