@@ -135,10 +135,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     let ledger = site.ledger.mcp_config();
     let url = format!("http://127.0.0.1:{}/v1", port.number);
     let site = site.mcp(ledger).env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
-    let site = site.env(
-        "CAPSTAN_AGENT__OPTIONS",
-        r#"{ tool_choice = "required", max_output_tokens = 200, temperature = 0.0 }"#,
-    );
+    let site = site.env("CAPSTAN_AGENT__OPTIONS", r#"{ tool_choice = "required", max_output_tokens = 200, temperature = 0.0 }"#);
     let site = site.env("CAPSTAN_AGENT__TOOLS_POLICY", "one_round_then_text");
     for streaming in ["true", "false"] {
         // Without a configured model, the first model that the server lists is used.

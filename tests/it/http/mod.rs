@@ -12,6 +12,7 @@ mod frames;
 mod history;
 mod idempotency;
 mod interrupted;
+mod openai;
 mod openapi;
 mod providers;
 mod retention;
