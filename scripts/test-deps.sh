@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the servers that the integration tests talk to (MCP servers; litellm and llama.cpp as model providers), schemathesis and
-# generators of API clients, at exactly the locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there
-# already. Needs node >= 20, npm, and python3 >= 3.10 with venv.
+# Installs the servers that the integration tests talk to (MCP servers; litellm and llama.cpp as model providers), clients of the APIs,
+# schemathesis and generators of API clients, at exactly the locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there
+# already. Needs node >= 20, npm, and python3 >= 3.11 with venv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 locks=$here/test-deps

@@ -58,7 +58,7 @@ pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 // Types of the levels below that appear in results.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
-    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,
+    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,
     PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, UsageCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};

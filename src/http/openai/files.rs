@@ -3,16 +3,18 @@
 use axum::Json;
 use axum::extract::Request;
 use axum::response::Response;
+use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::IntoParams;
 
 use crate::domain::conversation::file::StoredFile;
 use crate::domain::ids::FileId;
-use crate::http::openai::ids::seconds;
+use crate::http::openai::ids::{self, seconds};
 use crate::http::v1;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::Id;
+use crate::http::wire::extract::{Id, Params};
 use crate::http::wire::problem::Answer;
-use crate::service::PageRequest;
+use crate::service::{Error, IdCursor, PageRequest};
 
 fn file_object(file: &StoredFile) -> Value {
     json!({
@@ -36,16 +38,27 @@ pub(super) async fn upload(caller: Caller, request: Request) -> Answer<Json<Valu
     Ok(Json(file_object(&v1::files::receive(caller, request).await?)))
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FileParams {
+    /// The id of the last file that the client has.
+    after: Option<String>,
+    /// Maximum number of files. The server returns at most 100; `has_more` tells whether others follow.
+    #[param(minimum = 1, maximum = 10000, default = 10000)]
+    limit: Option<u32>,
+}
+
 /// Lists files, newest first
 #[utoipa::path(
-    get, path = "/v1/files", tag = "files", operation_id = "openai_list_files",
-    responses((status = 200, description = "The newest 100 files", body = Object)),
+    get, path = "/v1/files", tag = "files", operation_id = "openai_list_files", params(FileParams),
+    responses((status = 200, description = "A page of files", body = Object)),
 )]
-pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
-    let found = caller.app.service.files(&caller.principal, &PageRequest { limit: 100, after: None }).await?;
-    let data: Vec<Value> = found.items.iter().map(file_object).collect();
-    let (first, last) = (data.first().map(|file| file["id"].clone()), data.last().map(|file| file["id"].clone()));
-    Ok(Json(json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": found.next.is_some() })))
+pub(super) async fn list(caller: Caller, Params(params): Params<FileParams>) -> Answer<Json<Value>> {
+    let after = params.after.map(|id| FileId::parse(&id)).transpose();
+    let after = after.map_err(|_| Error::field("/after", "is not the id of a file"))?.map(IdCursor);
+    let page = PageRequest { limit: params.limit.unwrap_or(100).clamp(1, 100), after };
+    let found = caller.app.service.files(&caller.principal, &page).await?;
+    Ok(Json(ids::list(found.items.iter().map(file_object).collect(), found.next.is_some())))
 }
 
 /// Returns a file

@@ -1,4 +1,7 @@
-//! The identifiers of OpenAI, derived from ours: the same hexadecimal digits behind another prefix. Times are seconds.
+//! The identifiers of OpenAI, derived from ours: the same hexadecimal digits behind another prefix. Times are seconds. Lists name their
+//! first and last id.
+
+use serde_json::{Value, json};
 
 use crate::support::clock::UnixMillis;
 
@@ -11,4 +14,11 @@ pub(super) fn derived(prefix: &str, id: &str) -> String {
 /// Returns a time of ours as seconds since the Unix epoch.
 pub(super) fn seconds(rfc3339: &str) -> i64 {
     UnixMillis::from_rfc3339(rfc3339).map_or(0, |at| at.0 / 1000)
+}
+
+/// Returns a page of a list.
+pub(super) fn list(data: Vec<Value>, has_more: bool) -> Value {
+    let id = |item: &Value| item["id"].as_str().unwrap_or_default().to_owned();
+    let (first, last) = (data.first().map(id).unwrap_or_default(), data.last().map(id).unwrap_or_default());
+    json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more })
 }

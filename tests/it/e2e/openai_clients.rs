@@ -1,4 +1,5 @@
-//! The official packages of OpenAI as clients: chat completions and responses, live, cut and read again.
+//! The official packages of OpenAI, and frameworks that speak its API, as clients: chat completions and responses, live, cut and read
+//! again.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ async fn python(server: &Server, task: &str, arguments: &[&str]) -> Value {
 async fn openai_package_gets_chat_completions(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, site, server) = Site::start_scripted(kind).await;
     let found = python(&server, "chat", &["[[id:chat]][[reason:2,0]][[say:hello]]"]).await;
-    for way in ["raw", "plain", "stream"] {
+    for way in ["plain", "stream"] {
         assert_eq!(found[way], "hello", "{found}");
     }
     assert_eq!((&found["finish"], &found["ids"], &found["one"]), (&json!("stop"), &json!(1), &json!("default")), "{found}");
@@ -203,6 +204,53 @@ async fn openai_package_answers_an_approval() {
         "request": ["ledger", "append"], "call": ["ledger", "append", "completed", true], "text": "appended",
     });
     assert_eq!(found, expected);
+}
+
+// The task reads a list of files page after page, and does not end if a page repeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_knows_each_form_of_answer() {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let found = python(&server, "forms", &[]).await;
+    let expected = json!({
+        "content": "file 1", "deleted": true, "input": ["input_text", "input_image", "input_file", "input_file"],
+        "chat": 2, "response": 2, "failed": ["failed", "server_error"],
+        "events": ["response.created", "response.in_progress", "response.failed"],
+    });
+    assert_eq!(found, expected);
+    site.assert_sound(&model).await;
+}
+
+#[rstest]
+#[case::langchain("venv", "langchain_client.py", 3)]
+#[case::litellm("venv-models", "litellm_client.py", 2)]
+#[case::pydantic_ai("venv", "pydantic_ai_client.py", 3)]
+#[tokio::test(flavor = "multi_thread")]
+async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] script: &str, #[case] doors: usize) {
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    for name in ["default", "openai/mock"] {
+        let mut command = Command::new(installed().await.join(venv).join("bin/python"));
+        command.arg(root().join("tests/it/e2e/clients").join(script)).arg(&server.url).arg(name);
+        // No files beside the sources.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        let found = findings(script, command).await;
+        for api in ["chat", "responses"] {
+            for way in ["plain", "stream"] {
+                // Only agents have server tools, and only responses show their calls.
+                let text = format!("{api}-{way}");
+                let call = json!(["append", {"text": text}, format!("recorded {text}")]);
+                let calls = if api == "chat" { json!([]) } else { json!([call]) };
+                let appended = if name == "default" { json!([["before", "after"], calls]) } else { Value::Null };
+                let looks = json!([["look", {"at": "x"}], ["look", {"at": "y"}], ["look", {"at": "z"}]]);
+                let expected = json!({"words": 2, "usage": [10, 2], "loop": [looks, "three doors", "again"], "server": appended});
+                assert_eq!(found[api][way], expected, "{script}, {name}, {api}, {way}");
+                assert_eq!(site.ledger.count("append", &text), 1, "{script}, {name}");
+            }
+            assert_eq!(found[api]["doors"], json!(vec![json!({"color": "red", "height": 2}); doors]), "{script}, {name}, {api}");
+            assert_eq!(found[api]["refused"], json!([404, true]), "{script}, {name}, {api}");
+        }
+    }
+    // A response stays for calls that its client answers with the whole history in another one.
+    model.assert_history_was_sendable();
 }
 
 // The server is killed while it streams, and the client returns with its cursor.

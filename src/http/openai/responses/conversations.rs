@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
-use crate::http::openai::ids::seconds;
+use crate::http::openai::ids::{list, seconds};
 use crate::http::openai::responses::object::ResponseId;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
-use crate::http::openai::responses::{ItemParams, items, list};
+use crate::http::openai::responses::{ItemParams, items};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Input, OptionalInput, Params};
 use crate::http::wire::problem::{Answer, Problem};

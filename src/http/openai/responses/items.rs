@@ -96,29 +96,20 @@ fn label(name: &str) -> (&str, &str) {
     name.split_once("__").unwrap_or((OWN_TOOLS, name))
 }
 
-/// A call of a server tool.
-pub(super) struct ServerCall<'a> {
-    pub id: &'a CallId,
-    pub name: &'a str,
-    pub arguments: &'a str,
-    pub approval: Option<String>,
-}
-
-impl ServerCall<'_> {
-    pub(super) fn item(&self, status: &str, output: Option<&str>, error: Option<Value>) -> Value {
-        let (server, tool) = label(self.name);
-        json!({
-            "type": "mcp_call",
-            "id": derived("mcp_", self.id.as_str()),
-            "server_label": server,
-            "name": tool,
-            "arguments": self.arguments,
-            "approval_request_id": self.approval,
-            "output": output,
-            "error": error,
-            "status": status,
-        })
-    }
+/// Returns the call of a server tool that begins. Its arguments follow: clients append deltas to those of the item.
+pub(super) fn server_call(id: &CallId, name: &str, approval: Option<String>) -> Value {
+    let (server, tool) = label(name);
+    json!({
+        "type": "mcp_call",
+        "id": derived("mcp_", id.as_str()),
+        "server_label": server,
+        "name": tool,
+        "arguments": "",
+        "approval_request_id": approval,
+        "output": null,
+        "error": null,
+        "status": "in_progress",
+    })
 }
 
 /// Adds the result to the item of a server's call.

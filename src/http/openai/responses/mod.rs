@@ -31,6 +31,7 @@ use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream;
 use crate::http::openai::events::{self, GuardedWriter, Translator as _};
+use crate::http::openai::ids::list;
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::translate::ResponseTranslator;
 use crate::http::options::App;
@@ -233,13 +234,6 @@ fn item_page(mut items: Vec<Value>, params: &ItemParams) -> Value {
     let limit = params.limit();
     let has_more = items.len() > skip + limit;
     list(items.into_iter().skip(skip).take(limit).collect(), has_more)
-}
-
-/// Returns a page of a list.
-fn list(data: Vec<Value>, has_more: bool) -> Value {
-    let id = |item: &Value| item["id"].as_str().unwrap_or_default().to_owned();
-    let (first, last) = (data.first().map(id).unwrap_or_default(), data.last().map(id).unwrap_or_default());
-    json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more })
 }
 
 /// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.

@@ -53,6 +53,8 @@ pub(super) struct ResponseTranslator {
     open: HashMap<PartId, OpenPart>,
     /// Calls of server tools, by the place of their items.
     calls: HashMap<CallId, usize>,
+    /// The arguments of all calls. A call that never starts, such as a denied one, has no other event with them.
+    arguments: HashMap<CallId, String>,
     /// The approvals of calls.
     approvals: HashMap<CallId, String>,
     usage: Usage,
@@ -72,6 +74,7 @@ impl ResponseTranslator {
             step_start: 0,
             open: HashMap::new(),
             calls: HashMap::new(),
+            arguments: HashMap::new(),
             approvals: HashMap::new(),
             usage: Usage::default(),
         }
@@ -186,25 +189,22 @@ impl ResponseTranslator {
         }
     }
 
-    fn call_started(&mut self, id: &CallId, name: &str, arguments: &Value, frames: &mut String) -> usize {
+    fn call_started(&mut self, id: &CallId, name: &str, frames: &mut String) -> usize {
         if let Some(index) = self.calls.get(id) {
             return *index;
         }
-        let approval = self.approvals.get(id).cloned();
-        let call = items::ServerCall { id, name, arguments: &arguments.to_string(), approval };
-        let item = call.item("in_progress", None, None);
+        let item = items::server_call(id, name, self.approvals.get(id).cloned());
         let item_id = item["id"].clone();
         let index = self.add(item, frames);
-        let fields = |key: &str, value: Value| {
-            let mut fields = json!({ "item_id": item_id, "output_index": index });
-            if !key.is_empty() {
-                fields[key] = value;
-            }
-            fields
-        };
-        self.frame("response.mcp_call_arguments.delta", fields("delta", arguments.to_string().into()), frames);
-        self.frame("response.mcp_call_arguments.done", fields("arguments", arguments.to_string().into()), frames);
-        self.frame("response.mcp_call.in_progress", fields("", Value::Null), frames);
+        let arguments: Value = self.arguments.get(id).map_or("{}", String::as_str).into();
+        if let Some(item) = self.items.get_mut(index) {
+            item.value["arguments"] = arguments.clone();
+        }
+        let fields = json!({ "item_id": item_id, "output_index": index, "delta": arguments });
+        self.frame("response.mcp_call_arguments.delta", fields, frames);
+        let fields = json!({ "item_id": item_id, "output_index": index, "arguments": arguments });
+        self.frame("response.mcp_call_arguments.done", fields, frames);
+        self.frame("response.mcp_call.in_progress", json!({ "item_id": item_id, "output_index": index }), frames);
         self.calls.insert(id.clone(), index);
         index
     }
@@ -213,7 +213,7 @@ impl ResponseTranslator {
         if self.facts.is_client_tool(name) {
             return;
         }
-        let index = self.call_started(id, name, &json!({}), frames);
+        let index = self.call_started(id, name, frames);
         let Some(item) = self.items.get(index).map(|item| item.value.clone()) else { return };
         let fields = json!({ "item_id": item["id"], "output_index": index });
         let (kind, status) =
@@ -258,7 +258,10 @@ impl ResponseTranslator {
             EventBody::PartCompleted { part, .. } => match &part {
                 Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
                 Part::Reasoning(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
-                Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
+                Part::ToolCall(part) => {
+                    self.arguments.insert(part.call_id.clone(), part.arguments.to_string());
+                }
+                Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
             },
             EventBody::ToolRequested { call } => {
                 let arguments = call.arguments.to_string();
@@ -272,7 +275,8 @@ impl ResponseTranslator {
                 self.finish_item(index, items::function_call(&call, "completed", &arguments), frames);
             }
             EventBody::ToolStarted { call_id, name, arguments, .. } if !self.facts.is_client_tool(&name) => {
-                self.call_started(&call_id, &name, &arguments, frames);
+                self.arguments.insert(call_id.clone(), arguments.to_string());
+                self.call_started(&call_id, &name, frames);
             }
             EventBody::ToolCompleted { call_id, name, content, is_error, .. } => {
                 self.call_ended(&call_id, &name, items::tool_text(&content), is_error, frames);
@@ -348,7 +352,7 @@ impl Translator for ResponseTranslator {
 mod tests {
     use super::*;
     use crate::domain::agent::AgentProfile;
-    use crate::domain::conversation::message::{Message, ReasoningPart, Role, TextPart, ToolContent};
+    use crate::domain::conversation::message::{Message, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent};
     use crate::domain::event::NewEvent;
     use crate::domain::ids::{ConversationId, InputId, MessageId, RunId};
     use crate::domain::problem::ProblemCode;
@@ -430,19 +434,31 @@ mod tests {
         }
 
         fn call(&mut self, name: &str, is_error: bool) {
-            let (call_id, name) = (CallId::generate(&self.ids), name.to_owned());
-            let arguments = json!({"path": "a"});
+            let call_id = CallId::generate(&self.ids);
             self.add(EventBody::ToolStarted {
                 call_id: call_id.clone(),
-                name: name.clone(),
+                name: name.to_owned(),
                 server: None,
-                arguments,
+                arguments: json!({"path": "a"}),
                 repair: None,
                 undoes: None,
             });
+            self.result(call_id, name, is_error);
+        }
+
+        /// Adds a call that is refused before it starts.
+        fn refused_call(&mut self, name: &str) {
+            let (message_id, id, call_id) =
+                (MessageId::generate(&self.ids), PartId::generate(&self.ids), CallId::generate(&self.ids));
+            let part = ToolCallPart::new(id, call_id.clone(), name.to_owned(), json!({"path": "b"}));
+            self.add(EventBody::PartCompleted { message_id, part: Part::ToolCall(part) });
+            self.result(call_id, name, true);
+        }
+
+        fn result(&mut self, call_id: CallId, name: &str, is_error: bool) {
             self.add(EventBody::ToolCompleted {
                 call_id,
-                name,
+                name: name.to_owned(),
                 server: None,
                 state: if is_error { ToolCallState::Failed } else { ToolCallState::Done },
                 content: vec![ToolContent::text("the result")],
@@ -597,6 +613,28 @@ mod tests {
             translator.translate(event, &mut frames);
         }
         assert_eq!(frames, "", "there is no fourth response");
+    }
+
+    // Clients append the deltas to the arguments of the item that was added.
+    #[test]
+    fn server_call_is_added_before_its_arguments() {
+        let mut log = Log::new();
+        log.step(1);
+        log.call("files__read", false);
+        log.refused_call("files__drop");
+        log.completed(FinishReason::Stop);
+        let (frames, response) = log.read(0, None);
+        let texts = |kind: &str, pointer: &str| -> Vec<String> {
+            let frames = frames.iter().filter(|frame| frame["type"] == format!("response.{kind}"));
+            frames.map(|frame| frame.pointer(pointer).unwrap().as_str().unwrap().to_owned()).collect()
+        };
+        let arguments = [r#"{"path":"a"}"#, r#"{"path":"b"}"#];
+        assert_eq!(texts("output_item.added", "/item/arguments"), ["", ""]);
+        assert_eq!(texts("mcp_call_arguments.delta", "/delta"), arguments);
+        assert_eq!(texts("mcp_call_arguments.done", "/arguments"), arguments);
+        assert_eq!(texts("output_item.done", "/item/arguments"), arguments);
+        let output = response["output"].as_array().unwrap();
+        assert_eq!(output.iter().map(|item| item["arguments"].as_str().unwrap()).collect::<Vec<_>>(), arguments);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-"""Plays the official `openai` package against a Capstan server, and checks each event against the package's own types.
+"""Plays the official `openai` package against a Capstan server, and checks each answer and event against the package's own types.
 
 Usage: openai_client.py URL TASK [ARGUMENT...]. Prints one line of JSON: the findings of the task.
 """
@@ -11,13 +11,11 @@ import urllib.request
 
 import openai
 from openai import OpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
+from openai._base_client import BasePage
 from openai.types.responses import Response, ResponsesServerEvent, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 URL, TASK, *ARGUMENTS = sys.argv[1:]
-client = OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0, timeout=60)
 MODEL = "openai/mock"
 LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
 # Fields that popular gateways add, and that no type of the package has.
@@ -27,6 +25,9 @@ KNOWN_EXTRAS = {"reasoning_content"}
 def extras(value, path):
     """Returns the fields that the package's types do not know."""
     found = []
+    if isinstance(value, BasePage):
+        # The package leaves out some fields of lists.
+        return extras(value.data, f"{path}.data")
     if isinstance(value, BaseModel):
         found += [f"{path}.{name}" for name in (value.model_extra or {}) if name not in KNOWN_EXTRAS]
         for name in type(value).model_fields:
@@ -37,21 +38,24 @@ def extras(value, path):
     return found
 
 
-def checked(kind, value):
-    parsed = TypeAdapter(kind).validate_python(value)
-    unknown = extras(parsed, value.get("type") or value.get("object"))
+def checked(value):
+    unknown = extras(value, type(value).__name__)
     assert not unknown, unknown
     return value
 
 
-def post(path, body):
-    data = json.dumps(body).encode()
-    request = urllib.request.Request(URL + path, data, {"content-type": "application/json"})
-    return urllib.request.urlopen(request, timeout=60)
+class StrictClient(OpenAI):
+    """Fails if a field of an answer or event is missing, has another type, or is unknown."""
+
+    def _process_response_data(self, **arguments):
+        return checked(super()._process_response_data(**arguments))
+
+
+client = StrictClient(base_url=URL + "/v1", api_key="any", max_retries=0, timeout=60, _strict_response_validation=True)
 
 
 def get(path):
-    return json.load(urllib.request.urlopen(URL + path, timeout=60))
+    return urllib.request.urlopen(URL + path, timeout=60)
 
 
 def frames(answer):
@@ -60,8 +64,10 @@ def frames(answer):
             yield json.loads(line[6:])
 
 
-def events(answer):
-    found = [checked(ResponseStreamEvent, frame) for frame in frames(answer)]
+def events(path):
+    found = list(frames(get(path)))
+    for event in found:
+        checked(TypeAdapter(ResponseStreamEvent).validate_python(event))
     numbers = [event["sequence_number"] for event in found]
     assert all(one < other for one, other in zip(numbers, numbers[1:])), numbers
     return found
@@ -69,20 +75,15 @@ def events(answer):
 
 def chat():
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ARGUMENTS[0]}]
-    raw = checked(ChatCompletion, json.load(post("/v1/chat/completions", {"model": MODEL, "messages": messages})))
     plain = client.chat.completions.create(model="default", messages=messages)
     stream = client.chat.completions.create(model=MODEL, messages=messages, stream=True, stream_options={"include_usage": True})
     chunks = list(stream)
-    body = {"model": MODEL, "messages": messages, "stream": True}
-    for frame in frames(post("/v1/chat/completions", body)):
-        checked(ChatCompletionChunk, frame)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     try:
         client.chat.completions.create(model="nobody", messages=messages)
     except openai.NotFoundError as error:
         refused = {"code": error.code, "param": error.param, "message": error.message, "id": error.request_id}
     return {
-        "raw": raw["choices"][0]["message"]["content"],
         "plain": plain.choices[0].message.content,
         "stream": text,
         "finish": [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1],
@@ -122,36 +123,34 @@ def png():
 
 
 def responses():
-    raw = checked(Response, json.load(post("/v1/responses", {"model": MODEL, "input": ARGUMENTS[0], "metadata": {"a": "b"}})))
-    live = events(post("/v1/responses", {"model": MODEL, "input": ARGUMENTS[0], "stream": True}))
-    identifier = live[0]["response"]["id"]
-    again = events(urllib.request.urlopen(f"{URL}/v1/responses/{identifier}?stream=true"))
-    assert again == live
+    first = client.responses.create(model=MODEL, input=ARGUMENTS[0], metadata={"a": "b"})
+    live = list(client.responses.create(model=MODEL, input=ARGUMENTS[0], stream=True))
+    identifier = live[0].response.id
+    assert list(client.responses.retrieve(identifier, stream=True)) == live
     for at, event in enumerate(live):
-        number = event["sequence_number"]
-        rest = events(urllib.request.urlopen(f"{URL}/v1/responses/{identifier}?stream=true&starting_after={number}"))
-        assert rest == live[at + 1 :], number
-    with client.responses.stream(response_id=identifier, starting_after=live[3]["sequence_number"]) as stream:
+        rest = client.responses.retrieve(identifier, stream=True, starting_after=event.sequence_number)
+        assert list(rest) == live[at + 1 :], event
+    with client.responses.stream(response_id=identifier, starting_after=live[3].sequence_number) as stream:
         helped = [event.type for event in stream]
         final = stream.get_final_response()
-    follow = client.responses.create(model=MODEL, input=ARGUMENTS[1], previous_response_id=raw["id"], store=True)
+    follow = client.responses.create(model=MODEL, input=ARGUMENTS[1], previous_response_id=first.id, store=True)
     items = client.responses.input_items.list(follow.id)
     try:
         client.responses.create(model=MODEL, input="x", previous_response_id="resp_01980000000070008000000000000001")
     except openai.NotFoundError as error:
         missing = [error.param, error.message]
     hidden = client.responses.create(model=MODEL, input=ARGUMENTS[0], store=False)
-    client.responses.delete(live[0]["response"]["id"])
+    client.responses.delete(identifier)
     try:
         client.responses.retrieve(identifier)
         deleted = False
     except openai.NotFoundError:
         deleted = True
     return {
-        "status": raw["status"],
-        "metadata": raw["metadata"],
-        "text": client.responses.retrieve(raw["id"]).output_text,
-        "types": [event["type"] for event in live],
+        "status": first.status,
+        "metadata": first.metadata,
+        "text": client.responses.retrieve(first.id).output_text,
+        "types": [event.type for event in live],
         "helped": helped,
         "final": final.output_text,
         "follow": follow.output_text,
@@ -173,8 +172,8 @@ def response_tools():
     outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "a door"} for call in calls]
     second = client.responses.create(model="default", input=outputs, previous_response_id=first.id, tools=tools)
     for response in [first, second]:
-        events(urllib.request.urlopen(f"{URL}/v1/responses/{response.id}?stream=true"))
-        checked(Response, json.load(urllib.request.urlopen(f"{URL}/v1/responses/{response.id}")))
+        events(f"/v1/responses/{response.id}?stream=true")
+        assert client.responses.retrieve(response.id) == response
     again = client.responses.create(model="default", input=outputs, previous_response_id=first.id)
     return {
         "first": [item.type for item in first.output],
@@ -195,7 +194,8 @@ def response_socket():
             connection.response.create(**fields)
             found = []
             while not found or found[-1]["type"] not in ["response.completed", "error"]:
-                found.append(checked(ResponsesServerEvent, json.loads(connection.recv_bytes())))
+                found.append(json.loads(connection.recv_bytes()))
+                checked(TypeAdapter(ResponsesServerEvent).validate_python(found[-1]))
             return found
 
         def refusal(**fields):
@@ -204,7 +204,7 @@ def response_socket():
 
         live = create(model=MODEL, input=ARGUMENTS[0])
         first = Response.model_validate(live[-1]["response"])
-        assert live == events(urllib.request.urlopen(f"{URL}/v1/responses/{first.id}?stream=true"))
+        assert live == events(f"/v1/responses/{first.id}?stream=true")
         follow = create(model=MODEL, input=ARGUMENTS[1], previous_response_id=first.id)
         asked = create(model="default", input=ARGUMENTS[2], tools=tools, store=False)[-1]["response"]
         calls = [item["call_id"] for item in asked["output"]]
@@ -258,40 +258,41 @@ def conversations():
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
     ]
-    raw = checked(Conversation, json.load(post("/v1/conversations", {"items": items, "metadata": {"a": "b"}})))
-    identifier = raw["id"]
+    created = client.conversations.create(items=items, metadata={"a": "b"})
+    identifier = created.id
     response = client.responses.create(model="default", input=ARGUMENTS[0], conversation=identifier)
-    listed = checked(ConversationItemList, get(f"/v1/conversations/{identifier}/items?order=asc"))["data"]
+    listed = client.conversations.items.list(identifier, order="asc").data
     one_by_one = [item.id for item in client.conversations.items.list(identifier, limit=1)]
-    assert one_by_one == [item["id"] for item in reversed(listed)], one_by_one
+    assert one_by_one == [item.id for item in reversed(listed)], one_by_one
     for item in listed:
-        assert checked(ConversationItem, get(f"/v1/conversations/{identifier}/items/{item['id']}")) == item
+        assert client.conversations.items.retrieve(item.id, conversation_id=identifier) == item
     added = [
         {"role": "user", "content": "three"},
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "a door"},
         {"role": "assistant", "content": "four"},
     ]
-    raw_added = checked(ConversationItemList, json.load(post(f"/v1/conversations/{identifier}/items", {"items": added})))["data"]
+    first = client.conversations.items.create(identifier, items=added).data
     data = "data:text/plain;base64," + base64.b64encode(b"notes").decode()
     parts = [{"type": "input_text", "text": "five"}, {"type": "input_file", "filename": "notes.txt", "file_data": data}]
     system = {"role": "system", "content": "Be kind."}
     last = client.conversations.items.create(identifier, items=[{"role": "user", "content": parts}, system]).data
-    later = client.conversations.items.list(identifier, order="asc", after=listed[-1]["id"])
+    later = client.conversations.items.list(identifier, order="asc", after=listed[-1].id)
     later = [item.id for item in later]
-    assert later == [item["id"] for item in raw_added] + [item.id for item in last], later
+    assert later == [item.id for item in [*first, *last]], later
     client.responses.create(model="default", input=ARGUMENTS[1], conversation=identifier)
     updated = client.conversations.update(identifier, metadata={"c": "d"})
-    fork = json.load(post(f"/api/v1/conversations/{identifier}/fork", {}))
+    fork = urllib.request.Request(f"{URL}/api/v1/conversations/{identifier}/fork", b"{}", {"content-type": "application/json"})
+    fork = json.load(urllib.request.urlopen(fork, timeout=60))
     assert "metadata" not in fork, fork
     found = {
-        "created": raw["metadata"],
+        "created": created.metadata,
         "updated": updated.metadata,
-        "read": checked(Conversation, get(f"/v1/conversations/{identifier}"))["metadata"],
-        "forked": get(f"/v1/conversations/{fork['id']}")["metadata"],
+        "read": client.conversations.retrieve(identifier).metadata,
+        "forked": client.conversations.retrieve(fork["id"]).metadata,
         "cleared": client.conversations.update(identifier, metadata=None).metadata,
-        "types": [item["type"] for item in listed],
-        "texts": [item["content"][0]["text"] for item in listed if item["type"] == "message"],
+        "types": [item.type for item in listed],
+        "texts": [item.content[0].text for item in listed if item.type == "message"],
         "answer": response.output_text,
         "long": refusal(lambda: client.conversations.update(identifier, metadata={"k" * 65: "v"})),
         "robot": refusal(lambda: client.conversations.create(items=[{"role": "robot", "content": "x"}])),
@@ -307,8 +308,7 @@ def conversations():
     }
     empty = client.conversations.create()
     found["empty"] = [empty.metadata, len(client.conversations.items.list(empty.id).data)]
-    request = urllib.request.Request(f"{URL}/v1/conversations/{empty.id}", method="DELETE")
-    checked(ConversationDeletedResource, json.load(urllib.request.urlopen(request, timeout=60)))
+    client.conversations.delete(empty.id)
     # More messages than the server reads at a time.
     texts = [str(number) for number in range(120)]
     many = client.conversations.create(items=[{"role": "user", "content": text} for text in texts])
@@ -324,7 +324,7 @@ def approval():
     answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
     second = client.responses.create(model="default", input=[answer], previous_response_id=first.id)
     call = next(item for item in second.output if item.type == "mcp_call")
-    events(urllib.request.urlopen(f"{URL}/v1/responses/{second.id}?stream=true"))
+    events(f"/v1/responses/{second.id}?stream=true")
     return {
         "request": [request.server_label, request.name],
         "call": [call.server_label, call.name, call.status, call.approval_request_id == request.id],
@@ -347,7 +347,7 @@ def begin():
 def resume():
     stream = client.responses.retrieve(ARGUMENTS[0], stream=True, starting_after=int(ARGUMENTS[1]))
     rest = [[event.sequence_number, event.type] for event in stream]
-    whole = events(urllib.request.urlopen(f"{URL}/v1/responses/{ARGUMENTS[0]}?stream=true"))
+    whole = events(f"/v1/responses/{ARGUMENTS[0]}?stream=true")
     response = client.responses.retrieve(ARGUMENTS[0])
     return {
         "rest": rest,
@@ -367,11 +367,44 @@ def cancel():
 
 def embeddings():
     found = client.embeddings.create(model=ARGUMENTS[0], input=["an umbrella", "a letter"])
-    assert not extras(found, "embeddings")
     numbers = client.embeddings.create(model=ARGUMENTS[0], input="a letter", encoding_format="float")
     same = numbers.data[0].embedding == found.data[1].embedding
     return {"vectors": [entry.embedding for entry in found.data], "same": same, "unknown": refusal(
         lambda: client.embeddings.create(model="text-embedding-3-small", input="a"))}
+
+
+class Door(BaseModel):
+    """A door."""
+
+    color: str
+    height: int
+
+
+def forms():
+    """Plays the forms of requests and answers that no other task has."""
+    created = [client.files.create(file=(f"{at}.txt", f"file {at}".encode()), purpose="user_data") for at in range(5)]
+    listed = list(client.files.list(limit=2))
+    assert listed == created[::-1], listed
+    assert client.files.wait_for_processing(created[0].id) == client.files.retrieve(created[0].id)
+    content = [
+        {"type": "input_text", "text": "See."},
+        {"type": "input_image", "image_url": "data:image/png;base64," + base64.b64encode(png()).decode(), "detail": "auto"},
+        {"type": "input_file", "file_id": created[0].id},
+        {"type": "input_file", "filename": "b.txt", "file_data": "data:text/plain;base64,aGVsbG8="},
+    ]
+    seen = client.responses.create(model="default", input=[{"role": "user", "content": content}], reasoning={"effort": "low"})
+    said, failing = '[[say:{"color": "red", "height": 2}]]', "[[status:400]]"
+    messages = [{"role": "user", "content": said}]
+    failed = client.responses.create(model="default", input=failing)
+    return {
+        "content": client.files.content(created[1].id).text,
+        "deleted": client.files.delete(created[1].id).deleted,
+        "input": [part.type for item in client.responses.input_items.list(seen.id) for part in item.content],
+        "chat": client.chat.completions.parse(model=MODEL, messages=messages, response_format=Door).choices[0].message.parsed.height,
+        "response": client.responses.parse(model=MODEL, input=said, text_format=Door).output_parsed.height,
+        "failed": [failed.status, failed.error.code],
+        "events": [event.type for event in client.responses.create(model="default", input=failing, stream=True)],
+    }
 
 
 print(json.dumps(globals()[TASK]()))
