@@ -125,6 +125,8 @@ export interface RunState {
   retry: { after_ms: number; error: ProblemBody; model?: string; at: number } | null;
   position: number;
   recalled: boolean;
+  /** Whether the run was copied or imported: it has messages, and no events. */
+  isCopied: boolean;
   /** The runs whose answers to the same message this run replaced, oldest first. */
   earlier: string[];
 }
@@ -193,7 +195,7 @@ function runOf(state: State, id: string): RunState {
   if (run === undefined) {
     run = {
       id, rev: 0, items: [], status: "over", reason: null, detail: null, agent: null, agentVersion: null, model: null, steps: new Set(),
-      kind: null, begun: [], plan: null, end: null, retry: null, position: 0, recalled: false, earlier: [],
+      kind: null, begun: [], plan: null, end: null, retry: null, position: 0, recalled: false, isCopied: false, earlier: [],
     };
     state.runs.set(id, run);
   }
@@ -305,7 +307,7 @@ function replace(state: State, run: RunState, ids: string[]): void {
   const last = messagesOf(previous).at(-1);
   // A run that continues behind a stored answer replaces none.
   if (last?.role === "assistant") return;
-  run.earlier = [...(last === undefined ? previous.earlier : []), ...(lost.has(previous.id) ? [previous.id] : [])];
+  run.earlier = [...(last === undefined ? previous.earlier : []), ...(lost.has(previous.id) && !previous.isCopied ? [previous.id] : [])];
 }
 
 function putAsk(state: State, runId: string, kind: Ask["kind"], data: Ask["data"]): void {
@@ -380,19 +382,22 @@ export function end(state: State, id: string, status: RunEnd["status"], data: En
   run.rev += 1;
 }
 
+/** Returns whether a run was executed here: copied and imported runs have no trace, no events, and used nothing. */
+export const isOwn = (run: Run): boolean => run.trace_id !== undefined;
+
 /** Records the ends of runs whose events this page has not seen. */
 export function recallRuns(state: State, runs: Run[]): void {
   for (const told of runs) {
     const run = state.runs.get(told.id);
     if (run === undefined || run.end !== null || !isOver(run)) continue;
     if (told.status !== "completed" && told.status !== "failed" && told.status !== "cancelled") continue;
-    Object.assign(run, { model: told.model, agent: told.agent, agentVersion: told.agent_version });
+    Object.assign(run, { model: told.model, agent: told.agent, agentVersion: told.agent_version, isCopied: !isOwn(told) });
     end(state, run.id, told.status, told);
   }
 }
 
-/** Returns whether a run wrote an answer here. Copied and imported runs have no trace, and no events. */
-const hasAnswered = (run: Run): boolean => run.trace_id !== undefined && (run.status === "completed" || (run.usage?.output_tokens ?? 0) > 0);
+/** Returns whether the events of a run have an answer. */
+const hasAnswered = (run: Run): boolean => isOwn(run) && (run.status === "completed" || (run.usage?.output_tokens ?? 0) > 0);
 
 /** Records the earlier answers of runs that answered a message again. `listed` are the runs of the conversation, newest first. */
 export function recallEarlier(state: State, listed: readonly Run[]): void {
