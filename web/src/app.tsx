@@ -280,6 +280,12 @@ function Chat({ id, message, go, leave, composer, menu, isMenu }: ChatProps) {
         }).catch(() => undefined),
       edit: (item, text) => quietly(() => api.post(`/conversations/${store?.id ?? ""}/messages/${item.id ?? ""}/edit`, { content: text }, api.newKey())),
       fork: (item) => quietly(async () => go((await api.post<Conversation>(`/conversations/${store?.id ?? ""}/fork`, { to_message_id: item.id }, api.newKey())).id)).catch(() => undefined),
+      forkEarlier: (run) =>
+        quietly(async () => {
+          // The log is read on demand only.
+          const { copyBefore } = await import("./versions/log");
+          go(await copyBefore(store?.id ?? "", run));
+        }).catch(() => undefined),
       rate: (item, rating) =>
         quietly(async () => {
           if (store === null || item.id === null) return;

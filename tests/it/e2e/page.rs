@@ -298,9 +298,73 @@ async fn version_before_an_edit_is_read_and_continued() {
     assert_eq!(kept["data"].as_array().unwrap().len(), 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_of_an_answer_are_switched_in_place() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let answers = "[[say:the first]][[or]][[say:the second]][[or]][[say:the third]]";
+    browser.write("#message", &format!("[[id:again]]{answers}{ENTER}")).await;
+    browser.shows(".message.assistant .text", "the first").await;
+    for (answer, place) in [("the second", "2/2"), ("the third", "3/3")] {
+        browser.click(".end .retry").await;
+        browser.shows(".message.assistant .text", answer).await;
+        browser.shows(".version-switch", place).await;
+    }
+    browser.until("the end", "return document.querySelector('.end .retry') !== null").await;
+    let conversation = browser.run("return location.hash.split('/')[1]", &[]).await;
+
+    browser.reload().await;
+    browser.shows(".version-switch", "3/3").await;
+    let (back, forth) = (".version-switch button:first-child", ".version-switch button:last-child");
+    for (button, place, answer) in [
+        (back, "2/3", "the second"),
+        (back, "1/3", "the first"),
+        (forth, "2/3", "the second"),
+        (forth, "3/3", "the third"),
+        (back, "2/3", "the second"),
+    ] {
+        browser.click(button).await;
+        browser.shows(".version-switch", place).await;
+        browser.shows(".message.assistant .text", answer).await;
+        assert_eq!(browser.count(".message").await, 2);
+    }
+    // An earlier version is only read: it has no actions, and goes on in a copy.
+    assert_eq!(browser.count(".message.assistant [aria-label='Good answer'], .end .retry").await, 0);
+    browser.click(".fork-earlier").await;
+    let script = format!("return /conv_/.test(location.hash) && !location.hash.includes('{}')", conversation.as_str().unwrap());
+    browser.until("the copy", &script).await;
+    browser.shows(".message.assistant .text", "the second").await;
+    let kept = server.messages(conversation.as_str().unwrap()).await;
+    assert_eq!((kept.len(), &kept[1]["parts"][0]["text"]), (2, &json!("the third")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_is_paged_and_filtered_on_the_page() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let lookups =
+        |round: usize| -> String { (0..28).map(|at| format!(r#"[[call:ledger__lookup {{"text":"{round} {at}"}}]]"#)).collect() };
+    let input = format!("[[id:audit]]{}[[next]]{}[[call:nothing]][[next]][[say:bye]]", lookups(1), lookups(2));
+    let run = server.start_run(&json!({"input": input})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let browser = looking_at(&server).await;
+    browser.run("location.hash = '#/setup/audit'", &[]).await;
+    browser.until("the newest calls", "return document.querySelectorAll('.audit tbody tr').length === 50").await;
+    browser.click(".setup-section > p button").await;
+    browser.until("all calls", "return document.querySelectorAll('.audit tbody tr').length === 57").await;
+    assert_eq!(browser.count(".setup-section > p button").await, 0, "there are no older calls");
+    choose(&browser, "Outcome", "error").await;
+    browser.until("the failed call", "return document.querySelectorAll('.audit tbody tr').length === 1").await;
+    browser.shows(".audit tbody tr", "nothing").await;
+    choose(&browser, "Tool", "ledger__lookup").await;
+    browser.shows(".setup-section", "No such call has ended.").await;
+    browser.run("location.hash = '#/setup/account'", &[]).await;
+    browser.shows(".account", "administrator").await;
+}
+
 /// Chooses an option of the list with this label, as its user does.
 async fn choose(browser: &Browser, label: &str, value: &str) {
-    let script = "const label = [...document.querySelectorAll('.usage-choices label')].find((one) => one.innerText.startsWith(arguments[0]));
+    let script =
+        "const label = [...document.querySelectorAll('.filters label')].find((one) => one.innerText.startsWith(arguments[0]));
         const list = label.querySelector('select');
         list.value = arguments[1];
         list.dispatchEvent(new Event('change', { bubbles: true }))";
@@ -507,7 +571,7 @@ async fn page_has_no_axe_violation() {
     let mut found = Vec::new();
     for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)] {
         browser.look(scheme, width).await;
-        let setup = ["#/setup", "#/setup/tools", "#/setup/agents", "#/setup/permissions"];
+        let setup = ["#/setup", "#/setup/tools", "#/setup/agents", "#/setup/permissions", "#/setup/audit", "#/setup/account"];
         for place in [chat.as_str().unwrap(), "#/", "#/inbox", "#/usage"].into_iter().chain(setup) {
             browser.run("location.hash = arguments[0]", &[place]).await;
             browser

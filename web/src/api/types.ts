@@ -9,6 +9,7 @@ export type Agent = Schemas["Agent"];
 export type Approval = Schemas["Approval"];
 export type ApprovalRequest = Schemas["ApprovalRequest"];
 export type ApprovalScope = Schemas["ApprovalScope"];
+export type AuditRecord = Schemas["AuditRecord"];
 export type ContextBudget = Schemas["ContextBudgetEvent"]["data"];
 export type Conversation = Schemas["Conversation"];
 export type DayUsage = Schemas["DayUsage"];

@@ -11,12 +11,14 @@ export interface Actions {
   takeBack(run: RunState): Promise<void>;
   edit(item: MessageItem, text: string): Promise<void>;
   fork(item: MessageItem): Promise<void>;
+  /** Continues the conversation in a copy, as it was before the answer of a run was replaced. */
+  forkEarlier(run: string): Promise<void>;
   rate(item: MessageItem, rating: "up" | "down"): Promise<void>;
   inspect(run: string): void;
 }
 
 const nothing = () => Promise.resolve();
 
-export const ActionsContext = createContext<Actions>({ act: nothing, takeBack: nothing, edit: nothing, fork: nothing, rate: nothing, inspect: () => undefined });
+export const ActionsContext = createContext<Actions>({ act: nothing, takeBack: nothing, edit: nothing, fork: nothing, forkEarlier: nothing, rate: nothing, inspect: () => undefined });
 
 export const useActions = (): Actions => useContext(ActionsContext);

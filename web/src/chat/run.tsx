@@ -1,8 +1,11 @@
 // One run: its messages, questions, plan and notes, and its end.
 
+import { useQuery } from "@tanstack/react-query";
 import { memo, useState, type ReactNode } from "react";
 
-import { isOver, type Item, type RunEnd, type RunState, type State } from "../conversation/state";
+import * as api from "../api/client";
+import type { StreamEvent } from "../api/types";
+import { initial, isAgain, isOver, reduce, type Item, type RunEnd, type RunState, type State } from "../conversation/state";
 import { Icon } from "../shell/icons";
 import { brief, number } from "../text/words";
 import { useActions } from "./actions";
@@ -23,17 +26,89 @@ interface Props {
 export const RunView = memo(
   function RunView({ run, state, isNewest, isEnd }: Props) {
     const foot = isEnd && run.end !== null ? <End run={run} end={run.end} isNewest={isNewest && isOver(run)} /> : run.status === "queued" ? <Queued run={run} /> : null;
+    const current = <Items run={run} state={state} isOver={isOver(run)} />;
     return (
       <section className={`run${isNewest ? " newest" : ""}`} data-status={run.status}>
-        {run.items.map((item) => (
-          <ItemView key={item.key} item={item} state={state} isOver={isOver(run)} />
-        ))}
-        {foot !== null && <footer className="end">{foot}</footer>}
+        {run.earlier.length > 0 && isAgain(run, isNewest) ? (
+          <Versions earlier={run.earlier} foot={foot}>
+            {current}
+          </Versions>
+        ) : (
+          <>
+            {current}
+            {foot !== null && <footer className="end">{foot}</footer>}
+          </>
+        )}
       </section>
     );
   },
   (one, other) => one.run === other.run && one.rev === other.rev && one.state === other.state && one.isNewest === other.isNewest && one.isEnd === other.isEnd,
 );
+
+function Items({ run, state, isOver }: { run: RunState; state: State; isOver: boolean }) {
+  return run.items.map((item) => <ItemView key={item.key} item={item} state={state} isOver={isOver} />);
+}
+
+/** Pages of 100 events of an earlier answer. */
+const EVENT_PAGES = 50;
+
+/** Returns the answer of a run that was replaced, from its events. The messages of users are still in the conversation. */
+async function earlierAnswer(id: string): Promise<{ run: RunState; state: State }> {
+  const state = initial();
+  for (const event of await api.all<StreamEvent>(`/runs/${id}/events`, EVENT_PAGES)) reduce(state, event);
+  const run = state.runs.get(id);
+  if (run === undefined) throw new api.Problem(410, { detail: "The log does not have this version any more." });
+  run.items = run.items.filter((item) => item.kind !== "message" || item.role === "assistant");
+  return { run, state };
+}
+
+/** An answer that replaced others. It shows one of them in its place, to read. */
+function Versions({ earlier, foot, children }: { earlier: string[]; foot: ReactNode; children: ReactNode }) {
+  const actions = useActions();
+  const [at, setAt] = useState(earlier.length);
+  const id = earlier[at];
+  const { data, error } = useQuery({ queryKey: ["earlier", id], queryFn: () => earlierAnswer(id ?? ""), enabled: id !== undefined, staleTime: Infinity });
+  let shown = children;
+  if (id !== undefined) {
+    if (error !== null) shown = <p className="trouble">{api.words(error)}</p>;
+    else if (data === undefined) shown = <p className="faint">Reading the version…</p>;
+    else shown = <Items run={data.run} state={data.state} isOver={false} />;
+  }
+  return (
+    <>
+      {shown}
+      <footer className="end">
+        <span className="version-switch" role="group" aria-label="Versions of the answer">
+          <Turn name="back" label="Earlier version" to={at > 0 ? at - 1 : null} turn={setAt} />
+          <span aria-live="polite">
+            <span className="unseen">Version </span>
+            {`${at + 1}/${earlier.length + 1}`}
+          </span>
+          <Turn name="forth" label="Later version" to={id === undefined ? null : at + 1} turn={setAt} />
+        </span>
+        {id === undefined ? (
+          foot
+        ) : (
+          <>
+            <Button name="fork-earlier" act={() => actions.forkEarlier(id)}>
+              Continue in a copy
+            </Button>
+            {data?.run.end != null && <End run={data.run} end={data.run.end} isNewest={false} />}
+          </>
+        )}
+      </footer>
+    </>
+  );
+}
+
+/** A button to another version. It keeps the focus when there is none. */
+function Turn({ name, label, to, turn }: { name: "back" | "forth"; label: string; to: number | null; turn: (to: number) => void }) {
+  return (
+    <button type="button" className="quiet icon" aria-label={label} title={label} aria-disabled={to === null} onClick={() => to !== null && turn(to)}>
+      <Icon name={name} />
+    </button>
+  );
+}
 
 function ItemView({ item, state, isOver }: { item: Item; state: State; isOver: boolean }): ReactNode {
   switch (item.kind) {

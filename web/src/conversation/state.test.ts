@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Message, Run, StreamEvent } from "../api/types";
-import { active, end, initial, open, prepend, recall, recallAsks, recallRuns, reduce, round, type MessageItem, type State } from "./state";
+import { active, end, initial, isAgain, open, prepend, recall, recallAsks, recallEarlier, recallRuns, reduce, round, type MessageItem, type State } from "./state";
 
 const CONVERSATION = "conv_1";
 let seq = 0;
@@ -124,6 +124,49 @@ describe("the state of a conversation", () => {
     recall(state, [event("plan.created", { steps: [{ step: 1, description: "look" }] }), event("plan.step_completed", { step: 1, state: "done" })]);
     expect(state.runs.get("run_1")?.plan?.map((step) => step.state)).toEqual(["done"]);
     expect(state.runs.get("run_1")?.items[1]?.kind).toBe("plan");
+  });
+
+  const answered = (run: string, id: string, supersedes: string[]) => [
+    event("run.queued", { position: 0, supersedes }, run),
+    event("message.completed", { message: message(id, "assistant", id, run) }, run),
+    event("run.completed", { usage: {} }, run),
+  ];
+  const asked = () => [event("message.created", { message: message("msg_1", "user", "hello") }), ...answered("run_1", "msg_2", [])];
+
+  it("knows the earlier answers to a message that is answered again", () => {
+    const state = played(...asked(), ...answered("run_2", "msg_3", ["msg_2"]));
+    expect(state.runs.get("run_2")?.earlier).toEqual(["run_1"]);
+    for (const one of answered("run_3", "msg_4", ["msg_3"])) reduce(state, one);
+    expect(state.runs.get("run_3")?.earlier).toEqual(["run_1", "run_2"]);
+    // An answer that failed at once leaves nothing to replace.
+    reduce(state, event("run.queued", { position: 0, supersedes: ["msg_4"] }, "run_4"));
+    reduce(state, event("run.failed", {}, "run_4"));
+    reduce(state, event("run.queued", { position: 0 }, "run_5"));
+    expect(state.runs.get("run_5")?.earlier).toEqual(["run_1", "run_2", "run_3"]);
+  });
+
+  it("counts no answers from before an edit", () => {
+    const edited = event("message.created", { message: message("msg_3", "user", "edited", "run_2") }, "run_2");
+    const state = played(...asked(), event("run.queued", { position: 0, supersedes: ["msg_1", "msg_2"] }, "run_2"), edited, ...answered("run_2", "msg_4", []).slice(1));
+    const run = state.runs.get("run_2");
+    expect(run !== undefined && isAgain(run, true)).toBe(false);
+    for (const one of answered("run_3", "msg_5", ["msg_4"])) reduce(state, one);
+    expect(state.runs.get("run_3")?.earlier).toEqual(["run_2"]);
+  });
+
+  it("recalls earlier answers from the list of runs", () => {
+    const listed = (id: string, more: object = {}) => ({ id, status: "completed", trace_id: "t", ...more }) as Run;
+    const shown = () => {
+      const state = initial();
+      for (const one of [message("msg_1", "user", "hello"), message("msg_9", "assistant", "newest", "run_4")]) reduce(state, event("message.completed", { message: one }, one.run_id));
+      return state;
+    };
+    const state = shown();
+    recallEarlier(state, [listed("run_4"), listed("run_3", { status: "failed" }), listed("run_2", { status: "cancelled", usage: { output_tokens: 3 } }), listed("run_1"), listed("run_0")]);
+    expect(state.runs.get("run_4")?.earlier).toEqual(["run_1", "run_2"]);
+    const copied = shown();
+    recallEarlier(copied, [listed("run_4"), listed("run_1", { trace_id: undefined })]);
+    expect(copied.runs.get("run_4")?.earlier).toEqual([]);
   });
 
   it("keeps the number of items in bounds, and says that earlier ones can be read", () => {

@@ -125,6 +125,10 @@ export interface RunState {
   retry: { after_ms: number; error: ProblemBody; model?: string; at: number } | null;
   position: number;
   recalled: boolean;
+  /** Whether the run was copied or imported: it has messages, and no events. */
+  isCopied: boolean;
+  /** The runs whose answers to the same message this run replaced, oldest first. */
+  earlier: string[];
 }
 
 export interface State {
@@ -168,9 +172,17 @@ export const isOver = (run: RunState): boolean => ENDED.has(run.status);
 
 export const newest = (state: State): RunState | null => [...state.runs.values()].at(-1) ?? null;
 
+export const messagesOf = (run: RunState): MessageItem[] => run.items.filter((item) => item.kind === "message");
+
+/** Returns whether a run answers a message of an earlier run, so that it can have earlier versions. */
+export function isAgain(run: RunState, isNewest: boolean): boolean {
+  const first = messagesOf(run)[0];
+  return first === undefined ? isNewest : first.role === "assistant";
+}
+
 /** Returns the number of the model's answer that a run is at, from 1; 0 before the first. */
 export function round(run: RunState): number {
-  const answers = run.items.filter((item) => item.kind === "message" && item.role === "assistant") as MessageItem[];
+  const answers = messagesOf(run).filter((item) => item.role === "assistant");
   const isNext = run.kind === "model" && !answers.some((item) => item.streaming);
   return Math.max(run.steps.size, answers.length + (isNext ? 1 : 0));
 }
@@ -183,7 +195,7 @@ function runOf(state: State, id: string): RunState {
   if (run === undefined) {
     run = {
       id, rev: 0, items: [], status: "over", reason: null, detail: null, agent: null, agentVersion: null, model: null, steps: new Set(),
-      kind: null, begun: [], plan: null, end: null, retry: null, position: 0, recalled: false,
+      kind: null, begun: [], plan: null, end: null, retry: null, position: 0, recalled: false, isCopied: false, earlier: [],
     };
     state.runs.set(id, run);
   }
@@ -280,6 +292,24 @@ function dropMessage(state: State, id: string): void {
   run.rev += 1;
 }
 
+/** Removes the messages that a new run replaces, and records whose answer it gives again. */
+function replace(state: State, run: RunState, ids: string[]): void {
+  const lost = new Set(ids.map((id) => state.messages.get(id)?.run));
+  for (const id of ids) dropMessage(state, id);
+  // Plans, questions and notes of a replaced answer belong to it.
+  for (const id of lost) {
+    const replaced = state.runs.get(id ?? "");
+    if (replaced !== undefined) replaced.items = messagesOf(replaced);
+  }
+  const runs = [...state.runs.values()];
+  const previous = runs[runs.indexOf(run) - 1];
+  if (previous === undefined) return;
+  const last = messagesOf(previous).at(-1);
+  // A run that continues behind a stored answer replaces none.
+  if (last?.role === "assistant") return;
+  run.earlier = [...(last === undefined ? previous.earlier : []), ...(lost.has(previous.id) && !previous.isCopied ? [previous.id] : [])];
+}
+
 function putAsk(state: State, runId: string, kind: Ask["kind"], data: Ask["data"]): void {
   if (state.asks.has(data.id)) return;
   const run = runOf(state, runId);
@@ -352,14 +382,36 @@ export function end(state: State, id: string, status: RunEnd["status"], data: En
   run.rev += 1;
 }
 
+/** Returns whether a run was executed here: copied and imported runs have no trace, no events, and used nothing. */
+export const isOwn = (run: Run): boolean => run.trace_id !== undefined;
+
 /** Records the ends of runs whose events this page has not seen. */
 export function recallRuns(state: State, runs: Run[]): void {
   for (const told of runs) {
     const run = state.runs.get(told.id);
     if (run === undefined || run.end !== null || !isOver(run)) continue;
     if (told.status !== "completed" && told.status !== "failed" && told.status !== "cancelled") continue;
-    Object.assign(run, { model: told.model, agent: told.agent, agentVersion: told.agent_version });
+    Object.assign(run, { model: told.model, agent: told.agent, agentVersion: told.agent_version, isCopied: !isOwn(told) });
     end(state, run.id, told.status, told);
+  }
+}
+
+/** Returns whether the events of a run have an answer. */
+const hasAnswered = (run: Run): boolean => isOwn(run) && (run.status === "completed" || (run.usage?.output_tokens ?? 0) > 0);
+
+/** Records the earlier answers of runs that answered a message again. `listed` are the runs of the conversation, newest first. */
+export function recallEarlier(state: State, listed: readonly Run[]): void {
+  const current = newest(state);
+  let before: RunState | undefined;
+  for (const run of state.runs.values()) {
+    if (before !== undefined && messagesOf(before).at(-1)?.role === "user" && isAgain(run, run === current)) {
+      const [at, from] = [run, before].map(({ id }) => listed.findIndex((one) => one.id === id)) as [number, number];
+      if (at >= 0 && from > at) {
+        run.earlier = listed.slice(at + 1, from + 1).filter(hasAnswered).map(({ id }) => id).reverse();
+        run.rev += 1;
+      }
+    }
+    if (messagesOf(run).length > 0) before = run;
   }
 }
 
@@ -523,8 +575,7 @@ function ofRun(state: State, run: RunState, event: StreamEvent): void {
     case "run.queued":
       Object.assign(run, { status: "queued", position: event.data.position });
       run.rev += 1;
-      for (const id of event.data.supersedes ?? []) dropMessage(state, id);
-      return;
+      return replace(state, run, event.data.supersedes ?? []);
     case "run.started":
       Object.assign(run, { status: "processing", agent: event.data.agent, agentVersion: event.data.agent_version, model: event.data.model });
       run.rev += 1;

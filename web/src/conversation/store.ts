@@ -3,7 +3,7 @@
 import * as api from "../api/client";
 import type { AcceptedBody, Approval, Conversation, InputRecord, Message, Run, StreamEvent } from "../api/types";
 import { tabSocket, type Following } from "../stream/socket";
-import { PAGE, active, initial, newest, prepend, recall, recallAsks, recallRuns, reduce, type State } from "./state";
+import { PAGE, active, initial, newest, prepend, recall, recallAsks, recallEarlier, recallRuns, reduce, type State } from "./state";
 
 /** Pages of events that are looked through for the facts that a snapshot omits. */
 const RECALLED_PAGES = 20;
@@ -157,13 +157,16 @@ export class ConversationStore {
     ]);
   }
 
-  /** Reads the ends of the shown runs. */
+  /** Reads the ends and the earlier answers of the shown runs. */
   async #rememberRuns(isSame: () => boolean): Promise<void> {
     let cursor: string | null = null;
+    const listed: Run[] = [];
     for (let page = 0; page < RECALLED_PAGES; page += 1) {
       const runs: api.Page<Run> = await api.get<api.Page<Run>>(`/conversations/${this.id}/runs?limit=100${cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`}`);
       if (!isSame()) return;
+      listed.push(...runs.data);
       recallRuns(this.state, runs.data);
+      recallEarlier(this.state, listed);
       this.draw();
       cursor = runs.next_cursor;
       // Runs are newest first: older ones are not shown.

@@ -28,6 +28,22 @@ export function Field({ label, hint, children }: { label: string; hint?: ReactNo
   );
 }
 
+/** A list of options, with a label above. */
+export function Choice<T extends string>({ label, value, options, choose }: { label: string; value: T; options: (readonly [T, string])[]; choose: (value: T) => void }) {
+  return (
+    <label>
+      <span className="faint">{label}</span>
+      <select value={value} onChange={(event) => choose(event.target.value as T)}>
+        {options.map(([id, words]) => (
+          <option key={id} value={id}>
+            {words}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
 /** A button whose action is under way at most once, and whose error is shown beside it. */
 export function Action({ act, children, className = "small", title }: { act: () => Promise<unknown>; children: ReactNode; className?: string; title?: string }) {
   const [isBusy, setBusy] = useState(false);

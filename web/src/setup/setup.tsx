@@ -1,8 +1,10 @@
-// The set up: models, tools, agents and permissions.
+// The set up: models, tools, agents and permissions, the audit of calls, and the account.
 
 import { Tabs } from "radix-ui";
 
+import { Account } from "./account";
 import { Agents } from "./agents";
+import { Audit } from "./audit";
 import { Models } from "./models";
 import { Permissions } from "./permissions";
 import { Servers } from "./servers";
@@ -12,6 +14,8 @@ const PAGES = [
   { id: "tools", title: "Tools", view: Servers },
   { id: "agents", title: "Agents", view: Agents },
   { id: "permissions", title: "Permissions", view: Permissions },
+  { id: "audit", title: "Audit", view: Audit },
+  { id: "account", title: "Account", view: Account },
 ] as const;
 
 export default function Setup({ page, go }: { page: string | null; go: (to: string) => void }) {

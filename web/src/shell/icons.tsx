@@ -25,6 +25,8 @@ const PATHS = {
   search: "M10.500 4.500a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM15 15l5 5",
   down: "M12 5v14M5.500 12.500L12 19l6.500-6.500",
   chevron: "M8 10l4 4 4-4",
+  back: "M14 7l-5 5 5 5",
+  forth: "M10 7l5 5-5 5",
   settings: "M4 7h10M18 7h2M4 17h2M10 17h10M16 5a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM8 15a2 2 0 1 0 0 4 2 2 0 0 0 0-4z",
   inbox: "M4 13l3-8h10l3 8v6H4zM4 13h5a3 3 0 0 0 6 0h5",
   usage: "M5 20V12M12 20V5M19 20v-5",

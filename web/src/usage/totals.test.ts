@@ -1,7 +1,8 @@
 import { expect, it } from "vitest";
 
 import type { DayUsage, Run } from "../api/types";
-import { entryOfDay, entryOfRun, isOwn, lastDays, series, shown, sums, type Entry } from "./totals";
+import { isOwn } from "../conversation/state";
+import { entryOfDay, entryOfRun, lastDays, series, shown, sums, type Entry } from "./totals";
 
 const NOW = Date.parse("2026-03-02T00:30:00Z");
 

@@ -46,9 +46,6 @@ export const entryOfDay = (row: DayUsage, by: "model" | "owner"): Entry => ({
   values: valuesOf(row.usage, row.runs),
 });
 
-/** Returns whether a run was executed here: copied and imported runs have no trace, and used nothing. */
-export const isOwn = (run: Run): boolean => run.trace_id !== undefined;
-
 export const entryOfRun = (run: Run): Entry => ({ day: run.created_at.slice(0, 10), group: run.agent, values: valuesOf(run.usage, 1) });
 
 /** Returns the last `count` days in UTC, oldest first, today included. */

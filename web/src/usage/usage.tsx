@@ -5,11 +5,12 @@ import { useState } from "react";
 
 import * as api from "../api/client";
 import type { DayUsage, Run } from "../api/types";
-import { Section } from "../setup/parts";
+import { isOwn } from "../conversation/state";
+import { Choice, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
 import { brief, spelled } from "../text/words";
 import { Chart } from "./chart";
-import { MEASURES, entryOfDay, entryOfRun, isOwn, lastDays, series, shown, sums, type Entry, type Measure, type Series } from "./totals";
+import { MEASURES, entryOfDay, entryOfRun, lastDays, series, shown, sums, type Entry, type Measure, type Series } from "./totals";
 
 const GROUPS = ["model", "agent", "user"] as const;
 type Group = (typeof GROUPS)[number];
@@ -48,12 +49,12 @@ export default function UsagePage() {
   return (
     <div className="scroll-page">
       <div className="setup usage">
-        <div className="usage-choices">
+        <div className="filters">
           <Choice label="By" value={group} choose={setGroup} options={GROUPS.filter((one) => one !== "user" || isAdmin).map((one) => [one, TITLES[one]])} />
           <Choice label="Show" value={measure} choose={setMeasure} options={MEASURES.map((one) => [one, NAMES[one]])} />
           <Choice label="Days" value={String(period)} choose={(value) => setPeriod(Number(value))} options={PERIODS.map((one) => [String(one), String(one)])} />
           {isAdmin && group === "model" && (
-            <label className="usage-all">
+            <label className="check">
               <input type="checkbox" checked={isOfAll} onChange={(event) => setOfAll(event.target.checked)} />
               All users
             </label>
@@ -74,21 +75,6 @@ export default function UsagePage() {
         {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut} />}
       </div>
     </div>
-  );
-}
-
-function Choice<T extends string>({ label, value, options, choose }: { label: string; value: T; options: (readonly [T, string])[]; choose: (value: T) => void }) {
-  return (
-    <label>
-      <span className="faint">{label}</span>
-      <select value={value} onChange={(event) => choose(event.target.value as T)}>
-        {options.map(([id, words]) => (
-          <option key={id} value={id}>
-            {words}
-          </option>
-        ))}
-      </select>
-    </label>
   );
 }
 

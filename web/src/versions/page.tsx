@@ -4,32 +4,12 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 
 import * as api from "../api/client";
-import { print } from "../api/json";
-import type { Conversation, Message, StreamEvent } from "../api/types";
 import { RunView } from "../chat/run";
 import { initial, reduce } from "../conversation/state";
 import { Action, Section } from "../setup/parts";
-import { refresh } from "../shell/conversations";
-import { brief, clock } from "../text/words";
-import { versions, type Version } from "./versions";
-
-/** Pages of 100 events, oldest first. */
-const EVENT_PAGES = 200;
-
-interface Read {
-  conversation: Conversation;
-  events: StreamEvent[];
-  found: Version[];
-}
-
-async function read(id: string): Promise<Read> {
-  const [conversation, events, current] = await Promise.all([
-    api.conversation(id),
-    api.all<StreamEvent>(`/conversations/${id}/events`, EVENT_PAGES),
-    api.all<Message>(`/conversations/${id}/messages`, 50),
-  ]);
-  return { conversation, events, found: versions(events, current) };
-}
+import { clock } from "../text/words";
+import { copy, read, type Log } from "./log";
+import type { Version } from "./versions";
 
 export default function Versions({ id, go }: { id: string; go: (to: string) => void }) {
   const { data, error } = useQuery({ queryKey: ["versions", id], queryFn: () => read(id), staleTime: 0 });
@@ -66,7 +46,7 @@ export default function Versions({ id, go }: { id: string; go: (to: string) => v
 }
 
 /** The runs with the replaced messages, as they were. */
-function Replaced({ version, data, go }: { version: Version; data: Read; go: (to: string) => void }) {
+function Replaced({ version, data, go }: { version: Version; data: Log; go: (to: string) => void }) {
   const { events } = data;
   const state = useMemo(() => {
     const replayed = initial();
@@ -76,18 +56,11 @@ function Replaced({ version, data, go }: { version: Version; data: Read; go: (to
   }, [events, version.seq]);
   const replaced = new Set(version.replaced);
   const runs = [...state.runs.values()].filter((run) => run.items.some((item) => item.kind === "message" && item.id !== null && replaced.has(item.id)));
-  const copy = async () => {
-    const { title, agent, model, tags } = data.conversation;
-    const document = { format: "capstan.conversation", version: 1, conversation: { title: brief(title, 250), agent, model, tags }, messages: version.messages };
-    const made = await api.postText<Conversation>("/conversations/import", print(document), api.newKey());
-    refresh();
-    go(made.id);
-  };
   return (
     <Section
       title={`Replaced ${clock(version.at)}`}
       hint={version.isWhole ? "These messages left the conversation. What tools did then was not undone." : "The log does not have all messages of this version."}
-      actions={version.isWhole && <Action act={copy}>Continue in a copy</Action>}
+      actions={version.isWhole && <Action act={async () => go(await copy(data.conversation, version))}>Continue in a copy</Action>}
     >
       <div className="replay">
         {runs.map((run) => (

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { Message, StreamEvent } from "../api/types";
-import { versions } from "./versions";
+import { replacedAnswerOf, versions } from "./versions";
 
 const message = (id: string, status = "complete") => ({ id, status, parts: [] }) as unknown as Message;
 const event = (seq: number, type: string, data: object) => ({ seq, type, data, at: `2026-01-01T00:00:0${seq}Z`, conversation_id: "conv_1", run_id: "run_1" }) as unknown as StreamEvent;
@@ -36,4 +36,11 @@ it("knows what the log does not have, and leaves unfinished messages out", () =>
 
 it("finds nothing where nothing was replaced", () => {
   expect(versions([said(1, "a"), event(2, "run.queued", { position: 0 }), event(3, "conversation.updated", { title: "x" })], [message("a")])).toEqual([]);
+});
+
+it("finds the version whose answer was that of a run", () => {
+  const of = (seq: number, id: string, role: string, run: string) => event(seq, "message.completed", { message: { ...message(id), role, run_id: run } });
+  const queued = (seq: number, supersedes: string[]) => event(seq, "run.queued", { position: 0, supersedes });
+  const found = versions([of(1, "q", "user", "run_1"), of(2, "a", "assistant", "run_1"), queued(3, ["a"]), of(4, "b", "assistant", "run_2"), queued(5, ["q", "b"])], []);
+  expect([replacedAnswerOf(found, "run_1")?.seq, replacedAnswerOf(found, "run_2")?.seq, replacedAnswerOf(found, "run_3")]).toEqual([3, 5, undefined]);
 });

@@ -39,3 +39,8 @@ export function versions(events: readonly StreamEvent[], current: readonly Messa
   }
   return found.reverse();
 }
+
+/** Returns the version that a new answer replaced, if the replaced one is that of a run. */
+export function replacedAnswerOf(found: readonly Version[], run: string): Version | undefined {
+  return found.find(({ messages, replaced }) => messages.some((message) => message.run_id === run && message.role === "assistant" && replaced.includes(message.id)));
+}
