@@ -24,13 +24,14 @@ use crate::service::{Access, Reader, StreamItem};
 pub(in crate::http) const RESTORED: &str = "the log of the run was shortened or restored; read the response again";
 
 /// Returns the event of an item. Fails if the log was deleted or restored: the rest of the response does not exist.
-pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, ProblemBody> {
-    match item {
-        StreamItem::Event(event) => Ok(event),
-        StreamItem::Snapshot(_) | StreamItem::Reset { .. } => Err(ProblemCode::Unavailable.body(RESTORED)),
-        StreamItem::End { .. } => Err(ended()),
-        StreamItem::Deleted { .. } => Err(ProblemCode::NotFound.body("the run was deleted")),
-    }
+pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, Box<ProblemBody>> {
+    let problem = match item {
+        StreamItem::Event(event) => return Ok(event),
+        StreamItem::Snapshot(_) | StreamItem::Reset { .. } => ProblemCode::Unavailable.body(RESTORED),
+        StreamItem::End { .. } => ended(),
+        StreamItem::Deleted { .. } => ProblemCode::NotFound.body("the run was deleted"),
+    };
+    Err(Box::new(problem))
 }
 
 /// Limit of one write in bytes, unless a single event is larger.

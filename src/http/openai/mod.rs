@@ -34,7 +34,7 @@ pub(in crate::http) fn routes() -> OpenApiRouter<App> {
 
 /// The WebSocket, which authenticates by itself.
 pub(in crate::http) fn socket_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(responses::connect))
+    OpenApiRouter::new().routes(routes!(responses::socket::connect))
 }
 
 fn requests() -> OpenApiRouter<App> {

@@ -1,15 +1,17 @@
 //! `/v1/embeddings`: its forms of input and output, and its errors in the form of OpenAI.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::rig::Rig;
+use super::rig::{Reply, Rig};
 
-const PATH: &str = "/v1/embeddings";
+async fn post(rig: &Rig, body: Value) -> Reply {
+    rig.exchange(Method::POST, "/v1/embeddings", &[], Some(body)).await
+}
 
 async fn vectors(rig: &Rig, body: Value) -> Vec<Value> {
-    let reply = rig.post(PATH, body).await;
+    let reply = post(rig, body).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     let list = reply.json();
     let data = list["data"].as_array().unwrap();
@@ -48,20 +50,20 @@ async fn embeddings_have_the_requested_encoding_and_dimensions() {
 #[tokio::test]
 async fn embeddings_of_unusable_input_are_refused(#[case] input: Value, #[case] param: &str) {
     let rig = Rig::new().await;
-    let reply = rig.post(PATH, json!({"model": "mine/vectors", "input": input})).await;
+    let reply = post(&rig, json!({"model": "mine/vectors", "input": input})).await;
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(param)), "{}", reply.body);
 }
 
 #[tokio::test]
 async fn embeddings_of_unknown_and_broken_models_fail_as_at_openai() {
     let rig = Rig::new().await;
-    let reply = rig.post(PATH, json!({"model": "text-embedding-3-small", "input": "a"})).await;
+    let reply = post(&rig, json!({"model": "text-embedding-3-small", "input": "a"})).await;
     let error = &reply.json()["error"];
     assert_eq!((reply.status, &error["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")), "{}", reply.body);
     assert!(error["message"].as_str().unwrap().contains("provider/name"), "{error}");
-    let reply = rig.post(PATH, json!({"model": "mine/broken", "input": "a"})).await;
+    let reply = post(&rig, json!({"model": "mine/broken", "input": "a"})).await;
     assert!(reply.status.is_server_error(), "{}", reply.body);
-    let reply = rig.post(PATH, json!({"model": "mine/vectors", "input": {"text": "a"}})).await;
+    let reply = post(&rig, json!({"model": "mine/vectors", "input": {"text": "a"}})).await;
     assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{}", reply.body);
     assert!(reply.body.contains("a list of texts"), "{}", reply.body);
 }

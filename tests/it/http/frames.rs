@@ -99,14 +99,14 @@ async fn large_event_has_one_short_form_live_and_replayed() {
     store(&rig, &fence, &events).await;
     let mut frames = Vec::new();
     for _ in &events {
-        frames.push(live.next().await.unwrap());
+        frames.push(live.next_event().await.unwrap());
     }
     assert_small(&frames);
     let mut replay = rig.stream(&format!("{path}?after={head}"), &[]).await;
     let mut of_run = rig.stream(&format!("/api/v1/runs/{run}/events?after={head}"), &[]).await;
     for frame in &frames {
-        assert_eq!(replay.next().await.as_ref(), Some(frame));
-        assert_eq!(of_run.next().await.as_ref(), Some(frame));
+        assert_eq!(replay.next_event().await.as_ref(), Some(frame));
+        assert_eq!(of_run.next_event().await.as_ref(), Some(frame));
     }
     for (frame, (kind, data)) in frames.iter().zip(&events) {
         let shown = frame.json();

@@ -172,7 +172,8 @@ async fn files_are_listed_in_pages() {
     let (mut listed, mut after): (Vec<Value>, String) = (Vec::new(), String::new());
     loop {
         let found = page(&format!("limit=2{after}")).await.json();
-        let ids = found["data"].as_array().unwrap().iter().map(|file| file["id"].clone());
+        let Some(data) = found["data"].as_array() else { panic!("{found}") };
+        let ids = data.iter().map(|file| file["id"].clone());
         listed.extend(ids);
         assert_eq!(found["last_id"], *listed.last().unwrap(), "{found}");
         if found["has_more"] == false {

@@ -545,6 +545,16 @@ impl Sse {
         }
     }
 
+    /// Returns the next event of the log: on a slow machine, pings come between large events.
+    pub async fn next_event(&mut self) -> Option<Frame> {
+        loop {
+            let frame = self.next().await?;
+            if frame.id.is_some() {
+                return Some(frame);
+            }
+        }
+    }
+
     fn block(&mut self, block: &str) -> Option<Frame> {
         let mut id = None;
         let mut data = None;

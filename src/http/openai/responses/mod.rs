@@ -8,7 +8,7 @@ mod create;
 mod items;
 mod object;
 mod request;
-mod socket;
+pub(in crate::http) mod socket;
 mod translate;
 
 use std::time::Duration;
@@ -23,7 +23,6 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 pub(in crate::http) use create::{__path_create, create};
-pub(in crate::http) use socket::{__path_connect, connect};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::problem::{ProblemBody, ProblemCode};
