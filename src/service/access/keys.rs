@@ -61,10 +61,10 @@ pub(in crate::service) fn secret(prefix: &str) -> std::result::Result<String, ge
 #[schema(as = CreateApiKeyBody)]
 pub struct NewApiKey {
     /// A text by which people recognize the key. Defaults to its first characters.
-    #[schema(max_length = 100)]
+    #[schema(min_length = 1, max_length = 100)]
     label: Option<String>,
     /// The name of the key's user, who is created if missing. For administrators only. Defaults to the caller.
-    #[schema(max_length = 100)]
+    #[schema(min_length = 1, max_length = 100)]
     user: Option<String>,
     /// The role of a new user. Defaults to `member`.
     role: Option<UserRole>,
@@ -123,7 +123,14 @@ impl Service {
             if role.is_some() {
                 return Err(Error::field("/role", "is the role of a new user; name the user, too"));
             }
-            return Ok(self.store.user(&principal.user_id).await?.ok_or(Error::NotFound("user"))?.user);
+            let user = self.store.user(&principal.user_id).await?.ok_or(Error::NotFound("user"))?.user;
+            // A configured key can have a lower role than its user, whose role every stored key has.
+            return match (principal.role, user.role) {
+                (UserRole::Member, UserRole::Admin) => {
+                    Err(Error::Forbidden("a key with the role member cannot create administrator keys"))
+                }
+                (UserRole::Member, UserRole::Member) | (UserRole::Admin, UserRole::Admin | UserRole::Member) => Ok(user),
+            };
         };
         let name = short_name(name).ok_or_else(|| Error::field("/user", SHORT_NAME))?;
         match (self.store.user_named(name).await?, role) {

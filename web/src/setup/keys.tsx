@@ -9,7 +9,7 @@ import { Dialog } from "../shell/dialog";
 import { useMe } from "../shell/me";
 import { queries } from "../shell/queries";
 import { CopyButton } from "../text/markdown";
-import { brief, clock, spelled } from "../text/words";
+import { brief, date, spelled } from "../text/words";
 import { Action, Field, Form, Section, textOf } from "./parts";
 
 const shown = (text: string): string => brief(spelled(text), 100);
@@ -110,7 +110,7 @@ function KeyCard({ apiKey: { id, label, created_at, revoked_at } }: { apiKey: Ap
     <div className="card" data-key={label}>
       <div className="card-head">
         <strong>{shown(label)}</strong>
-        <span className="faint">{`created ${clock(created_at)}${revoked_at === undefined ? "" : `, revoked ${clock(revoked_at)}`}`}</span>
+        <span className="faint">{`created ${date(created_at)}${revoked_at === undefined ? "" : `, revoked ${date(revoked_at)}`}`}</span>
         <span className="fill" />
         {revoked_at === undefined && (
           <button type="button" className="small" onClick={() => setAsking(true)} aria-label={`Revoke the key ${shown(label)}`}>
@@ -121,6 +121,9 @@ function KeyCard({ apiKey: { id, label, created_at, revoked_at } }: { apiKey: Ap
       <Dialog label="Revoke the key" isOpen={isAsking} close={() => setAsking(false)} className="ask-revoke">
         <p>{`Programs and browsers with the key “${shown(label)}” lose their access now and for good.`}</p>
         <div className="buttons">
+          <button type="button" onClick={() => setAsking(false)}>
+            Cancel
+          </button>
           <Action
             className="danger"
             act={async () => {
@@ -130,9 +133,6 @@ function KeyCard({ apiKey: { id, label, created_at, revoked_at } }: { apiKey: Ap
           >
             Revoke the key
           </Action>
-          <button type="button" onClick={() => setAsking(false)}>
-            Cancel
-          </button>
         </div>
       </Dialog>
     </div>

@@ -6,7 +6,7 @@ import * as api from "../api/client";
 import type { User } from "../api/types";
 import { useMe } from "../shell/me";
 import { queries, useUsers } from "../shell/queries";
-import { brief, clock, spelled } from "../text/words";
+import { brief, date, spelled } from "../text/words";
 import { CreateKey, KeyList } from "./keys";
 import { Field, Form, Section, textOf } from "./parts";
 
@@ -49,7 +49,7 @@ function UserCard({ user, isSelf }: { user: User; isSelf: boolean }) {
           </span>
         ))}
         <span className="fill" />
-        <span className="faint">{`since ${clock(user.created_at)}`}</span>
+        <span className="faint">{`since ${date(user.created_at)}`}</span>
       </div>
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>Role, groups and keys</summary>
