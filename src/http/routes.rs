@@ -7,10 +7,12 @@ use crate::http::options::App;
 use crate::http::streams::tickets;
 use crate::http::streams::ws;
 use crate::http::system;
+use crate::http::v1::access::keys;
 use crate::http::v1::access::logins;
 use crate::http::v1::access::mcp_logins;
 use crate::http::v1::access::me;
 use crate::http::v1::access::sessions;
+use crate::http::v1::access::users;
 use crate::http::v1::agents;
 use crate::http::v1::approvals;
 use crate::http::v1::audit;
@@ -70,6 +72,10 @@ pub(in crate::http) fn api() -> OpenApiRouter<App> {
         .routes(routes!(approvals::revoke))
         .routes(routes!(audit::list))
         .routes(routes!(me::get, me::update))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(users::list))
+        .routes(routes!(users::update))
         .routes(routes!(usage::list))
         .routes(routes!(questions::list))
         .routes(routes!(questions::get, questions::answer))

@@ -18,12 +18,14 @@ mod upkeep;
 
 pub use access::Access;
 pub use access::account::OwnAccount;
-pub use access::keys::{hash_key, new_key};
+pub use access::key_cache::KEY_CACHE_TTL;
+pub use access::keys::{NewApiKey, hash_key, new_key};
 pub use access::logins::{LoginParty, StartedLogin, login_mark};
 pub use access::mcp_logins::LoginCallback;
 pub use access::mcp_tokens::McpTokenStore;
 pub use access::sessions::SESSION_SECONDS;
 pub use access::tickets::{NewTicket, TicketOrigin, TicketOutcome};
+pub use access::users::UserPatch;
 pub use conversations::export::ExportForm;
 pub use conversations::import::{Document, SentConversation};
 pub use conversations::{ConversationPatch, NewConversationRequest};
@@ -58,8 +60,9 @@ pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 // Types of the levels below that appear in results.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
-    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,
-    PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, UsageCursor,
+    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, KeyCursor, McpServerCursor,
+    MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, StoredKey,
+    StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{CallId, ConversationId, FileId, InputId, MessageId, RunId};
+use crate::domain::ids::{CallId, ConversationId, FileId, InputId, KeyId, MessageId, RunId};
 
 /// A page of messages or events ends with the row that brings its size to so many bytes. Rows can be large, so a number of rows
 /// does not limit memory.
@@ -77,6 +77,7 @@ pub type InputCursor = TimeCursor<InputId>;
 pub type AuditCursor = TimeCursor<CallId>;
 pub type FeedbackCursor = TimeCursor<MessageId>;
 pub type RunCursor = TimeCursor<RunId>;
+pub type KeyCursor = TimeCursor<KeyId>;
 
 /// The cursor of a list that is ordered by id: its last row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,8 @@ pub struct IdCursor<I>(pub I);
 
 pub type FileCursor = IdCursor<FileId>;
 pub type SearchCursor = IdCursor<MessageId>;
+/// The name of a user is unique.
+pub type UserCursor = IdCursor<String>;
 
 /// The cursor of a list of messages: the position of the last one, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

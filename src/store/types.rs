@@ -614,12 +614,22 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
     pub id: KeyId,
-    /// The visible prefix of the key.
+    /// SHA-256 of the key.
+    pub hash: String,
+    /// A text of the user, or the visible prefix of the key.
     pub label: String,
     pub user: User,
     pub created_at: UnixMillis,
     /// When it was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,
+}
+
+/// A user as administrators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredUser {
+    pub user: User,
+    pub groups: Vec<String>,
+    pub created_at: UnixMillis,
 }
 
 /// A user's own account.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use crate::app::commands::output::print;
 use crate::app::config::Loaded;
 use crate::app::wiring::parts::{self, OpenPurpose};
-use crate::domain::access::principal::UserRole;
+use crate::domain::access::principal::{SHORT_NAME, UserRole, short_name};
 use crate::domain::ids::KeyId;
 use crate::service::new_key;
 use crate::store::StoredKey;
@@ -17,10 +17,7 @@ use crate::support::ids::UuidIds;
 /// Creates a key and prints it once; the database contains only its hash. A new user gets the `role`, by default member. Refuses
 /// another role for an existing user, because it would apply to all their keys.
 pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
-    let name = user.trim();
-    if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
-        bail!("a user's name must have 1 to 100 characters, and no control characters");
-    }
+    let Some(name) = short_name(user) else { bail!("a user's name {SHORT_NAME}") };
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let known = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
     if let (Some(known), Some(role)) = (known, role)
@@ -49,7 +46,7 @@ pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let keys = store.keys().await.context("the keys cannot be read")?;
     store.close().await;
     let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "made", "revoked");
-    for StoredKey { id, label, user, created_at, revoked_at } in keys {
+    for StoredKey { id, label, user, created_at, revoked_at, hash: _ } in keys {
         let revoked = revoked_at.map_or_else(|| "-".to_owned(), UnixMillis::to_rfc3339);
         let (role, created) = (user.role.as_str(), created_at.to_rfc3339());
         out.push_str(&format!("{:<36}  {label:<10}  {role:<6}  {created:<24}  {revoked:<24}  {}\n", id.as_str(), user.name));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
@@ -11,11 +10,9 @@ use crate::app::commands::output::print;
 use crate::app::config::Loaded;
 use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::domain::access::principal::{User, UserRole, check_groups};
+use crate::service::KEY_CACHE_TTL;
 use crate::store::{ConversationFilter, OwnedCounts, PageRequest, Store};
 use crate::support::clock::{Clock as _, SystemClock};
-
-/// How long a process may accept a revoked key or an old role.
-const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 
 /// Number of conversations in one read.
 const PAGE: u32 = 100;

@@ -49,6 +49,16 @@ fn is_group_name(name: &str) -> bool {
     (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
+/// The requirement of [`short_name`], as a predicate.
+pub const SHORT_NAME: &str = "must have 1 to 100 characters, and no control characters";
+
+/// Returns the name of a user or a key without the spaces around it; `None` if it does not meet [`SHORT_NAME`].
+pub fn short_name(text: &str) -> Option<&str> {
+    let name = text.trim();
+    let is_short = (1..=100).contains(&name.chars().count());
+    Some(name).filter(|name| is_short && !name.chars().any(char::is_control))
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub id: UserId,
@@ -59,6 +69,15 @@ pub struct User {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_names_have_a_length_and_no_control_characters() {
+        let longest = "ä".repeat(100);
+        assert_eq!((short_name(" ada "), short_name(&longest)), (Some("ada"), Some(longest.as_str())));
+        for wrong in ["", "  ", "a\tb", "a\0", &format!("{longest}x")] {
+            assert_eq!(short_name(wrong), None, "{wrong:?}");
+        }
+    }
 
     #[test]
     fn groups_are_words_and_few() {

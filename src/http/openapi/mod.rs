@@ -39,7 +39,7 @@ const TAGS: [(&str, &str); 14] = [
     ("mcp-servers", "MCP servers: entries, processes, logins and contents."),
     ("tools", "The tools on offer, and reviews of changed tool definitions."),
     ("streams", "Tickets for browsers, and the WebSocket."),
-    ("users", "The caller's account, and sign-in of browsers."),
+    ("users", "The caller's account, users and their keys, and sign-in of browsers."),
     ("usage", "Tokens and costs by day, owner and model."),
     ("audit", "The outcomes of all tool calls."),
     ("system", "Health and metrics. These operations need no key."),
@@ -55,9 +55,27 @@ pub fn openapi() -> Value {
 }
 
 pub fn openapi_json() -> String {
-    static JSON: LazyLock<String> =
-        LazyLock::new(|| serde_json::to_string_pretty(&openapi()).map(|json| json + "\n").unwrap_or_default());
+    static JSON: LazyLock<String> = LazyLock::new(|| text(&openapi()));
     JSON.clone()
+}
+
+/// Returns the document as people read it: indented, with each reference on one line.
+fn text(document: &Value) -> String {
+    let mut text = String::new();
+    let mut is_in_reference = false;
+    for line in serde_json::to_string_pretty(document).unwrap_or_default().lines() {
+        let is_only = text.ends_with("{\n") && line.trim_start().starts_with("\"$ref\":") && !line.ends_with(',');
+        if is_only || is_in_reference {
+            text.pop();
+            text.push(' ');
+            text.push_str(line.trim_start());
+        } else {
+            text.push_str(line);
+        }
+        text.push('\n');
+        is_in_reference = is_only;
+    }
+    text
 }
 
 /// Returns the document of a server under a path of its host. Under the root, the paths of the document are those of the server.
@@ -67,7 +85,7 @@ pub(crate) fn served_json(path_prefix: &str) -> String {
     }
     let mut document = openapi();
     document["servers"] = json!([{ "url": path_prefix }]);
-    serde_json::to_string_pretty(&document).unwrap_or_default()
+    text(&document)
 }
 
 fn base() -> OpenApi {

@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::access::principal::Principal;
+use crate::domain::ids::UserId;
 use crate::support::locks::lock;
 
 /// How long a valid key is accepted without asking the store. After that, a revoked key is refused for new requests. Open streams
 /// end at the next check of [`Service::watch_keys`](crate::service::Service::watch_keys). Together that takes 3 s of the promised 5
 /// s.
 const BELIEVED_FOR: Duration = Duration::from_secs(2);
+/// How long any process may accept a revoked key or an old role.
+pub const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 /// Limit of cached keys. When it is reached, the cache is cleared.
 const REMEMBERED: usize = 10_000;
 
@@ -36,5 +39,10 @@ impl KeyCache {
 
     pub(in crate::service) fn forget(&self, hash: &str) {
         lock(&self.0).remove(hash);
+    }
+
+    /// Removes the keys of a user whose role has changed.
+    pub(in crate::service) fn forget_user(&self, user: &UserId) {
+        lock(&self.0).retain(|_, (principal, _)| principal.user_id != *user);
     }
 }

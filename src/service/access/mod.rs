@@ -12,6 +12,7 @@ pub(super) mod mcp_logins;
 pub(super) mod mcp_tokens;
 pub(super) mod sessions;
 pub(super) mod tickets;
+pub(super) mod users;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

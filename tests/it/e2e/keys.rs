@@ -110,3 +110,31 @@ async fn no_public_address_without_a_key() {
     let stored = site.database.rows("SELECT hash FROM api_keys").await;
     assert!(!stored.is_empty() && stored.iter().all(|row| !row[0].as_ref().unwrap().contains(&key)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn configured_keys_are_not_revoked_and_create_no_higher_role() {
+    let site = Site::new(Kind::Sqlite).await;
+    let (ada, bob) = (site.key_of("ada").await, site.key_of("bob").await);
+    let (is_set, output) = site.command(&["users", "role", "ada", "admin"]).await;
+    assert!(is_set, "{output}");
+    // The key of the administrator ada has the role member. The key of bob is also stored.
+    let configured = format!("[{{user = 'ada', key = 'cap_configured_0123456789'}}, {{user = 'bob', key = '{bob}'}}]");
+    let mut server = site.start_with(&[("CAPSTAN_AUTH__KEYS", configured.as_str())]).await;
+    server.set_key("cap_configured_0123456789");
+    let (status, problem) = server.post_json("/keys", &json!({})).await;
+    assert_eq!(status, 403, "{problem}");
+
+    server.set_key(&ada);
+    let keys = server.get_json("/keys").await;
+    let stored = keys["data"].as_array().unwrap().iter().find(|key| key["user"] == "bob").unwrap();
+    let id = |field: &str| stored[field].as_str().unwrap().to_owned();
+    let requests = [
+        server.request(Method::DELETE, &format!("/keys/{}", id("id"))),
+        server.request(Method::PATCH, &format!("/users/{}", id("user_id"))).json(&json!({"role": "admin"})),
+    ];
+    for request in requests {
+        let refused = request.send().await.unwrap();
+        assert_eq!(refused.status(), 409);
+        assert!(refused.text().await.unwrap().contains("auth.keys"));
+    }
+}

@@ -395,6 +395,50 @@ async fn usage_is_shown_by_day_model_and_agent() {
     browser.shows(".setup-head", "Runs by day and agent").await;
 }
 
+/// Fills the form for a new key, and returns the key that the page shows.
+async fn create_key(browser: &Browser, fields: &[(&str, &str)]) -> String {
+    for (name, text) in fields {
+        browser.write(&format!("input[name={name}]"), text).await;
+    }
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows(".new-key .secret", "cap_").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_users_are_created_and_revoked_on_the_page() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let (is_created, output) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(is_created, "{output}");
+    let mut server = site.start().await;
+    let browser = looking_at(&server).await;
+    browser.write("#key-dialog[open] #key", &format!("{}{ENTER}", output.lines().last().unwrap().trim())).await;
+    browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
+    browser.run("location.hash = '#/setup/keys'", &[]).await;
+    server.set_key(&create_key(&browser, &[("label", "laptop")]).await);
+    assert_eq!(server.get_json("/me").await["name"], "root");
+    browser.shows("[data-key=laptop]", "created").await;
+
+    browser.run("location.hash = '#/setup/users'", &[]).await;
+    server.set_key(&create_key(&browser, &[("user", "carl"), ("label", "ci")]).await);
+    let run = server.start_run(&json!({"input": "[[id:carl]][[say:ok]]"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    browser.run("location.hash = '#/usage'", &[]).await;
+    browser.until("the groups", "return document.querySelector('.filters option[value=user]') !== null").await;
+    choose(&browser, "By", "user").await;
+    browser.shows(".usage-table tbody", "carl").await;
+
+    browser.run("location.hash = '#/setup/users'", &[]).await;
+    browser.click("[data-user=carl] summary").await;
+    browser.write("[data-user=carl] input[name=groups]", &format!("staff editors{ENTER}")).await;
+    browser.shows("[data-user=carl] .card-head", "editors").await;
+    assert_eq!(server.get_json("/me").await["groups"], json!(["editors", "staff"]));
+    browser.click("[data-user=carl] [data-key=ci] button").await;
+    browser.click("dialog[open] button.danger").await;
+    browser.shows("[data-user=carl] details details", "Revoked keys").await;
+    assert_eq!(server.get("/me").send().await.unwrap().status(), 401);
+}
+
 /// Chooses an item of the menu of the first conversation.
 async fn pick_in_menu(browser: &Browser, item: &str) {
     browser.click(".conversation .row-menu").await;
@@ -571,9 +615,10 @@ async fn page_has_no_axe_violation() {
     let mut found = Vec::new();
     for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)] {
         browser.look(scheme, width).await;
-        let setup = ["#/setup", "#/setup/tools", "#/setup/agents", "#/setup/permissions", "#/setup/audit", "#/setup/account"];
-        for place in [chat.as_str().unwrap(), "#/", "#/inbox", "#/usage"].into_iter().chain(setup) {
-            browser.run("location.hash = arguments[0]", &[place]).await;
+        let setup = ["", "/tools", "/agents", "/permissions", "/audit", "/keys", "/users", "/account"];
+        let places = [chat.as_str().unwrap(), "#/", "#/inbox", "#/usage"].map(str::to_owned);
+        for place in places.into_iter().chain(setup.map(|page| format!("#/setup{page}"))) {
+            browser.run("location.hash = arguments[0]", &[&place]).await;
             browser
                 .until(
                     "the place",

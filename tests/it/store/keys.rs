@@ -2,17 +2,19 @@
 
 use capstan::domain::access::principal::{User, UserRole};
 use capstan::domain::ids::{KeyId, UserId};
-use capstan::store::StoredKey;
+use capstan::store::{IdempotencyKey, IdempotentOutcome, StoredKey};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World};
+use super::fixture::{NOW, World, all_items, page};
 
 contract! {
     ;
     a_user_is_made_once,
     a_key_names_its_user,
     a_revoked_key_is_nobodys,
+    key_is_created_once_for_an_idempotency_key,
+    keys_are_paged_newest_first,
 }
 
 async fn ensure(world: &World, name: &str, role: UserRole) -> User {
@@ -77,9 +79,50 @@ async fn a_revoked_key_is_nobodys(world: &World) {
     assert_eq!(world.store.user_by_key_hash("hash-1").await.unwrap(), None);
     assert!(world.store.has_keys().await.unwrap());
     let keys = world.store.keys().await.unwrap();
-    let key = |id, label: &str, user, created_at, revoked_at| StoredKey { id, label: label.into(), user, created_at, revoked_at };
-    let expected = [key(first, "cap_1", ann, NOW, Some(later)), key(second.clone(), "cap_2", bob, UnixMillis(NOW.0 + 1), None)];
+    let key = |id, number: u8, user, created_at, revoked_at| {
+        let (hash, label) = (format!("hash-{number}"), format!("cap_{number}"));
+        StoredKey { id, hash, label, user, created_at, revoked_at }
+    };
+    let expected = [key(first, 1, ann, NOW, Some(later)), key(second.clone(), 2, bob, UnixMillis(NOW.0 + 1), None)];
     assert_eq!(keys, expected);
     assert!(world.store.revoke_key(&second, later).await.unwrap());
     assert!(!world.store.has_keys().await.unwrap());
+}
+
+fn new_key(user: &User, hash: &str, created_at: UnixMillis) -> StoredKey {
+    let (id, hash, label) = (KeyId::generate(&UuidIds), hash.to_owned(), "laptop".to_owned());
+    StoredKey { id, hash, label, user: user.clone(), created_at, revoked_at: None }
+}
+
+async fn key_is_created_once_for_an_idempotency_key(world: &World) {
+    let ann = ensure(world, "ann", UserRole::Member).await;
+    let request =
+        |fingerprint: &str| Some(IdempotencyKey { owner: ann.id.clone(), key: "once".into(), fingerprint: fingerprint.into() });
+    let (first, second) = (new_key(&ann, "hash-1", NOW), new_key(&ann, "hash-2", NOW));
+    let created = world.store.create_key_once(&first, request("a")).await.unwrap();
+    assert_eq!(created, IdempotentOutcome::Fresh(first.id.clone()));
+    let again = world.store.create_key_once(&second, request("a")).await.unwrap();
+    assert_eq!(again, IdempotentOutcome::Replayed(first.id.clone()));
+    let other = world.store.create_key_once(&second, request("b")).await.unwrap();
+    assert_eq!(other, IdempotentOutcome::Mismatch);
+    assert_eq!(world.store.keys().await.unwrap(), [first], "repeated requests store nothing");
+    let free = world.store.create_key_once(&second, None).await.unwrap();
+    assert_eq!(free, IdempotentOutcome::Fresh(second.id));
+}
+
+async fn keys_are_paged_newest_first(world: &World) {
+    let (ann, bob) = (ensure(world, "ann", UserRole::Member).await, ensure(world, "bob", UserRole::Member).await);
+    let mut keys = Vec::new();
+    // The last two have the same time.
+    for (user, at) in [(&ann, 1), (&bob, 2), (&ann, 3), (&ann, 3)] {
+        let key = new_key(user, &format!("hash-{}", keys.len()), UnixMillis(at));
+        world.store.create_key_once(&key, None).await.unwrap();
+        keys.push(key);
+    }
+    keys.sort_by(|one, other| (other.created_at.0, &other.id).cmp(&(one.created_at.0, &one.id)));
+    for user in [None, Some(&ann.id), Some(&bob.id)] {
+        let expected: Vec<StoredKey> = keys.iter().filter(|key| user.is_none_or(|user| key.user.id == *user)).cloned().collect();
+        let listed = all_items(async |after| world.store.keys_page(user, &page(1, after)).await.unwrap()).await;
+        assert_eq!(listed, expected);
+    }
 }

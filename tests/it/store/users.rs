@@ -4,12 +4,12 @@ use capstan::domain::access::principal::UserRole;
 use capstan::domain::ids::{KeyId, UserId};
 use capstan::domain::model::provider::{EgressScope, ProviderRecord};
 use capstan::domain::tool::mcp_server::McpServerRecord;
-use capstan::store::{OwnedCounts, ProviderChanged, UpdateNamedOutcome};
+use capstan::store::{OwnedCounts, ProviderChanged, StoredUser, UpdateNamedOutcome};
 use capstan::support::ids::UuidIds;
 use capstan::tools::mcp::{MemberRules, Secrets, read_kept};
 use serde_json::{Value, json};
 
-use super::fixture::{NOW, World, conversation, hello, user};
+use super::fixture::{NOW, World, all_items, conversation, hello, page, user};
 use super::mcp_servers::server;
 use super::providers::provider;
 use support::database::Kind;
@@ -20,6 +20,7 @@ contract! {
     demoted_administrator_reaches_only_member_hosts,
     default_model_belongs_to_its_user,
     groups_are_those_that_were_said_last,
+    users_are_paged_by_name,
 }
 
 /// Tables whose rows belong to conversations.
@@ -202,4 +203,19 @@ async fn groups_are_those_that_were_said_last(world: &World) {
     assert_eq!(store.groups_of(&ada).await.unwrap(), ["others"], "another start of a server changes nothing");
     assert!(store.groups_of(&bob).await.unwrap().is_empty());
     assert!(store.groups_of(&user()).await.unwrap().is_empty(), "there is no such user");
+}
+
+async fn users_are_paged_by_name(world: &World) {
+    let store = &world.store;
+    let mut expected = Vec::new();
+    for (name, role) in [("Zoe", UserRole::Member), ("ada", UserRole::Admin), ("bob", UserRole::Member)] {
+        let user = store.ensure_user(user(), name, role, NOW).await.unwrap();
+        store.set_groups(&user.id, &[format!("of_{}", role.as_str())]).await.unwrap();
+        let stored = StoredUser { groups: vec![format!("of_{}", role.as_str())], user, created_at: NOW };
+        assert_eq!(store.user(&stored.user.id).await.unwrap().as_ref(), Some(&stored));
+        expected.push(stored);
+    }
+    let listed = all_items(async |after| store.users(&page(1, after)).await.unwrap()).await;
+    assert_eq!(listed, expected, "capital letters come first");
+    assert_eq!(store.user(&user()).await.unwrap(), None, "there is no such user");
 }

@@ -6,6 +6,7 @@ type Schemas = components["schemas"];
 
 export type AcceptedBody = Schemas["AcceptedBody"];
 export type Agent = Schemas["Agent"];
+export type ApiKey = Schemas["ApiKey"];
 export type Approval = Schemas["Approval"];
 export type ApprovalRequest = Schemas["ApprovalRequest"];
 export type ApprovalScope = Schemas["ApprovalScope"];
@@ -37,6 +38,7 @@ export type ToolContent = Schemas["ToolContent"];
 export type ToolDefinition = Schemas["ToolDefinition"];
 export type ToolProgress = Schemas["ToolProgressEvent"]["data"];
 export type Usage = Schemas["Usage"];
+export type User = Schemas["User"];
 
 /** The part of an approval that its event and its record share. */
 export type ApprovalData = ApprovalRequest & { id: string; call_id?: string };

@@ -8,7 +8,7 @@ export function Account() {
   const { data: me } = useMe();
   if (me === undefined) return null;
   return (
-    <Section title="Account" hint={me.keys ? <>An administrator makes and revokes keys on the server, with <code>capstan keys</code>.</> : "This server needs no keys. All its callers are this user."}>
+    <Section title="Account" hint={me.keys ? undefined : <>This server needs no keys. All its callers are this user. <code>capstan keys create</code> makes the first key.</>}>
       <dl className="facts account">
         <div>
           <dt>Name</dt>

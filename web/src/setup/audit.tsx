@@ -4,8 +4,9 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
 import * as api from "../api/client";
-import type { AuditRecord, Me, ToolDefinition } from "../api/types";
+import type { AuditRecord, Me, ToolDefinition, User } from "../api/types";
 import { useMe } from "../shell/me";
+import { useUsers } from "../shell/queries";
 import { brief, clock, duration, spelled } from "../text/words";
 import { Action, Choice, Section, State } from "./parts";
 
@@ -32,6 +33,7 @@ export function Audit() {
     getNextPageParam: (page) => page.next_cursor,
     staleTime: 0,
   });
+  const { data: users } = useUsers(isOfAll);
   const { data: tools } = useQuery({ queryKey: ["tools"], queryFn: () => api.get<{ data: ToolDefinition[] }>("/tools") });
   const records = data?.pages.flatMap((page) => page.data);
   // Records outlive their tools.
@@ -70,7 +72,7 @@ export function Audit() {
             </thead>
             <tbody>
               {records.map((record) => (
-                <Row key={`${record.run_id} ${record.call_id}`} record={record} me={me} isOfAll={isOfAll} />
+                <Row key={`${record.run_id} ${record.call_id}`} record={record} me={me} users={isOfAll ? (users ?? []) : null} />
               ))}
             </tbody>
           </table>
@@ -85,9 +87,14 @@ export function Audit() {
   );
 }
 
-function Row({ record, me, isOfAll }: { record: AuditRecord; me: Me | undefined; isOfAll: boolean }) {
+/** A call. `users` are the users of all calls in the list; `null` if all calls are those of the caller. */
+function Row({ record, me, users }: { record: AuditRecord; me: Me | undefined; users: User[] | null }) {
   const { words, look } = OUTCOMES[record.outcome];
-  const user = (id: string) => (id === me?.id ? "you" : <code>{id}</code>);
+  const user = (id: string) => {
+    if (id === me?.id) return "you";
+    const name = users?.find((one) => one.id === id)?.name;
+    return name === undefined ? <code>{id}</code> : brief(spelled(name), 60);
+  };
   return (
     <tr>
       <td>
@@ -107,7 +114,7 @@ function Row({ record, me, isOfAll }: { record: AuditRecord; me: Me | undefined;
         {record.decided_by !== undefined && user(record.decided_by)}
         {record.grant_id !== undefined && <span className="faint"> with a permission</span>}
       </td>
-      {isOfAll && <td>{user(record.owner_id)}</td>}
+      {users !== null && <td>{user(record.owner_id)}</td>}
       <td>{record.owner_id === me?.id && <a href={`#/run/${record.run_id}`}>Look inside</a>}</td>
     </tr>
   );

@@ -3,7 +3,7 @@
 import { QueryClient, useQuery } from "@tanstack/react-query";
 
 import { Problem, all, get } from "../api/client";
-import type { Agent, Approval, InputRecord, Model } from "../api/types";
+import type { Agent, Approval, InputRecord, Model, User } from "../api/types";
 import { tokens } from "../text/words";
 import type { Option } from "../chat/picker";
 import { useNotifying } from "./notify";
@@ -20,6 +20,9 @@ export const queries = new QueryClient({
 
 export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => all<Model>("/models"), staleTime: 60_000 });
 export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents") });
+
+/** The users of the server. Only administrators may read them. */
+export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
 
 /** The open questions of the caller in all conversations. */
 export const useOpenQuestions = () =>

@@ -58,8 +58,10 @@ export function ago(iso: string, now = Date.now()): string {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
   if (seconds < 7 * 86400) return `${Math.floor(seconds / 86400)} d`;
-  return new Date(iso).toLocaleDateString(undefined, { day: "numeric", month: "short", year: "numeric" });
+  return date(iso);
 }
+
+export const date = (iso: string): string => new Date(iso).toLocaleDateString(undefined, { day: "numeric", month: "short", year: "numeric" });
 
 /** Returns the time of a message: the hour today, else the date with the hour. */
 export function clock(iso: string, now = new Date()): string {

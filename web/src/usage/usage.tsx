@@ -8,6 +8,7 @@ import type { DayUsage, Run } from "../api/types";
 import { isOwn } from "../conversation/state";
 import { Choice, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
+import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
 import { Chart } from "./chart";
 import { MEASURES, entryOfDay, entryOfRun, lastDays, series, shown, sums, type Entry, type Measure, type Series } from "./totals";
@@ -44,8 +45,10 @@ export default function UsagePage() {
   const isAdmin = me?.role === "admin";
   const isAll = isAdmin && (group === "user" || (isOfAll && group === "model"));
   const { data, error } = useQuery({ queryKey: ["usage", group, period, isAll], queryFn: () => read(group, period, isAll) });
+  const { data: users } = useUsers(isAdmin && group === "user");
+  const name = (id: string) => (group === "user" ? users?.find((user) => user.id === id)?.name : undefined) ?? id;
   const days = lastDays(period, Date.now());
-  const lines = data === undefined ? [] : series(data.entries, days, measure, COLOURS).map((line) => ({ ...line, group: line.group === me?.id ? `${brief(me.name, 40)} (you)` : brief(spelled(line.group), 60) }));
+  const lines = data === undefined ? [] : series(data.entries, days, measure, COLOURS).map((line) => ({ ...line, group: line.group === me?.id ? `${brief(me.name, 40)} (you)` : brief(spelled(name(line.group)), 60) }));
   return (
     <div className="scroll-page">
       <div className="setup usage">

@@ -4,12 +4,21 @@
 
 use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::{KeyId, UserId};
+use crate::store::pages::page_by_time;
 use crate::store::rows::parse_word;
 use crate::store::sql::row::{Row, the_row};
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{RecordStore, StoreResult, StoredKey};
+use crate::store::{IdempotencyKey, IdempotentOutcome, KeyCursor, Page, PageRequest, RecordStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
+
+macro_rules! keys_of_users {
+    ($dialect:ident) => {
+        "SELECT k.id AS key_id, k.hash, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
+         FROM api_keys k JOIN users u ON u.id = k.user_id"
+    };
+}
 
 statements! {
     ENSURE_USER = ["INSERT INTO users (id, name, role, created_at) VALUES ($1, $2, $3, $4)
@@ -25,8 +34,10 @@ statements! {
 
     LIVE = ["SELECT hash FROM api_keys WHERE hash ", (in_list "$1"), " AND revoked_at IS NULL"];
 
-    ALL = ["SELECT k.id AS key_id, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
-         FROM api_keys k JOIN users u ON u.id = k.user_id ORDER BY k.created_at, k.id"];
+    ALL = [keys_of_users, " ORDER BY k.created_at, k.id"];
+
+    PAGE = [keys_of_users, " WHERE (CAST($1 AS text) IS NULL OR k.user_id = $1) AND (k.created_at, k.id) < ($2, $3)
+         ORDER BY k.created_at DESC, k.id DESC LIMIT $4"];
 
     REVOKE = ["UPDATE api_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL"];
 }
@@ -39,10 +50,29 @@ impl dyn RecordStore + '_ {
         read_user(&the_row(row)?)
     }
 
-    /// Stores a key by its hash. `label` is the visible prefix of the key.
+    /// Stores a key by its hash. `label` is a text of the user, or the visible prefix of the key.
     pub async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
         self.maintenance_database().execute(INSERT, values![id.as_str(), user.as_str(), hash, label, now]).await?;
         Ok(())
+    }
+
+    /// Stores a key as [`Self::create_key`] does, once for each idempotency key.
+    pub async fn create_key_once(
+        &self,
+        new: &StoredKey,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<KeyId>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        let insert = values![new.id.as_str(), new.user.id.as_str(), &new.hash, &new.label, new.created_at];
+        let create = async |tx: &mut Transaction| {
+            if let Some(recorded) = tx.recorded(key).await? {
+                return Ok(recorded);
+            }
+            tx.execute(INSERT, insert).await?;
+            tx.record(key, &new.id).await?;
+            Ok(IdempotentOutcome::Fresh(new.id.clone()))
+        };
+        database.once(key, || database.transaction(create, |outcome| outcome.is_fresh_and(|_| true))).await
     }
 
     /// Returns the user of a key that is not revoked.
@@ -66,6 +96,15 @@ impl dyn RecordStore + '_ {
         self.maintenance_database().read_all(ALL, &[], read_key).await
     }
 
+    /// Returns a page of the keys of one user or of all, newest first, including revoked keys.
+    pub async fn keys_page(&self, user: Option<&UserId>, page: &PageRequest<KeyCursor>) -> StoreResult<Page<StoredKey>> {
+        let limit = page.limit.clamp(1, 100);
+        let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
+        let values = values![user.map(UserId::as_str), at, id, limit + 1];
+        let keys = self.database().read_all(PAGE, values, |row| read_key(row).map(|key| (key.created_at.0, key))).await?;
+        Ok(page_by_time(keys, limit, |key| &key.id))
+    }
+
     /// Revokes a key permanently. Returns false if there is no such key, or it was revoked before.
     pub async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
         Ok(self.maintenance_database().execute(REVOKE, values![now, id.as_str()]).await? > 0)
@@ -75,6 +114,7 @@ impl dyn RecordStore + '_ {
 fn read_key(row: &Row) -> StoreResult<StoredKey> {
     Ok(StoredKey {
         id: KeyId::from_stored(row.get("key_id")?),
+        hash: row.get("hash")?,
         label: row.get("label")?,
         user: read_user(row)?,
         created_at: UnixMillis(row.get("created_at")?),

@@ -5,15 +5,22 @@
 use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::UserId;
 use crate::domain::model::provider::EgressScope;
+use crate::store::pages::page_of;
 use crate::store::rows::{decode, encode};
 use crate::store::sql::access::keys::read_user;
+use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{Account, OwnedCounts, RecordStore, StoreResult};
+use crate::store::{Account, IdCursor, OwnedCounts, Page, PageRequest, RecordStore, StoreResult, StoredUser, UserCursor};
+use crate::support::clock::UnixMillis;
 
 statements! {
     BY_NAME = ["SELECT id, name, role FROM users WHERE name = $1"];
+
+    BY_ID = ["SELECT id, name, role, groups, created_at FROM users WHERE id = $1"];
+
+    PAGE = ["SELECT id, name, role, groups, created_at FROM users WHERE name > $1 ORDER BY name LIMIT $2"];
 
     SET_ROLE = ["UPDATE users SET role = $2 WHERE id = $1"];
 
@@ -72,6 +79,19 @@ impl dyn RecordStore + '_ {
     /// Returns the user with that name.
     pub async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         self.maintenance_database().read_optional(BY_NAME, values![name], read_user).await
+    }
+
+    /// Returns the user with that id.
+    pub async fn user(&self, id: &UserId) -> StoreResult<Option<StoredUser>> {
+        self.database().read_optional(BY_ID, values![id.as_str()], read_stored_user).await
+    }
+
+    /// Returns a page of users, ordered by name.
+    pub async fn users(&self, page: &PageRequest<UserCursor>) -> StoreResult<Page<StoredUser>> {
+        let limit = page.limit.clamp(1, 100);
+        let name = page.after.as_ref().map_or("", |after| after.0.as_str());
+        let users = self.database().read_all(PAGE, values![name, limit + 1], read_stored_user).await?;
+        Ok(page_of(users, limit, |last| IdCursor(&last.user.name).to_string()))
     }
 
     /// Sets the role of a user and their keys. Providers and MCP servers of a new member are restricted to the addresses of
@@ -136,4 +156,10 @@ impl dyn RecordStore + '_ {
         };
         self.maintenance_database().transaction(remove, |is_removed| *is_removed).await
     }
+}
+
+fn read_stored_user(row: &Row) -> StoreResult<StoredUser> {
+    let user = read_user(row)?;
+    let groups = decode("users", "groups", user.id.as_str(), row.get("groups")?)?;
+    Ok(StoredUser { user, groups, created_at: UnixMillis(row.get("created_at")?) })
 }

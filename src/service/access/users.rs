@@ -1,0 +1,82 @@
+//! Users, as administrators see and change them.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::{Principal, UserRole, check_groups};
+use crate::domain::ids::UserId;
+use crate::service::access::key_cache::KEY_CACHE_TTL;
+use crate::service::{Error, Result, Service};
+use crate::store::{Page, PageRequest, StoredUser, UserCursor};
+
+/// Changes of a user. Absent fields stay unchanged.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateUserBody)]
+pub struct UserPatch {
+    /// The role of the user, which applies to all their keys.
+    role: Option<UserRole>,
+    /// All groups of the user. A name has 1 to 64 characters of a-z, 0-9, `_` and `-`.
+    #[schema(max_items = 32)]
+    groups: Option<BTreeSet<String>>,
+}
+
+pub(in crate::service) fn require_administrator(principal: &Principal, refusal: &'static str) -> Result<()> {
+    match principal.role {
+        UserRole::Admin => Ok(()),
+        UserRole::Member => Err(Error::Forbidden(refusal)),
+    }
+}
+
+impl Service {
+    /// Returns a page of users, ordered by name.
+    pub async fn users(&self, principal: &Principal, page: &PageRequest<UserCursor>) -> Result<Page<StoredUser>> {
+        require_administrator(principal, "only an administrator can see the users")?;
+        Ok(self.store.users(page).await?)
+    }
+
+    /// Changes the role and the groups of a user. Takes [`KEY_CACHE_TTL`] for an administrator who becomes a member.
+    pub async fn update_user(&self, principal: &Principal, id: &UserId, patch: UserPatch) -> Result<StoredUser> {
+        require_administrator(principal, "only an administrator can change users")?;
+        if let Some(groups) = &patch.groups {
+            check_groups(groups).map_err(|error| Error::field("/groups", error.to_string()))?;
+        }
+        let known = self.store.user(id).await?.ok_or(Error::NotFound("user"))?;
+        if let Some(role) = patch.role {
+            self.set_role(principal, &known, role).await?;
+        }
+        if let Some(groups) = patch.groups {
+            self.store.set_groups(id, &Vec::from_iter(groups)).await?;
+        }
+        self.store.user(id).await?.ok_or(Error::NotFound("user"))
+    }
+
+    async fn set_role(&self, principal: &Principal, known: &StoredUser, role: UserRole) -> Result<()> {
+        let id = &known.user.id;
+        if known.user.role != role && self.configured_keys.values().any(|configured| configured.user_id == *id) {
+            return Err(Error::conflict(
+                "the user has a key in the configuration (auth.keys), which sets the role; change it there",
+            ));
+        }
+        let is_demoted = (known.user.role, role) == (UserRole::Admin, UserRole::Member);
+        // So one administrator remains.
+        if is_demoted && *id == principal.user_id {
+            return Err(Error::conflict("another administrator must take your role from you"));
+        }
+        self.store.set_role(id, role).await?;
+        self.keys.forget_user(id);
+        tracing::info!(user.id = %id, role = role.as_str(), by = %principal.user_id, "set the role of a user");
+        if !is_demoted {
+            return Ok(());
+        }
+        let id = id.clone();
+        // Repeated, because a process with the old role may have stored something with administrator rights meanwhile.
+        self.run_to_end(|store, _hub| async move {
+            tokio::time::sleep(KEY_CACHE_TTL).await;
+            Ok(store.set_role(&id, role).await?)
+        })
+        .await
+    }
+}
