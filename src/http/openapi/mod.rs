@@ -55,27 +55,9 @@ pub fn openapi() -> Value {
 }
 
 pub fn openapi_json() -> String {
-    static JSON: LazyLock<String> = LazyLock::new(|| text(&openapi()));
+    static JSON: LazyLock<String> =
+        LazyLock::new(|| serde_json::to_string_pretty(&openapi()).map(|json| json + "\n").unwrap_or_default());
     JSON.clone()
-}
-
-/// Returns the document as people read it: indented, with each reference on one line.
-fn text(document: &Value) -> String {
-    let mut text = String::new();
-    let mut is_in_reference = false;
-    for line in serde_json::to_string_pretty(document).unwrap_or_default().lines() {
-        let is_only = text.ends_with("{\n") && line.trim_start().starts_with("\"$ref\":") && !line.ends_with(',');
-        if is_only || is_in_reference {
-            text.pop();
-            text.push(' ');
-            text.push_str(line.trim_start());
-        } else {
-            text.push_str(line);
-        }
-        text.push('\n');
-        is_in_reference = is_only;
-    }
-    text
 }
 
 /// Returns the document of a server under a path of its host. Under the root, the paths of the document are those of the server.
@@ -85,7 +67,7 @@ pub(crate) fn served_json(path_prefix: &str) -> String {
     }
     let mut document = openapi();
     document["servers"] = json!([{ "url": path_prefix }]);
-    text(&document)
+    serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
 fn base() -> OpenApi {

@@ -26,8 +26,6 @@ const PROBLEMS: [(u16, &str, &str); 15] = [
     (504, "GatewayTimeout", "The provider took too long"),
 ];
 
-const WITH_KEY: [u16; 4] = [400, 401, 403, 404];
-const WITH_BODY: [u16; 3] = [409, 413, 422];
 /// The response for statuses that any operation may have and none explains: 408, 415, 429, 500 and 503.
 const DEFAULT: (&str, &str) = (
     "Problem",
@@ -53,7 +51,7 @@ pub(super) fn complete(document: &mut Value) {
         if method == "post" {
             add_idempotency_key(operation);
         }
-        add_problems(operation, method == "post" || method == "patch");
+        add_problems(operation, method);
         add_link(operation);
         make_body_optional(operation);
     }
@@ -82,7 +80,6 @@ fn add_idempotency_key(operation: &mut Value) {
         "name": "Idempotency-Key",
         "in": "header",
         "description": "Makes repeating the request safe for 24 hours",
-        "required": false,
         "schema": { "type": "string", "maxLength": 255, "minLength": 1 },
     });
     if let Some(operation) = operation.as_object_mut()
@@ -92,18 +89,33 @@ fn add_idempotency_key(operation: &mut Value) {
     }
 }
 
-fn has_parameter(operation: &mut Value, name: &str) -> bool {
-    parameters(operation).any(|parameter| parameter.get("name").is_some_and(|found| found == name))
+fn has_parameter(operation: &Value, name: &str) -> bool {
+    parameters(operation).any(|parameter| parameter["name"] == name)
+}
+
+fn parameters(operation: &Value) -> impl Iterator<Item = &Value> {
+    operation.get("parameters").and_then(Value::as_array).into_iter().flatten()
 }
 
 /// Adds the errors that follow from the method and the parameters of an operation. An error that the handler describes itself keeps
 /// its description.
-fn add_problems(operation: &mut Value, writes: bool) {
+fn add_problems(operation: &mut Value, method: &str) {
     let needs_key = operation.get("security").is_none();
-    let mut statuses: Vec<u16> = WITH_KEY.iter().copied().filter(|_| needs_key).collect();
-    statuses.extend(WITH_BODY.iter().filter(|_| writes));
-    statuses.extend(has_parameter(operation, "Last-Event-ID").then_some(410));
-    statuses.extend(has_parameter(operation, "If-Match").then_some(412));
+    let writes = method == "post" || method == "patch";
+    let has_place = |wanted: &str| parameters(operation).any(|parameter| parameter["in"] == wanted);
+    let has_input = writes || has_place("query") || has_place("header");
+    let rules = [
+        (400, needs_key && has_input),
+        (401, needs_key),
+        (403, needs_key && method != "get"),
+        (404, needs_key && (writes || has_place("path"))),
+        (409, writes),
+        (410, has_parameter(operation, "Last-Event-ID")),
+        (412, has_parameter(operation, "If-Match")),
+        (413, operation.get("requestBody").is_some()),
+        (422, has_parameter(operation, "Idempotency-Key")),
+    ];
+    let mut statuses: Vec<u16> = rules.into_iter().filter(|(_, applies)| *applies).map(|(status, _)| status).collect();
     let Some(responses) = members(operation, "/responses") else { return };
     let is_stream = |response: &Value| response.pointer("/content/text~1event-stream").is_some();
     let settled = format!("#/components/responses/{SETTLED}");
@@ -148,9 +160,13 @@ fn share_repeated(document: &mut Value) {
     let mut shared: BTreeMap<String, (Value, usize)> = BTreeMap::new();
     let mut headers = Map::new();
     for (_, operation) in operations(document) {
-        for parameter in parameters(operation) {
+        for parameter in parameters_mut(operation) {
             if let Some(schema) = parameter.get_mut("schema") {
                 deny_null(schema);
+            }
+            // False is the default.
+            if let Some(members) = parameter.as_object_mut().filter(|members| members.get("required") == Some(&json!(false))) {
+                members.shift_remove("required");
             }
             let (form, uses) = shared.entry(shared_name(parameter)).or_insert_with(|| (parameter.clone(), 0));
             *uses += usize::from(form == parameter);
@@ -164,7 +180,7 @@ fn share_repeated(document: &mut Value) {
     }
     shared.retain(|_, (_, uses)| *uses > 1);
     for (_, operation) in operations(document) {
-        for parameter in parameters(operation) {
+        for parameter in parameters_mut(operation) {
             let name = shared_name(parameter);
             if shared.get(&name).is_some_and(|(form, _)| form == parameter) {
                 *parameter = json!({ "$ref": format!("#/components/parameters/{name}") });
@@ -179,7 +195,7 @@ fn share_repeated(document: &mut Value) {
     }
 }
 
-fn parameters(operation: &mut Value) -> impl Iterator<Item = &mut Value> {
+fn parameters_mut(operation: &mut Value) -> impl Iterator<Item = &mut Value> {
     operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten()
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct AuditParams {
     /// Only calls with this outcome.
     #[param(inline)]
     outcome: Option<AuditOutcome>,
-    /// The id of a user whose calls are listed, or `all`. For administrators only. Defaults to the caller.
+    /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
 }

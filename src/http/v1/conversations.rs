@@ -231,7 +231,7 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "Ids reads the path; this is its description")]
 pub(crate) struct MessagePath {
-    /// The id of the conversation.
+    /// The id of the conversation
     id: ConversationId,
     /// The id of the message.
     message_id: MessageId,

@@ -63,7 +63,7 @@ pub(crate) struct FeedbackParams {
     /// Only feedback with this rating.
     #[param(inline)]
     rating: Option<Rating>,
-    /// The id of a user whose feedback is listed, or `all`. For administrators only. Defaults to the caller.
+    /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
     /// Only feedback that an administrator has reviewed (`true`) or has not reviewed (`false`).

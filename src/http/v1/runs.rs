@@ -331,7 +331,7 @@ pub(crate) async fn store_results(
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "Ids reads the path; this is its description")]
 struct CallPath {
-    /// The id of the run.
+    /// The id of the run
     id: RunId,
     /// The id of the call.
     call_id: CallId,

@@ -18,7 +18,7 @@ pub(crate) struct UsageParams {
     /// The number of days, today included, in UTC. The report covers runs that were accepted on these days.
     #[param(minimum = 1, maximum = 366, default = 30)]
     days: Option<u32>,
-    /// The id of a user whose usage is listed, or `all`. For administrators only. Defaults to the caller.
+    /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
 }
