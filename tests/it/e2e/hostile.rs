@@ -324,6 +324,8 @@ async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind
     command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
     if let Some(key) = &key {
         command.args(["--mode", "positive"]);
+        // It would find its own key in the list.
+        command.args(["--exclude-operation-id", "revoke_api_key"]);
         command.args(["--header", &format!("Authorization: Bearer {key}")]);
     }
     command.current_dir(site.folder.path()).kill_on_drop(true);

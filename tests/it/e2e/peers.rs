@@ -137,6 +137,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     let site = site.mcp(ledger).env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
     let site = site.env("CAPSTAN_AGENT__OPTIONS", r#"{ tool_choice = "required", max_output_tokens = 200, temperature = 0.0 }"#);
     let site = site.env("CAPSTAN_AGENT__TOOLS_POLICY", "one_round_then_text");
+    let site = site.env("CAPSTAN_AGENT__TOOLS", r#"["ledger__environment"]"#);
     for streaming in ["true", "false"] {
         // Without a configured model, the first model that the server lists is used.
         let server = site.start_with(&[("CAPSTAN_PROVIDERS__OPENAI__STREAMING", streaming)]).await;

@@ -1,6 +1,7 @@
 //! OpenAI's API: items that clients add to conversations, follow-ups of responses, and lists of files.
 
-use axum::http::{Method, StatusCode};
+use axum::body::to_bytes;
+use axum::http::{Method, Request, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use capstan::domain::conversation::message::Role;
@@ -165,15 +166,17 @@ async fn files_are_listed_in_pages() {
     let rig = Rig::new().await;
     let mut stored = Vec::new();
     for number in 0..5 {
-        let path = format!("/v1/files?name={number}.json");
-        stored.insert(0, rig.exchange(Method::POST, &path, &[], Some(json!(number))).await.json()["id"].clone());
+        let upload = Request::post(format!("/v1/files?name={number}.png")).header("host", "localhost");
+        let response = rig.raw(upload.body(PNG.to_vec().into()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let file: Value = serde_json::from_slice(&to_bytes(response.into_body(), usize::MAX).await.unwrap()).unwrap();
+        stored.insert(0, file["id"].clone());
     }
     let page = async |query: &str| rig.exchange(Method::GET, &format!("/v1/files?{query}"), &[], None).await;
     let (mut listed, mut after): (Vec<Value>, String) = (Vec::new(), String::new());
     loop {
         let found = page(&format!("limit=2{after}")).await.json();
-        let Some(data) = found["data"].as_array() else { panic!("{found}") };
-        let ids = data.iter().map(|file| file["id"].clone());
+        let ids = found["data"].as_array().unwrap().iter().map(|file| file["id"].clone());
         listed.extend(ids);
         assert_eq!(found["last_id"], *listed.last().unwrap(), "{found}");
         if found["has_more"] == false {

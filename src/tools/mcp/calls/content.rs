@@ -173,6 +173,9 @@ fn name_of(uri: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
     use crate::domain::conversation::message::BinaryContent;
 
@@ -279,6 +282,11 @@ mod tests {
             from_result(&result),
             [picture(None), ToolContent::text(format!("shot: {note}")), ToolContent::text(structured.to_string())]
         );
+        // The note of an image that is long enough to be left out says what it is.
+        let large = STANDARD.encode([decoded(PNG).unwrap(), vec![0; 1_200]].concat());
+        let image = json!({"type": "image", "mimeType": "image/png", "data": large});
+        let result = json!({"content": [image], "structuredContent": {"shot": large}});
+        assert_eq!(from_result(&result)[1], ToolContent::text(json!({"shot": note}).to_string()));
     }
 
     #[test]
