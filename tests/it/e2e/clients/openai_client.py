@@ -370,9 +370,13 @@ def embeddings():
     usual = OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0, timeout=60)
     found = usual.embeddings.create(model=ARGUMENTS[0], input=["an umbrella", "a letter"])
     numbers = client.embeddings.create(model=ARGUMENTS[0], input="a letter", encoding_format="float")
-    same = numbers.data[0].embedding == found.data[1].embedding
-    return {"vectors": [entry.embedding for entry in found.data], "same": same, "unknown": refusal(
-        lambda: client.embeddings.create(model="text-embedding-3-small", input="a"))}
+    # Base64 carries floats of 32 bits.
+    vectors = [[round(number, 6) for number in entry.embedding] for entry in found.data]
+    return {
+        "vectors": vectors,
+        "same": numbers.data[0].embedding == vectors[1],
+        "unknown": refusal(lambda: client.embeddings.create(model="text-embedding-3-small", input="a")),
+    }
 
 
 class Door(BaseModel):
