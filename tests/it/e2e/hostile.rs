@@ -319,7 +319,9 @@ async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind
     let mut command = Command::new(folder.join("venv-openapi/bin/schemathesis"));
     command.arg("--config-file").arg(&config);
     command.args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url]);
-    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "6", "--seed", "1", "--request-timeout", "10"]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--seed", "1", "--request-timeout", "10"]);
+    // On a busy machine, large documents are generated slowly.
+    command.args(["--suppress-health-check", "too_slow"]);
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
     command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
     if let Some(key) = &key {
@@ -329,7 +331,7 @@ async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind
         command.args(["--header", &format!("Authorization: Bearer {key}")]);
     }
     command.current_dir(site.folder.path()).kill_on_drop(true);
-    let output = wait::within("schemathesis", Duration::from_secs(330), command.output()).await.unwrap();
+    let output = wait::within("schemathesis", Duration::from_secs(570), command.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(!server.is_gone());
