@@ -324,8 +324,9 @@ async fn rows_of_a_held_snapshot_are_not_passed_by_claims() {
     world.store.close().await;
     let (rows, most) = measured_claims(&world, &format!("{gone} runs since the snapshot")).await;
     report.close().await.unwrap();
-    // The dead entries of the test's own claims are read for some seconds, which matters if there are many claims.
-    assert!(gone > USUAL || rows < i64::try_from(gone / 5).unwrap(), "{rows} rows for each claim");
+    // The dead entries of the test's own claims are read for some seconds, the more the slower the machine is. A claim that starts
+    // at the first entry reads all that have gone.
+    assert!(gone > USUAL || rows < i64::try_from(gone / 2).unwrap(), "{rows} rows for each claim");
     // In the suite, other tests share the machine.
     let limit = if gone == USUAL { 200 } else { 50 };
     assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
