@@ -10,7 +10,7 @@ use crate::app::commands::output::print;
 use crate::app::config::Loaded;
 use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::domain::access::principal::{User, UserRole, check_groups};
-use crate::service::KEY_CACHE_TTL;
+use crate::service::{KEY_CACHE_TTL, confirm_demotion};
 use crate::store::{ConversationFilter, OwnedCounts, PageRequest, Store};
 use crate::support::clock::{Clock as _, SystemClock};
 
@@ -22,10 +22,7 @@ pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Re
     let user = named(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
     if (user.role, role) == (UserRole::Admin, UserRole::Member) {
-        // Repeated, because a process with the old role may have stored something with administrator rights meanwhile.
-        tokio::time::sleep(KEY_CACHE_TTL).await;
-        store
-            .set_role(&user.id, role)
+        confirm_demotion(store.records(), &user.id)
             .await
             .context("the role is stored, but records may have kept the rights of the old role; repeat the command")?;
     }

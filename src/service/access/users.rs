@@ -9,7 +9,7 @@ use crate::domain::access::principal::{Principal, UserRole, check_groups};
 use crate::domain::ids::UserId;
 use crate::service::access::key_cache::KEY_CACHE_TTL;
 use crate::service::{Error, Result, Service};
-use crate::store::{Page, PageRequest, StoredUser, UserCursor};
+use crate::store::{Page, PageRequest, RecordStore, StoreResult, StoredUser, UserCursor};
 
 /// Changes of a user. Absent fields stay unchanged.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -72,11 +72,13 @@ impl Service {
             return Ok(());
         }
         let id = id.clone();
-        // Repeated, because a process with the old role may have stored something with administrator rights meanwhile.
-        self.run_to_end(|store, _hub| async move {
-            tokio::time::sleep(KEY_CACHE_TTL).await;
-            Ok(store.set_role(&id, role).await?)
-        })
-        .await
+        self.run_to_end(|store, _hub| async move { Ok(confirm_demotion(store.records(), &id).await?) }).await
     }
+}
+
+/// Makes a user a member once more, after [`KEY_CACHE_TTL`]: a process with the old role may have stored something with administrator
+/// rights meanwhile.
+pub async fn confirm_demotion(store: &dyn RecordStore, user: &UserId) -> StoreResult<()> {
+    tokio::time::sleep(KEY_CACHE_TTL).await;
+    store.set_role(user, UserRole::Member).await
 }
