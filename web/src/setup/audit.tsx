@@ -8,7 +8,7 @@ import type { AuditRecord, Me, ToolDefinition, User } from "../api/types";
 import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, clock, duration, spelled } from "../text/words";
-import { Action, Choice, Section, State } from "./parts";
+import { Action, AllUsers, Choice, Failure, Section, State } from "./parts";
 
 type Outcome = AuditRecord["outcome"];
 
@@ -43,18 +43,9 @@ export function Audit() {
       <div className="filters">
         <Choice label="Tool" value={tool} choose={setTool} options={[["", "All tools"], ...names.map((name) => [name, brief(spelled(name), 60)] as const)]} />
         <Choice label="Outcome" value={outcome} choose={setOutcome} options={[["", "All outcomes"], ...Object.entries(OUTCOMES).map(([id, { words }]) => [id as Outcome, words] as const)]} />
-        {me?.role === "admin" && (
-          <label className="check">
-            <input type="checkbox" checked={isOfAll} onChange={(event) => setOfAll(event.target.checked)} />
-            All users
-          </label>
-        )}
+        {me?.role === "admin" && <AllUsers isChosen={isOfAll} choose={setOfAll} />}
       </div>
-      {error !== null && (
-        <p className="trouble" role="alert">
-          {api.words(error)}
-        </p>
-      )}
+      <Failure error={error} />
       {records?.length === 0 && <p className="faint">No such call has ended.</p>}
       {records !== undefined && records.length > 0 && (
         <div className="table" role="region" aria-label="Tool calls" tabIndex={0}>

@@ -10,7 +10,7 @@ import { useMe } from "../shell/me";
 import { queries } from "../shell/queries";
 import { CopyButton } from "../text/markdown";
 import { brief, date, spelled } from "../text/words";
-import { Action, Field, Form, Section, textOf } from "./parts";
+import { Action, Failure, Field, Form, Section, textOf } from "./parts";
 
 const shown = (text: string): string => brief(spelled(text), 100);
 
@@ -83,11 +83,7 @@ export function KeyList({ user }: { user: string }) {
   const revoked = data?.filter((key) => key.revoked_at !== undefined) ?? [];
   return (
     <>
-      {error !== null && (
-        <p className="trouble" role="alert">
-          {api.words(error)}
-        </p>
-      )}
+      <Failure error={error} />
       {data !== undefined && live.length === 0 && <p className="faint">There are no keys.</p>}
       {live.map((key) => (
         <KeyCard key={key.id} apiKey={key} />

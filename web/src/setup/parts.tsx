@@ -44,6 +44,26 @@ export function Choice<T extends string>({ label, value, options, choose }: { la
   );
 }
 
+/** Says why something could not be read. */
+export function Failure({ error }: { error: Error | null }) {
+  if (error === null) return null;
+  return (
+    <p className="trouble" role="alert">
+      {api.words(error)}
+    </p>
+  );
+}
+
+/** Lets an administrator see the records of all users. */
+export function AllUsers({ isChosen, choose }: { isChosen: boolean; choose: (isChosen: boolean) => void }) {
+  return (
+    <label className="check">
+      <input type="checkbox" checked={isChosen} onChange={(event) => choose(event.target.checked)} />
+      All users
+    </label>
+  );
+}
+
 /** A button whose action is under way at most once, and whose error is shown beside it. */
 export function Action({ act, children, className = "small", title }: { act: () => Promise<unknown>; children: ReactNode; className?: string; title?: string }) {
   const [isBusy, setBusy] = useState(false);

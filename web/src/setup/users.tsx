@@ -8,7 +8,7 @@ import { useMe } from "../shell/me";
 import { queries, useUsers } from "../shell/queries";
 import { brief, date, spelled } from "../text/words";
 import { CreateKey, KeyList } from "./keys";
-import { Field, Form, Section, textOf } from "./parts";
+import { Failure, Field, Form, Section, textOf } from "./parts";
 
 export function Users() {
   const { data: me } = useMe();
@@ -16,11 +16,7 @@ export function Users() {
   return (
     <Section title="Users" hint="The role and the groups of a user apply to all their keys.">
       {me?.keys === true && <CreateKey isForUser />}
-      {error !== null && (
-        <p className="trouble" role="alert">
-          {api.words(error)}
-        </p>
-      )}
+      <Failure error={error} />
       {data?.map((user) => (
         <UserCard key={user.id} user={user} isSelf={user.id === me?.id} />
       ))}

@@ -6,7 +6,7 @@ import { useState } from "react";
 import * as api from "../api/client";
 import type { DayUsage, Run } from "../api/types";
 import { isOwn } from "../conversation/state";
-import { Choice, Section } from "../setup/parts";
+import { AllUsers, Choice, Failure, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
@@ -56,18 +56,9 @@ export default function UsagePage() {
           <Choice label="By" value={group} choose={setGroup} options={GROUPS.filter((one) => one !== "user" || isAdmin).map((one) => [one, TITLES[one]])} />
           <Choice label="Show" value={measure} choose={setMeasure} options={MEASURES.map((one) => [one, NAMES[one]])} />
           <Choice label="Days" value={String(period)} choose={(value) => setPeriod(Number(value))} options={PERIODS.map((one) => [String(one), String(one)])} />
-          {isAdmin && group === "model" && (
-            <label className="check">
-              <input type="checkbox" checked={isOfAll} onChange={(event) => setOfAll(event.target.checked)} />
-              All users
-            </label>
-          )}
+          {isAdmin && group === "model" && <AllUsers isChosen={isOfAll} choose={setOfAll} />}
         </div>
-        {error !== null && (
-          <p className="trouble" role="alert">
-            {api.words(error)}
-          </p>
-        )}
+        <Failure error={error} />
         {data === undefined && error === null && (
           <div className="skeleton" aria-hidden="true">
             <span />

@@ -3,10 +3,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 
-import * as api from "../api/client";
 import { RunView } from "../chat/run";
 import { initial, reduce } from "../conversation/state";
-import { Action, Section } from "../setup/parts";
+import { Action, Failure, Section } from "../setup/parts";
 import { clock } from "../text/words";
 import { copy, read, type Log } from "./log";
 import type { Version } from "./versions";
@@ -21,11 +20,7 @@ export default function Versions({ id, go }: { id: string; go: (to: string) => v
         <p>
           <a href={`#/${id}`}>Back to the conversation</a>
         </p>
-        {error !== null && (
-          <p className="trouble" role="alert">
-            {api.words(error)}
-          </p>
-        )}
+        <Failure error={error} />
         {data === undefined && error === null && <p className="faint">Reading the log…</p>}
         {data !== undefined && shown === undefined && <p className="faint inbox-empty">Nothing was edited or answered again.</p>}
         {data !== undefined && shown !== undefined && (
