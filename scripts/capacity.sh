@@ -4,12 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-work=$(mktemp -d)
-trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
-CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
-export CAPSTAN_TEST_POSTGRES_URL
-# Settings of the caller's own server must not reach the servers that tests start.
-unset DATABASE_URL
 scripts/test-deps.sh
 # A connection is a file on either side.
 ulimit -n 20000
@@ -18,4 +12,4 @@ export CAPSTAN_CROWD_RUNS=${CAPSTAN_CROWD_RUNS:-1000} CAPSTAN_STORM_CLIENTS=${CA
 export CAPSTAN_STALLED=${CAPSTAN_STALLED:-1000} CAPSTAN_STALLED_EVENTS=${CAPSTAN_STALLED_EVENTS:-60000}
 export CAPSTAN_STALLED_QUIET=${CAPSTAN_STALLED_QUIET:-60000} CAPSTAN_IDLE_SOCKETS=${CAPSTAN_IDLE_SOCKETS:-9900}
 export CAPSTAN_TOOL_ROUNDS=${CAPSTAN_TOOL_ROUNDS:-20}
-cargo nextest run --release --locked -p capstan-it --test e2e --profile capacity --no-capture "$@"
+scripts/test-postgres.sh run cargo nextest run --release --locked -p capstan-it --test e2e --profile capacity --no-capture "$@"

@@ -5,14 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-work=$(mktemp -d)
-trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
-
-CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
-export CAPSTAN_TEST_POSTGRES_URL
-# Settings of the caller's own server must not reach the servers that tests start.
-unset DATABASE_URL
-
 export CAPSTAN_MATRIX_SEEDS=${SEEDS:-20} CAPSTAN_MATRIX_KILLS=${KILLS:-1000} CAPSTAN_MATRIX_JOBS=${JOBS:-4}
 tests=matrix
 if [ -n "${ONLY:-}" ]; then
@@ -20,4 +12,4 @@ if [ -n "${ONLY:-}" ]; then
     tests=matrix::every_point
 fi
 # Not nextest: it keeps what is reported until a test has ended.
-cargo test --locked -p capstan-it --test e2e -- "$tests" --nocapture --test-threads 2
+scripts/test-postgres.sh run cargo test --locked -p capstan-it --test e2e -- "$tests" --nocapture --test-threads 2

@@ -8,14 +8,15 @@
 #   up FOLDER      starts it again, on the same port
 #   freeze FOLDER  stops all its processes where they are: it accepts connections and never answers
 #   thaw FOLDER    lets them go on
+#   run COMMAND... runs a command with CAPSTAN_TEST_POSTGRES_URL of `start`, and stops the server after it
 #
 # `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a throw-away server from installed
 # binaries, a server on localhost:5432 that lets the user postgres in without a password, and a throw-away server after installing the
 # package. A throw-away server comes first because it does not wait for the disk: the tests create hundreds of databases.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-mode=${1:?start, own, stop, down, up, freeze or thaw}
-folder=${2:?folder}
+mode=${1:?start, own, stop, down, up, freeze, thaw or run}
+folder=${2:?folder or command}
 cluster=$folder/postgres
 
 # Postgres refuses to run as root, so the user `postgres` runs it, or else the user `nobody`.
@@ -133,8 +134,18 @@ freeze)
 thaw)
     signal_all CONT
     ;;
+run)
+    shift
+    work=$(mktemp -d)
+    trap '"$here/test-postgres.sh" stop "$work"; rm -rf "$work"' EXIT
+    CAPSTAN_TEST_POSTGRES_URL=$("$here/test-postgres.sh" start "$work")
+    export CAPSTAN_TEST_POSTGRES_URL
+    # Settings of the caller's own server must not reach the servers that tests start.
+    unset DATABASE_URL
+    "$@"
+    ;;
 *)
-    echo "start, own, stop, down, up, freeze or thaw?" >&2
+    echo "start, own, stop, down, up, freeze, thaw or run?" >&2
     exit 1
     ;;
 esac

@@ -26,12 +26,5 @@ if [ ! -x "$older" ]; then
     rm -rf "$source"
 fi
 
-work=$(mktemp -d)
-trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
-CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
-export CAPSTAN_TEST_POSTGRES_URL
-# Settings of the caller's own server must not reach the servers that tests start.
-unset DATABASE_URL
-
 export CAPSTAN_OLDER_BINARY=$older CAPSTAN_ROLLING_RUNS=${RUNS:-60}
-cargo test --locked -p capstan-it --test e2e -- nodes::rolling --nocapture --test-threads 1
+scripts/test-postgres.sh run cargo test --locked -p capstan-it --test e2e -- nodes::rolling --nocapture --test-threads 1
