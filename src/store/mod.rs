@@ -7,7 +7,7 @@
 //! Owns the database. Must not know why anything is written: `service` and `engine` decide, and the store applies each decision in
 //! one transaction. Every query that serves a principal names the owner. One contract test suite runs on both implementations.
 
-mod clones;
+mod clone_detection;
 mod conversations;
 mod error;
 mod handles;
@@ -24,7 +24,7 @@ mod sql;
 pub mod sqlite;
 mod types;
 
-pub use clones::OnClone;
+pub use clone_detection::OnClone;
 pub use conversations::ConversationStore;
 pub use conversations::append::{AppendMessages, AppendOutcome};
 pub use conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::connection_cache::{ConnectionCache, TEST_AFTER_IDLE};
 use super::low_water_marks::LowWater;
 use super::timeouts::{ANSWER_LIMIT, GuardedPool};
-use super::{clones, migrate};
+use super::{clone_detection, migrate};
 use crate::store::sql::pooler;
 use crate::store::{StoreError, StoreOptions, StoreResult};
 
@@ -63,7 +63,7 @@ impl PostgresStore {
             None => pooler::is_between(&plain).await?,
         };
         migrate::migrate(&plain, is_pooled).await?;
-        clones::check(&plain, options.on_clone, is_pooled).await?;
+        clone_detection::check(&plain, options.on_clone, is_pooled).await?;
         // Behind a pooler, each transaction sets its limits, and plans are made for it alone.
         // Custom plans do not help look-ups by key, and planning costs more than most statements; so does just-in-time compilation.
         // A plan is kept until its table is analyzed again. A plan for a small table must not use a sequential scan: when the table

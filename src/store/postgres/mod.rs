@@ -13,7 +13,7 @@
 mod accept;
 mod accept_idle;
 mod activate_next_run;
-mod clones;
+mod clone_detection;
 mod commit;
 pub(super) mod connect;
 mod connection_cache;

@@ -58,7 +58,7 @@ macro_rules! owners {
 ///
 /// A failover may lose a claim whose worker is still running. A counter would give the next claim the same epoch, and two workers
 /// would hold one fence. There are as many epochs per millisecond as when a copy is accepted, which raises all epochs
-/// (`clones::NUMBERS_PER_MS`).
+/// (`clone_detection::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
     () => {
         "greatest(h.epoch + 1, now_ms() * 1000)"

@@ -12,7 +12,7 @@ use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
-use super::clones::MarkerWriter;
+use super::clone_detection::MarkerWriter;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 

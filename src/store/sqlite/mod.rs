@@ -16,7 +16,7 @@ mod apply_changes;
 mod audit;
 mod batch;
 mod clock;
-mod clones;
+mod clone_detection;
 pub(super) mod connection;
 mod delete;
 mod load;

@@ -111,7 +111,7 @@ const TERMS_IN_CODE: &[(&str, &str)] = &[
     ("idempotency key, replayed response", "idempotency_keys"),
     ("principal, role, group", "Principal"),
     ("retention, archive, purge", "retention"),
-    ("clone detection", "clones"),
+    ("clone detection", "clone_detection"),
     ("copy, fork, import, export, rewind", "fork"),
     ("problem, problem code", "ProblemCode"),
 ];

@@ -1,4 +1,4 @@
-//! Clone detection on SQLite, by a marker file beside the database. See [`crate::store::clones`].
+//! Clone detection on SQLite, by a marker file beside the database. See [`crate::store::clone_detection`].
 //!
 //! Owns that file. Must not know when it is written.
 //!
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
-use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
+use crate::store::clone_detection::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
 use crate::store::{Durability, OnClone, StoreError, StoreResult};
 use crate::support::{failpoint, files};
 

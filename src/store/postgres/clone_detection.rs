@@ -1,11 +1,11 @@
-//! Clone detection on Postgres, by the identity of the cluster and the database. See [`crate::store::clones`].
+//! Clone detection on Postgres, by the identity of the cluster and the database. See [`crate::store::clone_detection`].
 //!
 //! Owns the row with that identity. Must not know why a copy is dangerous.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, PgTransaction};
 
-use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
+use crate::store::clone_detection::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
 use crate::store::sql::pooler;
 use crate::store::{OnClone, StoreResult};
 
