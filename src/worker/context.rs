@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::worker::effects::attachments::Attachments;
 use crate::worker::effects::titles::Titles;
-use crate::worker::effects::tool_reviews::AcceptedDefinitionCache;
+use crate::worker::effects::withhold_changed_tools::AcceptedDefinitionCache;
 use crate::worker::log_writer::LogWriter;
 use crate::worker::ranking::Ranker;
 use crate::worker::run::profiles::Profiles;

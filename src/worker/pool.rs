@@ -16,7 +16,7 @@ use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::{failpoint, trace};
 use crate::worker::context::WorkerContext;
 use crate::worker::effects::titles::Titles;
-use crate::worker::effects::tool_reviews;
+use crate::worker::effects::withhold_changed_tools;
 use crate::worker::leases::control_signals;
 use crate::worker::leases::heartbeat;
 use crate::worker::leases::registry::Registry;
@@ -73,7 +73,7 @@ impl Worker {
             options,
             writer,
             titles: Titles::default(),
-            accepted: tool_reviews::accepted(),
+            accepted: withhold_changed_tools::new_cache(),
             profiles: Profiles::default(),
             drain: CancellationToken::new(),
             stop_now: CancellationToken::new(),

@@ -10,4 +10,4 @@ pub(super) mod single_answer;
 pub(super) mod store_content;
 pub(super) mod titles;
 pub(super) mod tool_calls;
-pub(super) mod tool_reviews;
+pub(super) mod withhold_changed_tools;

@@ -16,7 +16,7 @@ use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 use crate::tools::context_providers::ContextQuestion;
 use crate::worker::context::WorkerContext;
-use crate::worker::effects::tool_reviews;
+use crate::worker::effects::withhold_changed_tools;
 use crate::worker::leases::registry::ActiveLease;
 use crate::worker::log_writer::RunLog;
 use crate::worker::run::attempt::{AttemptCarryOver, AttemptEnd};
@@ -163,7 +163,7 @@ async fn load_facts(context: &WorkerContext, record: &RunRecord, facts: &mut Run
     load_grants(context, record, facts, input).await.inspect_err(|error| {
         tracing::error!(error = error as &dyn std::error::Error, "the grants of the run could not be loaded");
     })?;
-    tool_reviews::withhold_changed_tools(&context.deps, &context.options, &context.accepted, facts, input).await?;
+    withhold_changed_tools::withhold_changed_tools(&context.deps, &context.options, &context.accepted, facts, input).await?;
     load_prompt_facts(context, record, facts, input).await;
     Ok(())
 }

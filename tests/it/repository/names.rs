@@ -71,7 +71,7 @@ const TERMS_IN_CODE: &[(&str, &str)] = &[
     ("question", "Question"),
     ("approval", "Approval"),
     ("grant", "ToolGrant"),
-    ("tool review", "tool_reviews"),
+    ("tool review", "ToolReview"),
     ("claim", "Claim"),
     ("lease", "leases"),
     ("epoch, fence", "Fence"),

@@ -17,7 +17,7 @@ const CACHE_ENTRIES: u64 = 10_000;
 /// Definitions that are known to be accepted, which is permanent.
 pub type AcceptedDefinitionCache = Cache<String, ()>;
 
-pub fn accepted() -> AcceptedDefinitionCache {
+pub fn new_cache() -> AcceptedDefinitionCache {
     // Least recently used: with eviction by frequency, a full cache would never accept the definitions of new servers.
     Cache::builder().max_capacity(CACHE_ENTRIES).eviction_policy(EvictionPolicy::lru()).build()
 }
