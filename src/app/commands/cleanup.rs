@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::app::commands::output::print;
 use crate::app::config::{Loaded, days_ms};
-use crate::app::process::upkeep;
+use crate::app::process::background_tasks;
 use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::service::{CleanupCounts, CompactionMode, CompactionStep, DeltaCompactor, IdleAges, IdleCleanup};
 use crate::store::{ExpiredRowCounts, QueueStore, RecordStore, Store};
@@ -58,13 +58,13 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
 async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
     let (what, gone) = match mode {
         CompactionMode::Count => {
-            let counted = upkeep::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
+            let counted = background_tasks::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
             let ExpiredRowCounts { tickets, records, audit, spending, tool_sets, limitations } = counted;
             ("to remove", [tickets, records, audit, spending, tool_sets, limitations])
         }
         CompactionMode::Write => {
             let mut gone = [0; 6];
-            for (count, (what, removed)) in gone.iter_mut().zip(upkeep::remove_expired(store, audit_ms).await) {
+            for (count, (what, removed)) in gone.iter_mut().zip(background_tasks::remove_expired(store, audit_ms).await) {
                 *count = removed.with_context(|| format!("{what} cannot be removed"))?;
             }
             ("removed", gone)
@@ -106,7 +106,7 @@ async fn requeue_expired_runs(store: &dyn QueueStore, mode: CompactionMode) -> a
 async fn remove_files(store: &dyn RecordStore, age_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
     Ok(match (mode, age_ms) {
         (CompactionMode::Write, _) => {
-            let removed = upkeep::remove_unused_files(store, age_ms).await.context("unused files cannot be removed")?;
+            let removed = background_tasks::remove_unused_files(store, age_ms).await.context("unused files cannot be removed")?;
             format!("unused files removed: {removed}\n")
         }
         (CompactionMode::Count, Some(age_ms)) => {

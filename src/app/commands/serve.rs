@@ -16,12 +16,13 @@ use tokio_util::task::TaskTracker;
 use crate::app::commands::healthcheck::reachable;
 use crate::app::config::{Config, ContextsConfig, Environment, Loaded, Role, ToolReviewMode};
 use crate::app::models::{self, DefaultModel, Models};
-use crate::app::process::lifecycle::{self, Signals};
-use crate::app::process::listen;
+use crate::app::process::background_tasks;
+use crate::app::process::listener;
 use crate::app::process::log;
-use crate::app::process::notify;
+use crate::app::process::open_file_limit;
+use crate::app::process::process_wakeups;
+use crate::app::process::signals::Signals;
 use crate::app::process::telemetry;
-use crate::app::process::upkeep;
 use crate::app::process::watchdog::{self, Watchdog};
 use crate::app::wiring::file_reader::ReadingProcesses;
 use crate::app::wiring::master_keys;
@@ -51,7 +52,7 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
-    lifecycle::raise_file_limit();
+    open_file_limit::raise();
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
@@ -125,7 +126,7 @@ impl Server {
         let keys = parts::configured_keys(&config, store.records()).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
-        let socket = listen::bind(config.server.listen)?;
+        let socket = listener::bind(config.server.listen)?;
 
         let hub =
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
@@ -137,12 +138,13 @@ impl Server {
         let tools = parts::tools(&config, mcp, environment, Some(kept_servers))?;
         let node = NodeId::generate(&UuidIds);
         let configured = tools.mcp().configured().map(|server| server.id).collect();
-        tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
-        upkeep::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
+        tasks.spawn(background_tasks::forget_logins(Arc::clone(&store), configured, stop.clone()));
+        background_tasks::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
         if store.is_pooled() {
             tracing::info!("a pooler is in front of the database: other processes are heard by polling alone");
         } else if store.is_shared() {
-            notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("Postgres notifications cannot be set up")?;
+            process_wakeups::start(&tasks, &config.database_url(), &node, &hub, &stop)
+                .context("Postgres notifications cannot be set up")?;
         }
 
         let router = Arc::clone(&models.router);
@@ -200,7 +202,7 @@ impl Server {
         let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
         log_startup(&config, &socket, &models, &auth, &node)?;
         tools.mcp().prepare_containers();
-        listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
+        listener.spawn(listener::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
         listener.close();
         Ok(Self { config, store, hub, tools, worker, unready, drain, shutdown, stop, listener, sockets, commits, tasks })
     }

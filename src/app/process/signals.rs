@@ -1,7 +1,6 @@
-//! Receives signals, and raises the limit of open files. The first SIGTERM or SIGINT begins the shutdown, and each further one shortens it.
+//! Receives signals of the operating system. The first SIGTERM or SIGINT begins the shutdown, and each further one shortens it.
 
 use anyhow::Context as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub struct Signals {
@@ -40,17 +39,5 @@ impl Signals {
             };
             tracing::info!(signal = ignored, "signal ignored: SIGTERM ends the server; settings are only read at the start");
         }
-    }
-}
-
-/// Raises the limit of open files to the system's maximum: many systems start at 1,024, and each stream needs one.
-pub fn raise_file_limit() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current == maximum {
-        return;
-    }
-    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => tracing::debug!(before = current, now = maximum, "raised the limit of open files"),
-        Err(error) => tracing::warn!(limit = current, %error, "the limit of open files cannot be raised"),
     }
 }
