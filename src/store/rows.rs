@@ -11,7 +11,7 @@ use serde_json::Map;
 use super::sql::Row;
 use super::{Claim, NewConversation, StoreError, StoreResult, UnnamedLease};
 use crate::domain::agent::prompt::{OwnLayers, PromptPolicy};
-use crate::domain::agent::response_analysis::ResponseAnalysis;
+use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::conversation::message::Message;
 use crate::domain::conversation::{Conversation, ConversationStatus};
@@ -119,7 +119,7 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<ModelOptions>(value.get_mut("options"));
     keep_fields::<PlanPolicy>(value.get_mut("plan"));
     keep_fields::<SamplingByTurn>(value.get_mut("sampling"));
-    keep_fields::<ResponseAnalysis>(value.get_mut("response_analysis"));
+    keep_fields::<StopAnalysisSettings>(value.get_mut("response_analysis"));
     keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
     keep_fields::<ApprovalPolicy>(value.get_mut("approval"));
     keep_fields::<RepairPolicy>(value.get_mut("repair"));

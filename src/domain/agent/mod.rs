@@ -5,7 +5,7 @@
 pub mod agent_record;
 pub mod preset;
 pub mod prompt;
-pub mod response_analysis;
+pub mod stop_analysis_settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::domain::access::principal::check_groups;
 use crate::domain::agent::prompt::PromptPolicy;
-use crate::domain::agent::response_analysis::ResponseAnalysis;
+use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
 use crate::domain::defaults::is_default;
 pub use crate::domain::invalid::{InvalidProfile, is_model};
 use crate::domain::invalid::{MODEL_FORM, invalid};
@@ -309,7 +309,7 @@ pub struct AgentProfile {
     /// Consecutive rounds with only errors after which the model gets a hint. 0 disables the hint.
     pub error_rounds: u32,
     #[serde(skip_serializing_if = "is_default")]
-    pub response_analysis: ResponseAnalysis,
+    pub response_analysis: StopAnalysisSettings,
     /// The time limit of a run from its first start, including waiting times. 0 for no limit.
     pub max_run_ms: u64,
     /// The limit of input and output tokens of one run. 0 for no limit.
@@ -496,7 +496,7 @@ impl Default for AgentProfile {
             duplicate_calls: 2,
             empty_replies: 2,
             error_rounds: 2,
-            response_analysis: ResponseAnalysis::default(),
+            response_analysis: StopAnalysisSettings::default(),
             max_run_ms: 0,
             max_run_tokens: 0,
             budget: Budget::default(),

@@ -136,10 +136,10 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
             Next::EndTurn(FinishReason::Refused)
         }
         AnswerClassification::Final => {
-            if let Some(shortfall) = stop_analysis::shortfall_of(decision, &message, turn.finish, is_last) {
+            if let Some(reason) = stop_analysis::nudge_reason(decision, &message, turn.finish, is_last) {
                 decision.set_aside(step, message);
                 decision.complete_step(step, Some(usage));
-                let hint = stop_analysis::nudge(decision, shortfall);
+                let hint = stop_analysis::count_nudge(decision, reason);
                 decision.hint(hint);
                 return Next::ModelStep;
             }

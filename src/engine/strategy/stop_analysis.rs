@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::response_analysis::{Phrases, ResponseAnalysis};
+use crate::domain::agent::stop_analysis_settings::{PhraseListName, StopAnalysisSettings};
 use crate::domain::conversation::message::{Message, MessageStatus, Role};
 use crate::domain::ids::RunId;
 use crate::domain::model::ModelFinish;
@@ -34,27 +34,27 @@ pub enum IncompleteReason {
 }
 
 /// Classifies an answer. A statement that all is done overrides the other phrases.
-fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<IncompleteReason> {
+fn incomplete_reason(analysis: &StopAnalysisSettings, text: &str) -> Option<IncompleteReason> {
     let text = prefix_chars(text.trim(), READ_CHARS);
     let sentence = words(text);
-    let says = |which: Phrases| analysis.phrases(which).iter().any(|phrase| holds(&sentence, &words(phrase)));
-    if says(Phrases::Completion) {
+    let says = |name: PhraseListName| analysis.phrases(name).iter().any(|phrase| holds(&sentence, &words(phrase)));
+    if says(PhraseListName::Completion) {
         return None;
     }
-    if analysis.incomplete > 0 && says(Phrases::Incomplete) {
+    if analysis.incomplete > 0 && says(PhraseListName::Incomplete) {
         return Some(IncompleteReason::Incomplete);
     }
     let asks = text.contains(['?', '\u{ff1f}']);
-    if analysis.deflection == 0 || (says(Phrases::Presentation) && !asks && !says(Phrases::Deferral)) {
+    if analysis.deflection == 0 || (says(PhraseListName::Presentation) && !asks && !says(PhraseListName::Deferral)) {
         return None;
     }
     let is_short = asks && text.chars().count() < SHORT_QUESTION;
-    (is_short || says(Phrases::Deflection)).then_some(IncompleteReason::Deflection)
+    (is_short || says(PhraseListName::Deflection)).then_some(IncompleteReason::Deflection)
 }
 
 /// Returns why the model must continue after an answer in words, if it must. Unless the agent says otherwise, only a model that has
 /// worked can have stopped too early. It must be allowed to continue.
-pub fn shortfall_of(
+pub fn nudge_reason(
     decision: &DecisionBuilder<'_>,
     message: &Message,
     finish: ModelFinish,
@@ -76,8 +76,8 @@ pub fn shortfall_of(
     if !has_worked || !may_work {
         return None;
     }
-    let shortfall = shortfall(analysis, &message.text())?;
-    let may_be_told = match shortfall {
+    let reason = incomplete_reason(analysis, &message.text())?;
+    let may_be_nudged = match reason {
         IncompleteReason::Incomplete => record.counters.continuations < analysis.incomplete,
         IncompleteReason::Deflection => {
             let most = analysis.deflection_calls as usize;
@@ -86,13 +86,13 @@ pub fn shortfall_of(
             !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
         }
     };
-    may_be_told.then_some(shortfall)
+    may_be_nudged.then_some(reason)
 }
 
 /// Counts a nudge, and returns its text.
-pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: IncompleteReason) -> &'static str {
+pub fn count_nudge(decision: &mut DecisionBuilder<'_>, reason: IncompleteReason) -> &'static str {
     let counters = decision.counters();
-    let (counter, hint) = match shortfall {
+    let (counter, hint) = match reason {
         IncompleteReason::Incomplete => (&mut counters.continuations, prompts::CONTINUE_WORK),
         IncompleteReason::Deflection => (&mut counters.deflections, prompts::CONTINUE_WITHOUT_QUESTIONS),
     };
@@ -101,9 +101,9 @@ pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: IncompleteReason) ->
 }
 
 /// Returns whether a sentence of a text claims a change. Questions and negated sentences claim none.
-fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
-    let list = |which: Phrases| -> Vec<Vec<String>> { analysis.phrases(which).iter().map(|phrase| words(phrase)).collect() };
-    let (claims, actions, negations) = (list(Phrases::Claim), list(Phrases::Action), list(Phrases::Negation));
+fn claims_change(analysis: &StopAnalysisSettings, text: &str) -> bool {
+    let list = |name: PhraseListName| -> Vec<Vec<String>> { analysis.phrases(name).iter().map(|phrase| words(phrase)).collect() };
+    let (claims, actions, negations) = (list(PhraseListName::Claim), list(PhraseListName::Action), list(PhraseListName::Negation));
     let any_in =
         |words_of_sentence: &[String], phrases: &[Vec<String>]| phrases.iter().any(|phrase| holds(words_of_sentence, phrase));
     prefix_chars(text, READ_CHARS)
@@ -142,13 +142,13 @@ fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools:
 }
 
 /// Returns whether the messages of a run end with a claim of a change that was not made.
-fn ends_with_false_claim(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
+fn ends_with_false_claim(analysis: &StopAnalysisSettings, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
     let answer = messages.iter().rfind(|message| message.role == Role::Assistant && !message.internal);
     answer.is_some_and(|answer| answer.status == MessageStatus::Complete && claims_change(analysis, &answer.text()))
         && !has_changed_something(messages.iter().copied(), tools)
 }
 
-fn of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
+fn messages_of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
     let mut messages: Vec<_> = history.iter().rev().skip_while(|message| message.run_id != *run).collect();
     messages.truncate(messages.iter().take_while(|message| message.run_id == *run).count());
     messages.reverse();
@@ -170,7 +170,7 @@ pub fn run_ends_with_false_claim(decision: &DecisionBuilder<'_>) -> bool {
         return false;
     }
     let run = &decision.before.fence.run_id;
-    let mut messages = of_run(&decision.before.history, run);
+    let mut messages = messages_of_run(&decision.before.history, run);
     messages.extend(&decision.progress.history);
     ends_with_false_claim(analysis, &messages, decision.tools())
 }
@@ -180,7 +180,7 @@ pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let (record, analysis) = (decision.before, &decision.profile().response_analysis);
     let own = &record.fence.run_id;
     let Some(before) = record.history.iter().rfind(|message| message.run_id != *own).filter(|_| analysis.claims) else { return };
-    let messages = of_run(&record.history, &before.run_id);
+    let messages = messages_of_run(&record.history, &before.run_id);
     // If the run's beginning is not loaded, its changes are unknown.
     let is_whole = messages.first().is_some_and(|message| message.role == Role::User && !message.internal);
     if is_whole && ends_with_false_claim(analysis, &messages, decision.tools()) {
@@ -194,8 +194,8 @@ mod tests {
 
     use super::*;
 
-    fn both() -> ResponseAnalysis {
-        ResponseAnalysis { incomplete: 3, deflection: 3, claims: true, ..ResponseAnalysis::default() }
+    fn both() -> StopAnalysisSettings {
+        StopAnalysisSettings { incomplete: 3, deflection: 3, claims: true, ..StopAnalysisSettings::default() }
     }
 
     #[rstest]
@@ -218,15 +218,15 @@ mod tests {
     #[case("It remains warm.", None)]
     #[case("", None)]
     fn words_tell_how_far_the_work_is(#[case] text: &str, #[case] expected: Option<IncompleteReason>) {
-        assert_eq!(shortfall(&both(), text), expected, "{text}");
-        assert_eq!(shortfall(&ResponseAnalysis::default(), text), None);
+        assert_eq!(incomplete_reason(&both(), text), expected, "{text}");
+        assert_eq!(incomplete_reason(&StopAnalysisSettings::default(), text), None);
     }
 
     #[test]
     fn only_short_questions_are_for_the_user() {
         let long = format!("{} Is it?", "word ".repeat(60));
-        assert_eq!(shortfall(&both(), &long), None);
-        assert_eq!(shortfall(&both(), &long[20..]), Some(IncompleteReason::Deflection));
+        assert_eq!(incomplete_reason(&both(), &long), None);
+        assert_eq!(incomplete_reason(&both(), &long[20..]), Some(IncompleteReason::Deflection));
     }
 
     #[rstest]

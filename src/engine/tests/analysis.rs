@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::domain::agent::response_analysis::ResponseAnalysis;
+use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
 use crate::domain::agent::{AgentProfile, OnLimit, ToolsPolicy};
 use crate::domain::conversation::message::{Message, Role};
 use crate::domain::event::EventBody;
@@ -23,7 +23,7 @@ const ASKS: &str = "Shall I go on?";
 
 fn analysing(incomplete: u32, deflection: u32) -> AgentProfile {
     AgentProfile {
-        response_analysis: ResponseAnalysis { incomplete, deflection, ..ResponseAnalysis::default() },
+        response_analysis: StopAnalysisSettings { incomplete, deflection, ..StopAnalysisSettings::default() },
         ..AgentProfile::default()
     }
 }
@@ -115,7 +115,7 @@ fn a_model_that_was_denied_a_call_may_ask() {
 #[case::as_many(5, 5, false)]
 #[case::no_limit(5, 0, true)]
 fn a_model_that_has_worked_for_long_may_ask(#[case] calls: u32, #[case] deflection_calls: u32, #[case] is_told: bool) {
-    let response_analysis = ResponseAnalysis { deflection_calls, ..analysing(3, 3).response_analysis };
+    let response_analysis = StopAnalysisSettings { deflection_calls, ..analysing(3, 3).response_analysis };
     let mut world = at_work(AgentProfile { response_analysis, ..AgentProfile::default() });
     (1..calls).for_each(|n| works(&mut world, n));
     assert_eq!(world.rows.calls.len(), calls as usize);
@@ -229,7 +229,7 @@ proptest! {
 // Claims.
 
 fn checking_claims() -> AgentProfile {
-    AgentProfile { response_analysis: ResponseAnalysis { claims: true, ..ResponseAnalysis::default() }, ..AgentProfile::default() }
+    AgentProfile { response_analysis: StopAnalysisSettings { claims: true, ..StopAnalysisSettings::default() }, ..AgentProfile::default() }
 }
 
 fn notice(world: &World) -> Option<Notice> {
@@ -304,7 +304,7 @@ fn calls_with_and_without_tools_are_sampled_apart() {
 #[test]
 fn answers_before_a_success_are_judged_where_the_agent_wants_it() {
     for before_success in [false, true] {
-        let response_analysis = ResponseAnalysis { before_success, ..analysing(3, 3).response_analysis };
+        let response_analysis = StopAnalysisSettings { before_success, ..analysing(3, 3).response_analysis };
         let profile = AgentProfile { response_analysis, ..AgentProfile::default() };
         let mut world = World::started(profile.clone());
         world.says_text("I can't do that.");

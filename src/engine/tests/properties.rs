@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::domain::agent::response_analysis::ResponseAnalysis;
+use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
 use crate::domain::agent::{
     AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, OutputMode, ToolErrorPolicy, ToolsPolicy,
 };
@@ -122,7 +122,7 @@ prop_compose! {
             final_text: has_last_words.then(|| "We are closed.".to_owned()),
             tool_filter: ToolFilter { mode: filter, k, above: k, ..ToolFilter::default() },
             strategy, plan: PlanPolicy { k, ..PlanPolicy::default() },
-            response_analysis: ResponseAnalysis { incomplete: nudges, deflection: nudges, claims: nudges > 0, ..ResponseAnalysis::default() },
+            response_analysis: StopAnalysisSettings { incomplete: nudges, deflection: nudges, claims: nudges > 0, ..StopAnalysisSettings::default() },
             ..AgentProfile::default()
         }
     }

@@ -1,4 +1,4 @@
-//! The settings and phrases of stop analysis. The engine decides with them.
+//! The settings and phrases of stop analysis, an agent's `response_analysis`. `engine/strategy/stop_analysis.rs` applies them.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use crate::domain::invalid::{InvalidProfile, invalid};
 /// Off by default: phrases decide, and they are wrong at times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct ResponseAnalysis {
+pub struct StopAnalysisSettings {
     /// Maximum number of consecutive nudges after an incomplete answer. 0 disables them.
     pub incomplete: u32,
     /// Maximum number of nudges in a run after answers that ask back or refuse. 0 disables them.
@@ -53,7 +53,7 @@ pub struct PhraseLists {
 }
 
 named_enum! {
-    pub enum Phrases {
+    pub enum PhraseListName {
         Incomplete = "incomplete",
         Completion = "completion",
         Deflection = "deflection",
@@ -66,31 +66,31 @@ named_enum! {
 }
 
 /// The built-in lists. A test parses the file.
-static OWN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
+static BUILT_IN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
 
 impl PhraseLists {
-    fn list(&self, which: Phrases) -> Option<&[String]> {
-        match which {
-            Phrases::Incomplete => self.incomplete.as_deref(),
-            Phrases::Completion => self.completion.as_deref(),
-            Phrases::Deflection => self.deflection.as_deref(),
-            Phrases::Presentation => self.presentation.as_deref(),
-            Phrases::Deferral => self.deferral.as_deref(),
-            Phrases::Claim => self.claim.as_deref(),
-            Phrases::Action => self.action.as_deref(),
-            Phrases::Negation => self.negation.as_deref(),
+    fn list(&self, name: PhraseListName) -> Option<&[String]> {
+        match name {
+            PhraseListName::Incomplete => self.incomplete.as_deref(),
+            PhraseListName::Completion => self.completion.as_deref(),
+            PhraseListName::Deflection => self.deflection.as_deref(),
+            PhraseListName::Presentation => self.presentation.as_deref(),
+            PhraseListName::Deferral => self.deferral.as_deref(),
+            PhraseListName::Claim => self.claim.as_deref(),
+            PhraseListName::Action => self.action.as_deref(),
+            PhraseListName::Negation => self.negation.as_deref(),
         }
     }
 }
 
-impl ResponseAnalysis {
+impl StopAnalysisSettings {
     /// The highest accepted number of nudges.
     pub const MAX_NUDGES: u32 = 10;
     pub const MAX_PHRASES: usize = 100;
     pub const MAX_PHRASE_BYTES: usize = 100;
 
-    pub fn phrases(&self, which: Phrases) -> &[String] {
-        self.phrases.list(which).or_else(|| OWN.list(which)).unwrap_or_default()
+    pub fn phrases(&self, name: PhraseListName) -> &[String] {
+        self.phrases.list(name).or_else(|| BUILT_IN.list(name)).unwrap_or_default()
     }
 
     pub fn check(&self) -> Result<(), InvalidProfile> {
@@ -99,9 +99,9 @@ impl ResponseAnalysis {
                 return Err(invalid(field, format!("must be at most {}", Self::MAX_NUDGES)));
             }
         }
-        for which in Phrases::ALL {
-            let phrases = self.phrases.list(which).unwrap_or_default();
-            let field = || format!("phrases/{}", which.as_str());
+        for name in PhraseListName::ALL {
+            let phrases = self.phrases.list(name).unwrap_or_default();
+            let field = || format!("phrases/{}", name.as_str());
             if phrases.len() > Self::MAX_PHRASES {
                 return Err(invalid(field(), format!("has {} entries; the most is {}", phrases.len(), Self::MAX_PHRASES)));
             }
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn every_list_is_there_and_as_long_as_the_documents_say() {
-        let own = ResponseAnalysis::default();
-        let counts = Phrases::ALL.map(|which| own.phrases(which).len());
+        let own = StopAnalysisSettings::default();
+        let counts = PhraseListName::ALL.map(|name| own.phrases(name).len());
         assert_eq!(counts, [16, 17, 21, 15, 8, 8, 14, 14]);
         assert!(own.check().is_ok());
     }
@@ -128,18 +128,18 @@ mod tests {
     #[test]
     fn a_list_of_the_agent_takes_the_place_of_ours() {
         let lists = PhraseLists { completion: Some(vec!["fertig".to_owned()]), ..PhraseLists::default() };
-        let analysis = ResponseAnalysis { phrases: lists, ..ResponseAnalysis::default() };
-        assert_eq!(analysis.phrases(Phrases::Completion), ["fertig"]);
-        assert_eq!(analysis.phrases(Phrases::Deferral).len(), 8);
+        let analysis = StopAnalysisSettings { phrases: lists, ..StopAnalysisSettings::default() };
+        assert_eq!(analysis.phrases(PhraseListName::Completion), ["fertig"]);
+        assert_eq!(analysis.phrases(PhraseListName::Deferral).len(), 8);
     }
 
     #[test]
     fn unusable_analysis_setting_is_named() {
-        let many = ResponseAnalysis { deflection: 11, ..ResponseAnalysis::default() };
+        let many = StopAnalysisSettings { deflection: 11, ..StopAnalysisSettings::default() };
         assert_eq!(many.check().unwrap_err().field, "deflection");
         for phrases in [vec![" ".to_owned()], vec!["x".repeat(101)], vec!["x".to_owned(); 101]] {
             let phrases = PhraseLists { claim: Some(phrases), ..PhraseLists::default() };
-            let analysis = ResponseAnalysis { phrases, ..ResponseAnalysis::default() };
+            let analysis = StopAnalysisSettings { phrases, ..StopAnalysisSettings::default() };
             assert_eq!(analysis.check().unwrap_err().field, "phrases/claim");
         }
     }
