@@ -31,9 +31,9 @@ pub(super) const NUMBERS_PER_MS: i64 = 1_000;
 pub(super) const LEAST_JUMP: i64 = 1_000_000;
 
 /// Returns the error for a copy that was not accepted.
-pub(super) fn refused(what: &str) -> StoreError {
+pub(super) fn clone_error(evidence: &str) -> StoreError {
     StoreError::Copied(format!(
-        "{what}: runs that continued elsewhere would run again. Stop every server of the original, then start one with \
+        "{evidence}: runs that continued elsewhere would run again. Stop every server of the original, then start one with \
          `capstan serve --accept-restore`, or run `capstan migrate --accept-restore` once"
     ))
 }

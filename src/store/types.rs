@@ -533,8 +533,8 @@ pub struct Sweep {
     /// Number of runs whose lease had expired before the sweep.
     pub expired: u64,
     /// Runs that became claimable.
-    pub taken: Vec<ExpiredRun>,
-    /// Whether so many leases seemed expired that none was taken: an outage is more likely than so many crashes.
+    pub requeued: Vec<ExpiredRun>,
+    /// Whether so many leases seemed expired that none was put back: an outage is more likely than so many crashes.
     pub outage_suspected: bool,
 }
 
@@ -550,7 +550,7 @@ pub struct CommitReceipt {
     /// The `seq` of its first event.
     pub first_seq: i64,
     /// Whether the write ended a run, and the conversation's next run can be claimed now.
-    pub next_waits: bool,
+    pub has_next_run: bool,
     /// Events that the store has completed: their indexes in the write, and their stored data.
     pub completed: Vec<(usize, String)>,
 }

@@ -306,7 +306,7 @@ fn is_contended(error: &StoreError) -> bool {
 
 fn settle(hub: &Hub, write: RunWrite, write_state: &RunWriteState, reply: Reply, answer: Result<CommitReceipt, WriteRejection>) {
     match answer {
-        Ok(CommitReceipt { first_seq, next_waits, completed }) => {
+        Ok(CommitReceipt { first_seq, has_next_run, completed }) => {
             let conversation_id = write.fence.conversation_id;
             let mut events = write.events;
             let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
@@ -321,7 +321,7 @@ fn settle(hub: &Hub, write: RunWrite, write_state: &RunWriteState, reply: Reply,
                 numbered.map(|(event, seq)| Arc::new(event.stored(conversation_id.clone(), seq))).collect();
             hub.publish(&conversation_id, &events);
             // A released run is in the queue again.
-            if next_waits || write.changes.iter().any(|change| matches!(change, Change::Release { .. })) {
+            if has_next_run || write.changes.iter().any(|change| matches!(change, Change::Release { .. })) {
                 hub.notify_queue();
             }
             if let Some(reply) = reply {

@@ -38,7 +38,7 @@ pub struct WorkerOptions {
     pub lease: Duration,
     pub renew: Duration,
     /// The interval of the sweep.
-    pub sweep: Duration,
+    pub sweep_interval: Duration,
     /// A run whose lease could not be renewed for this long, by the monotonic clock, is dropped without another write.
     pub self_stop: Duration,
     /// The interval of reads of the queue without a wake-up.
@@ -68,7 +68,7 @@ impl WorkerOptions {
             slots: 1024,
             lease: Duration::from_secs(10),
             renew: Duration::from_secs(3),
-            sweep: Duration::from_secs(2),
+            sweep_interval: Duration::from_secs(2),
             self_stop: Duration::from_secs(7),
             poll: Duration::from_secs(1),
             control_poll: Duration::from_millis(200),

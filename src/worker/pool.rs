@@ -18,9 +18,9 @@ use crate::worker::context::WorkerContext;
 use crate::worker::effects::titles::Titles;
 use crate::worker::effects::withhold_changed_tools;
 use crate::worker::leases::control_signals;
+use crate::worker::leases::expired_leases;
 use crate::worker::leases::heartbeat;
 use crate::worker::leases::registry::Registry;
-use crate::worker::leases::sweeper;
 use crate::worker::log_writer::LogWriter;
 use crate::worker::ranking::Ranker;
 use crate::worker::run::driver;
@@ -112,7 +112,7 @@ impl Worker {
 
         let this = Arc::clone(self);
         self.spawn("sweeper", &self.stop_claiming, async move {
-            sweeper::run(&this.context.deps, &this.context.options, this.stop_claiming.clone()).await;
+            expired_leases::run(&this.context.deps, &this.context.options, this.stop_claiming.clone()).await;
         });
 
         let this = Arc::clone(self);

@@ -42,7 +42,7 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
     bar.finish_and_clear();
     store.close().await;
     let (runs, events, days) = (folder.runs, folder.events, retention.deltas_days);
-    let what = match mode {
+    let title = match mode {
         CompactionMode::Write => {
             format!("runs older than {days} days that were compacted: {runs}; events merged into others: {events}\n")
         }
@@ -51,12 +51,12 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
         }
     };
     let rest = if last == CompactionStep::Taken { "another process is compacting deltas and will do the rest\n" } else { "" };
-    print(&format!("{what}{rest}"))
+    print(&format!("{title}{rest}"))
 }
 
 /// Removes expired rows, or only counts them.
 async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
-    let (what, gone) = match mode {
+    let (title, gone) = match mode {
         CompactionMode::Count => {
             let counted = background_tasks::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
             let ExpiredRowCounts { tickets, records, audit, spending, tool_sets, limitations } = counted;
@@ -64,15 +64,15 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: Compacti
         }
         CompactionMode::Write => {
             let mut gone = [0; 6];
-            for (count, (what, removed)) in gone.iter_mut().zip(background_tasks::remove_expired(store, audit_ms).await) {
-                *count = removed.with_context(|| format!("{what} cannot be removed"))?;
+            for (count, (title, removed)) in gone.iter_mut().zip(background_tasks::remove_expired(store, audit_ms).await) {
+                *count = removed.with_context(|| format!("{title} cannot be removed"))?;
             }
             ("removed", gone)
         }
     };
     let [tickets, records, audit, spending, tool_sets, limitations] = gone;
     Ok(format!(
-        "expired rows {what}: {tickets} tickets, {records} idempotency records, {audit} audit records, {spending} spending \
+        "expired rows {title}: {tickets} tickets, {records} idempotency records, {audit} audit records, {spending} spending \
          rows, {tool_sets} tool sets, {limitations} limitations of models\n"
     ))
 }
@@ -82,11 +82,11 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: Compacti
 async fn requeue_expired_runs(store: &dyn QueueStore, mode: CompactionMode) -> anyhow::Result<String> {
     const AT_A_TIME: u32 = 50;
     let most = if mode == CompactionMode::Write { AT_A_TIME } else { 0 };
-    let mut taken = 0;
+    let mut requeued = 0;
     let last = loop {
-        let sweep = store.sweep(most, false).await.context("expired leases cannot be read")?;
-        taken += sweep.taken.len();
-        if sweep.taken.is_empty() {
+        let sweep = store.sweep_expired_leases(most, false).await.context("expired leases cannot be read")?;
+        requeued += sweep.requeued.len();
+        if sweep.requeued.is_empty() {
             break sweep;
         }
     };
@@ -94,11 +94,11 @@ async fn requeue_expired_runs(store: &dyn QueueStore, mode: CompactionMode) -> a
         CompactionMode::Count => format!("runs with an expired lease to put back into the queue: {}\n", last.expired),
         CompactionMode::Write if last.outage_suspected => {
             format!(
-                "runs with an expired lease put back into the queue: {taken}; {} are left to the servers because of a possible outage\n",
+                "runs with an expired lease put back into the queue: {requeued}; {} are left to the servers because of a possible outage\n",
                 last.expired
             )
         }
-        CompactionMode::Write => format!("runs with an expired lease put back into the queue: {taken}\n"),
+        CompactionMode::Write => format!("runs with an expired lease put back into the queue: {requeued}\n"),
     })
 }
 

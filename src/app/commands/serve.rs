@@ -345,7 +345,7 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options.slots = worker.slots;
     options.lease = Duration::from_millis(worker.lease_ms);
     options.renew = Duration::from_millis(worker.renew_ms);
-    options.sweep = Duration::from_millis(worker.sweep_ms);
+    options.sweep_interval = Duration::from_millis(worker.sweep_ms);
     options.self_stop = Duration::from_millis(worker.self_stop_ms);
     options.poll = Duration::from_millis(worker.poll_ms);
     options.hold_changed_tools = config.tools.pin == ToolReviewMode::Hold;

@@ -229,7 +229,10 @@ proptest! {
 // Claims.
 
 fn checking_claims() -> AgentProfile {
-    AgentProfile { response_analysis: StopAnalysisSettings { claims: true, ..StopAnalysisSettings::default() }, ..AgentProfile::default() }
+    AgentProfile {
+        response_analysis: StopAnalysisSettings { claims: true, ..StopAnalysisSettings::default() },
+        ..AgentProfile::default()
+    }
 }
 
 fn notice(world: &World) -> Option<Notice> {

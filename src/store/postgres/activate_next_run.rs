@@ -40,12 +40,12 @@ pub(super) struct UpdatedConversation {
 ///
 /// An earlier statement has locked the heads and deactivated the ended runs. It closes their pending questions: a worker closes the
 /// ones it knows, but an MCP server may have asked another one at the last moment.
-pub(super) async fn settle(
+pub(super) async fn activate_next_runs(
     connection: &mut PgConnection,
     ended: &[EndedActiveRun<'_>],
     updates: &[PendingUpdate<'_>],
 ) -> StoreResult<Vec<UpdatedConversation>> {
-    let settled = sqlx::query(
+    let updated = sqlx::query(
         "WITH ended AS (
              SELECT * FROM unnest($1::text[], $2::text[], $7::text[]) AS e (conversation_id, status, run_id)
          ), next AS (
@@ -54,7 +54,7 @@ pub(super) async fn settle(
                  SELECT id FROM runs WHERE conversation_id = e.conversation_id AND finished_at IS NULL ORDER BY first_seq LIMIT 1
              ) n
              WHERE r.id = n.id AND NOT r.active RETURNING r.conversation_id
-         ), settled AS (
+         ), updated AS (
              UPDATE conversations c SET status = s.status, updated_at = CASE WHEN c.status = s.status THEN c.updated_at ELSE now_ms() END
              FROM (
                  SELECT e.conversation_id, CASE WHEN n.conversation_id IS NULL THEN e.status ELSE 'queued' END AS status
@@ -70,9 +70,9 @@ pub(super) async fn settle(
              SELECT s.id, s.owner_id, t.seq, 0, 'conversation.updated', t.at,
                  '{\"title\":' || s.title_json || ',' || coalesce(substr(t.data, 2), '\"status\":\"' || s.status || '\"}')
              FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS t (conversation_id, seq, at, data)
-             JOIN settled s ON s.id = t.conversation_id
+             JOIN updated s ON s.id = t.conversation_id
          )
-         SELECT id, status, title_json FROM settled",
+         SELECT id, status, title_json FROM updated",
     )
     .bind(ended.iter().map(|ended| ended.conversation.as_str()).collect::<Vec<_>>())
     .bind(ended.iter().map(|ended| ended.status.as_str()).collect::<Vec<_>>())
@@ -83,7 +83,7 @@ pub(super) async fn settle(
     .bind(ended.iter().map(|ended| ended.run.as_str()).collect::<Vec<_>>())
     .fetch_all(connection)
     .await?;
-    settled
+    updated
         .iter()
         .map(|row| {
             let id: String = row.try_get("id")?;

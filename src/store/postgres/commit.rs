@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
-use super::activate_next_run::{PendingUpdate, UpdatedConversation, settle};
+use super::activate_next_run::{PendingUpdate, UpdatedConversation, activate_next_runs};
 use super::errors::{is_refusal, retried_at_locks};
 use super::merged_batch::{self, FenceWrites, MergedBatch, WriteOffset};
 use super::statement::statement;
@@ -167,8 +167,8 @@ fn answer(write: &RunWrite, write_offset: Option<WriteOffset>, found: &[Option<H
         Some(title) => created_rows::updates(write, title, status.map_or("", ConversationStatus::as_str)),
         None => Vec::new(),
     };
-    let next_waits = *status == Some(ConversationStatus::Queued);
-    Ok(CommitReceipt { first_seq: base + write_offset.offset + 1, next_waits, completed })
+    let has_next_run = *status == Some(ConversationStatus::Queued);
+    Ok(CommitReceipt { first_seq: base + write_offset.offset + 1, has_next_run, completed })
 }
 
 /// Returns whether a write matched no head only because its run has not processed all joined messages. Locks the head.
@@ -206,7 +206,7 @@ async fn write_and_settle(connection: &mut PgConnection, batch: &MergedBatch<'_>
             Some(PendingUpdate { conversation, seq: base + update.place, at: update.event.at, data })
         });
         let updates: Vec<_> = updates.collect();
-        for UpdatedConversation { conversation, title_json, status } in settle(connection, &ended, &updates).await? {
+        for UpdatedConversation { conversation, title_json, status } in activate_next_runs(connection, &ended, &updates).await? {
             let of_it = |fenced: &FenceWrites<'_>| fenced.ends_as.is_some() && fenced.fence.conversation_id == conversation;
             let heads = batch.fences.iter().zip(&mut found).filter(|(fenced, _)| of_it(fenced));
             if let Some(head) = heads.filter_map(|(_, head)| head.as_mut()).next() {

@@ -330,7 +330,7 @@ impl QueueStore for PostgresStore {
         Ok(left.into_iter().map(RunId::from_stored).collect())
     }
 
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let since = self.low_water.marks().leases;
         // A connection exists already at this time: the statement itself shows if it is stuck.
         let asked_at = Instant::now();
@@ -393,15 +393,16 @@ async fn sweep(
     // If counting took this long, no worker could renew.
     let was_away = asked_at.elapsed() >= RENEWAL_LIMIT;
     if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
-        return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });
+        return Ok(Sweep { expired: expired.unsigned_abs(), requeued: Vec::new(), outage_suspected: true });
     }
     failpoint::hit("C28");
     // No lock is waited for, so nothing is retried: the next sweep follows anyway.
-    let taken: Vec<(String, Option<String>)> =
+    let requeued: Vec<(String, Option<String>)> =
         sqlx::query_as(SWEEP).bind(i64::from(limit)).bind(since).bind(counted_at).fetch_all(connection).await?;
-    let taken = taken.into_iter();
-    let taken = taken.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
-    Ok(Sweep { expired: expired.unsigned_abs(), taken: taken.collect(), outage_suspected: false })
+    let requeued = requeued.into_iter();
+    let requeued =
+        requeued.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+    Ok(Sweep { expired: expired.unsigned_abs(), requeued: requeued.collect(), outage_suspected: false })
 }
 
 pub(super) fn millis(value: u64) -> i64 {

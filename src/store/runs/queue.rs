@@ -55,7 +55,7 @@ pub trait QueueStore: Send + Sync {
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences their workers. If more
     /// than half of all leases (and at least four) seem expired at once, it takes none unless `despite_outage`. With a `limit` of
     /// 0, only counts.
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
 
     /// Expires every lease that does not belong to `node`. SQLite has one server process, so all other workers are gone. Does
     /// nothing on Postgres.

@@ -35,7 +35,7 @@ pub(super) enum Applied {
     /// The run has ended or was released: its fence is void.
     Ended {
         /// Whether the conversation's next run can be claimed now.
-        next_waits: bool,
+        has_next_run: bool,
     },
     /// The write violates a rule of the rows, which is a bug of the writer. The caller rolls the transaction back.
     Refused(&'static str),
@@ -112,15 +112,15 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                     return Ok(Applied::Refused(reason));
                 }
                 // Makes the conversation's next run claimable, if there is one.
-                let next_waits = promote_next(tx, conversation).await?;
-                let next = if next_waits { ConversationStatus::Queued } else { (*status).into() };
+                let has_next_run = activate_next_run(tx, conversation).await?;
+                let next = if has_next_run { ConversationStatus::Queued } else { (*status).into() };
                 set_conversation_status(&mut batch, conversation, next);
-                applied = Applied::Ended { next_waits };
+                applied = Applied::Ended { has_next_run };
             }
             Change::Release { after_ms, cause } => {
                 std::mem::take(&mut patch).store(&mut batch, run);
                 release(&mut batch, run, *after_ms, *cause);
-                applied = Applied::Ended { next_waits: false };
+                applied = Applied::Ended { has_next_run: false };
             }
         }
     }
@@ -300,7 +300,7 @@ fn finish(
 }
 
 /// Activates the oldest queued run of the conversation. Returns false if there is none.
-async fn promote_next(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<bool> {
+async fn activate_next_run(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<bool> {
     let promoted = sqlx::query(concat!(
         "UPDATE runs SET active = 1, claimable_at = ",
         now!(),

@@ -175,7 +175,7 @@ mod tests {
             let fence = store.claim_runs(&node, 1, 10_000).await.unwrap().remove(0).fence;
             assert_eq!(fence.run_id, held);
             store.pretend(jump).await;
-            assert_eq!(store.sweep(10, true).await.unwrap().taken, [], "after {jump} ms");
+            assert_eq!(store.sweep_expired_leases(10, true).await.unwrap().requeued, [], "after {jump} ms");
             store.pretend(jump).await;
             assert_eq!(
                 store.renew_leases(&node, std::slice::from_ref(&fence), 10_000, 0).await.unwrap().renewed,
@@ -242,12 +242,12 @@ mod tests {
         sqlx::query("UPDATE run_leases SET lease_until = lease_until - 1000").execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
         let stands_still = store.write().await.unwrap();
-        let mut sweep = Box::pin(store.sweep(10, true));
+        let mut sweep = Box::pin(store.sweep_expired_leases(10, true));
         // While the disk is blocked, there is no answer.
         assert!(tokio::time::timeout(Duration::from_millis(3_100), sweep.as_mut()).await.is_err());
         drop(stands_still);
         let swept = sweep.await.unwrap();
-        assert_eq!((swept.taken, swept.outage_suspected), (vec![], true));
+        assert_eq!((swept.requeued, swept.outage_suspected), (vec![], true));
         store.give_up_leases(&[fence]).await.unwrap();
         let again = store.claim_runs(&node, 1, 10_000).await.unwrap().remove(0);
         assert_eq!((again.fence.run_id, again.crashes), (run, 0));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
-use crate::store::clone_detection::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
+use crate::store::clone_detection::{LEAST_JUMP, NUMBERS_PER_MS, clone_error, log_accepted};
 use crate::store::{Durability, OnClone, StoreError, StoreResult};
 use crate::support::{failpoint, files};
 
@@ -76,9 +76,11 @@ impl MarkerWriter {
         let in_database = in_database.map(|(database_id, counter, _)| CloneMarker { database_id, counter });
         // An empty database has no run that could continue.
         let is_empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM conversation_heads)").fetch_one(&mut *tx).await?;
-        let noticed = clone_reason(in_database.as_ref(), in_file.as_ref());
-        let accepts = match (noticed, on_clone) {
-            (Some(what), OnClone::Refuse) if !is_empty => return Err(refused(&format!("{} {what}", database.display()))),
+        let reason = clone_reason(in_database.as_ref(), in_file.as_ref());
+        let accepts = match (reason, on_clone) {
+            (Some(evidence), OnClone::Refuse) if !is_empty => {
+                return Err(clone_error(&format!("{} {evidence}", database.display())));
+            }
             (Some(_), _) | (None, OnClone::AcceptUndetected) => true,
             (None, OnClone::SkipCheck | OnClone::Refuse | OnClone::Accept) => false,
         };

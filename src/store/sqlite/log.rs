@@ -66,11 +66,11 @@ impl SqliteStore {
                 continue;
             }
             let base = head.last_seq;
-            let mut next_waits = false;
+            let mut has_next_run = false;
             match spare_neighbours(apply(&mut tx, write, base).await)? {
                 Applied::Goes => {}
-                Applied::Ended { next_waits: next } => {
-                    next_waits = next;
+                Applied::Ended { has_next_run: next } => {
+                    has_next_run = next;
                     head.run_id = None;
                     head.changed = true;
                 }
@@ -88,7 +88,7 @@ impl SqliteStore {
                 events.push((id, owner, head.last_seq, run, event.attempt, event.kind, event.at, data));
             }
             head.changed |= !write.events.is_empty();
-            answers.push(Ok(CommitReceipt { first_seq: base + 1, next_waits, completed }));
+            answers.push(Ok(CommitReceipt { first_seq: base + 1, has_next_run, completed }));
         }
         let mut batch = Batch::default();
         if !events.is_empty() {

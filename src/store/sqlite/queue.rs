@@ -174,7 +174,7 @@ impl QueueStore for SqliteStore {
         Ok(Vec::new())
     }
 
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         self.follow_clock().await?;
         let asked_at = Instant::now();
         let count = concat!(
@@ -189,12 +189,12 @@ impl QueueStore for SqliteStore {
         }
         let found = expired.unsigned_abs();
         if !despite_outage && expired >= OUTAGE_FLOOR && expired * 2 > all {
-            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
+            return Ok(Sweep { expired: found, requeued: Vec::new(), outage_suspected: true });
         }
         let mut tx = self.write().await?;
         if asked_at.elapsed() >= SLOW {
             // While the disk was blocked, no worker could renew: live workers wait for this same connection.
-            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
+            return Ok(Sweep { expired: found, requeued: Vec::new(), outage_suspected: true });
         }
         // Leases that expired after they were counted may have done so while a blocked disk delayed both this sweep and renewals.
         let expired = sqlx::query_as(
@@ -205,9 +205,10 @@ impl QueueStore for SqliteStore {
         let (runs, traces): (Vec<_>, Vec<_>) = expired.into_iter().unzip();
         take_away(&mut tx, &runs, Some(ClaimCause::Crash)).await?;
         tx.commit().await?;
-        let taken = runs.into_iter().zip(traces);
-        let taken = taken.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
-        Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
+        let requeued = runs.into_iter().zip(traces);
+        let requeued =
+            requeued.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+        Ok(Sweep { expired: found, requeued: requeued.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {

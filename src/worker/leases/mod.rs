@@ -1,8 +1,9 @@
-//! The claims of this process: leases, heartbeat, control signals, and the sweep for expired leases. Must not
-//! know how a run is driven.
+//! The claims of this process: leases, heartbeat, control signals, and the sweep for expired leases.
+//!
+//! Must not know how a run is driven.
 
 pub(super) mod claimed;
 pub(super) mod control_signals;
+pub(super) mod expired_leases;
 pub(super) mod heartbeat;
 pub(super) mod registry;
-pub(super) mod sweeper;

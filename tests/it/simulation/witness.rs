@@ -95,7 +95,7 @@ impl Witness {
 
     pub fn swept(&self, sweep: &Sweep) {
         let mut seen = self.seen();
-        for taken in &sweep.taken {
+        for taken in &sweep.requeued {
             if let Some((_, until)) = seen.leases.remove(&taken.run_id)
                 && until > Instant::now()
             {

@@ -223,7 +223,7 @@ const STATES: &[State] = states! {
     "swept", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
-        assert_eq!(scene.world.store.sweep(5, true).await.unwrap().taken.len(), 1);
+        assert_eq!(scene.world.store.sweep_expired_leases(5, true).await.unwrap().requeued.len(), 1);
     } => true, "is the next in the queue.", "Its worker has crashed once.";
     "handed back", |scene| {
         let fence = scene.claim().await;

@@ -91,7 +91,7 @@ async fn suspected_poison_run_is_claimed_alone(world: &World) {
     for claims in 1..=2 {
         let mut swept = 0;
         while swept < 4 {
-            swept += sweep(world, 10, true).await.taken.len();
+            swept += sweep(world, 10, true).await.requeued.len();
         }
         if claims == 1 {
             assert_eq!(world.store.claim_runs(&world.node, 10, 1).await.unwrap().len(), 4, "one crash may be chance");
@@ -142,7 +142,7 @@ async fn run_far_from_its_crash_limit_is_claimed_with_others(world: &World) {
         assert_eq!(claims.len(), if alone { 1 } else { 3 }, "{claims:?}");
         let mut swept = if alone { 3 } else { 0 };
         while swept < 3 {
-            swept += sweep(world, 10, true).await.taken.len();
+            swept += sweep(world, 10, true).await.requeued.len();
         }
     }
 }
@@ -150,8 +150,8 @@ async fn run_far_from_its_crash_limit_is_claimed_with_others(world: &World) {
 /// Sweeps until the result is not empty.
 async fn sweep(world: &World, limit: u32, despite_outage: bool) -> Sweep {
     until("a sweep that finds something", DEADLINE, || async {
-        let sweep = world.store.sweep(limit, despite_outage).await.unwrap();
-        (!sweep.taken.is_empty() || sweep.outage_suspected).then_some(sweep)
+        let sweep = world.store.sweep_expired_leases(limit, despite_outage).await.unwrap();
+        (!sweep.requeued.is_empty() || sweep.outage_suspected).then_some(sweep)
     })
     .await
 }
@@ -191,7 +191,7 @@ async fn a_wait_without_end_is_not_claimed(world: &World) {
     world.commit_one(released(&fence, None, ReleaseCause::Waiting)).await.unwrap();
     assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
     assert_eq!(world.claim(10).await, []);
-    assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
+    assert_eq!(world.store.sweep_expired_leases(10, true).await.unwrap(), Sweep::default());
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced), "the lease was released");
 }
 
@@ -200,7 +200,7 @@ async fn renewal_keeps_a_lease(world: &World) {
     // Late, but within the grace time: the worker is alive.
     let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
-    assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
+    assert_eq!(world.store.sweep_expired_leases(10, true).await.unwrap(), Sweep::default());
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
     assert_eq!(world.store.renew_leases(&world.node, &[], LONG, 0).await.unwrap().renewed, []);
     // Only the node that holds the lease renews it, and only with the newest epoch.
@@ -288,15 +288,15 @@ async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "the grace time is not over");
     let swept = sweep(world, 10, false).await;
-    assert_eq!(swept.taken.iter().map(|taken| &taken.run_id).collect::<Vec<_>>(), [&fence.run_id]);
+    assert_eq!(swept.requeued.iter().map(|taken| &taken.run_id).collect::<Vec<_>>(), [&fence.run_id]);
     assert!(!swept.outage_suspected);
-    assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
+    assert_eq!(world.store.sweep_expired_leases(10, false).await.unwrap(), Sweep::default());
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced), "the fence of a lost lease is void");
     assert_eq!(world.commit_one(completed(&fence)).await, Err(WriteRejection::Fenced));
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
-    assert!(claims[0].trace.is_some() && swept.taken[0].trace == claims[0].trace, "{swept:?} {claims:?}");
+    assert!(claims[0].trace.is_some() && swept.requeued[0].trace == claims[0].trace, "{swept:?} {claims:?}");
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(WriteRejection::Fenced));
     assert!(world.commit_one(deltas(&claims[0].fence, 1)).await.is_ok());
 }
@@ -314,8 +314,8 @@ async fn a_sweep_has_a_limit(world: &World) {
         Some(())
     })
     .await;
-    assert_eq!(sweep(world, 2, false).await.taken.len(), 2);
-    assert_eq!(sweep(world, 2, false).await.taken.len(), 1);
+    assert_eq!(sweep(world, 2, false).await.requeued.len(), 2);
+    assert_eq!(sweep(world, 2, false).await.requeued.len(), 1);
     assert_eq!(world.claim(10).await.len(), 3);
 }
 
@@ -324,10 +324,10 @@ async fn an_outage_is_not_taken_for_deaths(world: &World) {
     let suspected = sweep(world, 10, false).await;
     // An early sweep may find only some of the leases expired, which is too few.
     if suspected.outage_suspected {
-        assert_eq!(suspected.taken, []);
+        assert_eq!(suspected.requeued, []);
         assert_eq!(world.claim(10).await, [], "no run is taken over");
-        let forced = world.store.sweep(10, true).await.unwrap();
-        assert_eq!((forced.taken.len(), forced.outage_suspected), (dead.len(), false));
+        let forced = world.store.sweep_expired_leases(10, true).await.unwrap();
+        assert_eq!((forced.requeued.len(), forced.outage_suspected), (dead.len(), false));
     }
     // Four expired leases among many live ones are crashes.
     world.claim(100).await;
@@ -339,9 +339,9 @@ async fn an_outage_is_not_taken_for_deaths(world: &World) {
     let dead = dead_claims(world, 4).await;
     let taken = AtomicUsize::new(0);
     until("all the dead to be swept", DEADLINE, || async {
-        let sweep = world.store.sweep(10, false).await.unwrap();
+        let sweep = world.store.sweep_expired_leases(10, false).await.unwrap();
         assert!(!sweep.outage_suspected);
-        let taken = taken.fetch_add(sweep.taken.len(), Ordering::SeqCst) + sweep.taken.len();
+        let taken = taken.fetch_add(sweep.requeued.len(), Ordering::SeqCst) + sweep.requeued.len();
         (taken == dead.len()).then_some(())
     })
     .await;

@@ -145,7 +145,7 @@ async fn lease_is_renewed_while_other_statements_wait() {
     blocked(&world, 6).await;
     let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
-    assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
+    assert_eq!(world.store.sweep_expired_leases(10, false).await.unwrap(), Sweep::default());
     assert!(!looks.is_empty() && looks.try_join_next().is_none(), "reads of the queue are still waiting");
     for answer in within("the burst", SOON, burst.join_all()).await {
         assert!(answer.unwrap_err().is_transient());
@@ -287,7 +287,7 @@ async fn sweepers_share_the_dead_without_doubles() {
             let mut mine = Vec::new();
             // Locked rows are skipped, so a sweep may return nothing while other sweepers hold the remaining rows.
             while count.load(Ordering::SeqCst) < 20 {
-                let taken = store.sweep(3, true).await.unwrap().taken;
+                let taken = store.sweep_expired_leases(3, true).await.unwrap().requeued;
                 count.fetch_add(taken.len(), Ordering::SeqCst);
                 mine.extend(taken.into_iter().map(|taken| taken.run_id));
             }

@@ -251,7 +251,7 @@ async fn finished_runs_cost_nothing_on_postgres() {
         })
         .await,
         cost(&world, "sweep, control and timers", async |store, _| {
-            assert_eq!(store.sweep(50, true).await.unwrap().taken, []);
+            assert_eq!(store.sweep_expired_leases(50, true).await.unwrap().requeued, []);
             assert_eq!(store.control_signals(&[leases[0].run_id.clone()]).await.unwrap(), []);
             store.next_claimable_in().await.unwrap();
         })

@@ -29,7 +29,7 @@ async fn a_jump_of_the_clock_changes_nothing(#[case] jump: i64) {
     let mut numbers = options(&h.ids);
     // The lease is renewed often and expires only if the machine stalls for long.
     (numbers.lease, numbers.renew) = (Duration::from_secs(2), Duration::from_millis(100));
-    (numbers.self_stop, numbers.sweep) = (Duration::from_millis(1_500), Duration::from_millis(50));
+    (numbers.self_stop, numbers.sweep_interval) = (Duration::from_millis(1_500), Duration::from_millis(50));
     let worker = Worker::start(WorkerDeps { clock: clock.clone(), ..h.deps() }, numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
     // While the run waits for its retry, and while it has its lease.

@@ -35,7 +35,7 @@ async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
     let h = Harness::on(Kind::Postgres).await;
     let mut options = options(&h.ids);
     // The heartbeat does not release the claim before the drain.
-    (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
+    (options.lease, options.sweep_interval) = (Duration::from_secs(60), Duration::from_secs(3600));
     let node = options.node.clone();
     let worker = Worker::start(h.deps(), options).await.unwrap();
     let slot = until("a slot", async || h.hub.hand_off().reserve()).await;

@@ -430,7 +430,7 @@ async fn claim_with_lost_reply_outlives_a_failed_renewal() {
     let store = FaultyStore::new(h.store.clone());
     let mut options = without_sweep(&h.ids);
     // As many renewals in a lease as by default, and an expired lease is found at once.
-    (options.renew, options.sweep) = (options.lease / 4, Duration::from_millis(100));
+    (options.renew, options.sweep_interval) = (options.lease / 4, Duration::from_millis(100));
     let age = options.orphan_age();
     let failures = Arc::new(AtomicUsize::new(0));
     let (lost_at, failed) = (OnceLock::<Instant>::new(), Arc::clone(&failures));
@@ -498,7 +498,7 @@ async fn claim_of_a_panicked_driver_is_not_released() {
     });
     let mut options = without_sweep(&h.ids);
     (options.lease, options.self_stop) = (Duration::from_secs(2), Duration::from_millis(1_500));
-    options.sweep = Duration::from_millis(200);
+    options.sweep_interval = Duration::from_millis(200);
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
@@ -572,7 +572,7 @@ async fn a_task_that_ends_by_itself_ends_the_worker() {
     let store = FaultyStore::new(h.store.clone());
     let deps = WorkerDeps { store: store.clone(), ..h.deps() };
     let mut numbers = options(&h.ids);
-    numbers.sweep = Duration::from_millis(20);
+    numbers.sweep_interval = Duration::from_millis(20);
     let worker = Worker::start(deps, numbers).await.unwrap();
     store.panics.store(true, Ordering::SeqCst);
     tokio::time::timeout(Duration::from_secs(20), worker.failed()).await.expect("the sweeper's end is noticed");

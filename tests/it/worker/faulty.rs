@@ -185,9 +185,9 @@ impl QueueStore for FaultyStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
     }
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the test makes this sweep panic");
-        self.troubled("sweep", || self.inner.sweep(limit, despite_outage)).await
+        self.troubled("sweep_expired_leases", || self.inner.sweep_expired_leases(limit, despite_outage)).await
     }
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
         self.troubled("expire_foreign_leases", || self.inner.expire_foreign_leases(node)).await

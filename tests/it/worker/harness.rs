@@ -233,7 +233,7 @@ pub fn without_sweep(ids: &SharedIds) -> WorkerOptions {
         lease: Duration::from_secs(6),
         renew: Duration::from_millis(200),
         self_stop: Duration::from_secs(4),
-        sweep: Duration::from_secs(3600),
+        sweep_interval: Duration::from_secs(3600),
         ..options(ids)
     }
 }

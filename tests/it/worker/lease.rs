@@ -82,7 +82,7 @@ async fn the_sweeper_finds_a_dead_worker() {
     let mut numbers = options(&h.ids);
     numbers.node = dead;
     numbers.lease = Duration::from_millis(300);
-    numbers.sweep = Duration::from_millis(50);
+    numbers.sweep_interval = Duration::from_millis(50);
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     h.until(&run, RunStatus::Completed).await;
 }
@@ -102,7 +102,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     let (wakes, woken) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (heard, gate) = (Arc::clone(&woken), Arc::clone(&wakes));
     store.trouble(move |name| {
-        if name != "sweep" {
+        if name != "sweep_expired_leases" {
             return Fate::Goes;
         }
         if outage > 0 {
@@ -117,7 +117,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
         Fate::Late(Arc::clone(&gate))
     });
     let mut options = options(&h.ids);
-    (options.sweep, options.renew) = (Duration::from_millis(20), Duration::from_millis(20));
+    (options.sweep_interval, options.renew) = (Duration::from_millis(20), Duration::from_millis(20));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     within("a second look", Duration::from_secs(20), woken.notified()).await;
     let before = h.explain(&run).await;
@@ -166,7 +166,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     let store = FaultyStore::new(h.store.clone());
     let mut options = options(&h.ids);
     // Only the worker's release brings the run back.
-    (options.renew, options.self_stop, options.sweep) =
+    (options.renew, options.self_stop, options.sweep_interval) =
         (Duration::from_millis(100), Duration::from_millis(1_500), Duration::from_secs(3600));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     let (conversation, run) = h.say("go").await;
@@ -204,7 +204,7 @@ async fn the_runs_of_a_dead_worker_do_not_wait_for_each_other() {
     let mut numbers = options(&h.ids);
     numbers.node = dead;
     numbers.lease = Duration::from_millis(500);
-    numbers.sweep = Duration::from_secs(4);
+    numbers.sweep_interval = Duration::from_secs(4);
     let began = Instant::now();
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     for run in runs {

@@ -86,8 +86,10 @@ impl Story {
     /// Returns whether a database call is one of those that fail in turn. Periodic calls of a worker fail only in the shorter
     /// run, because the longer one would repeat many of them.
     fn counts(self, call: &str) -> bool {
-        let comes_by_time =
-            matches!(call, "sweep" | "renew_leases" | "control_signals" | "next_claimable_in" | "expire_foreign_leases");
+        let comes_by_time = matches!(
+            call,
+            "sweep_expired_leases" | "renew_leases" | "control_signals" | "next_claimable_in" | "expire_foreign_leases"
+        );
         self == Self::Rounds || !comes_by_time
     }
 
@@ -241,7 +243,7 @@ fn hasty(h: &Harness) -> WorkerOptions {
     WorkerOptions {
         lease: Duration::from_millis(600),
         renew: Duration::from_millis(150),
-        sweep: Duration::from_millis(100),
+        sweep_interval: Duration::from_millis(100),
         self_stop: Duration::from_millis(450),
         ..options(&h.ids)
     }

@@ -266,14 +266,14 @@ impl QueueStore for InterceptedStore<Line> {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.call("gives leases up", self.model.give_up_leases(fences), |_| self.witness.gave_up(fences)).await
     }
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {
             self.witness.swept(sweep);
-            for ExpiredRun { run_id, .. } in &sweep.taken {
+            for ExpiredRun { run_id, .. } in &sweep.requeued {
                 self.dice.note(format_args!("{} takes {} away", self.name, tail(run_id.as_str())));
             }
         };
-        self.call("sweeps", self.model.sweep(limit, despite_outage), seen).await
+        self.call("sweeps", self.model.sweep_expired_leases(limit, despite_outage), seen).await
     }
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
         self.call("starts", self.model.expire_foreign_leases(node), |_| {}).await

@@ -152,14 +152,14 @@ impl State {
             }
         }
         self.runs.insert(run_id.clone(), row);
-        let mut next_waits = false;
+        let mut has_next_run = false;
         if effects.ends != Ends::No {
             self.leases.remove(run_id);
             self.conversations.get_mut(conversation_id).unwrap().writer = None;
         }
         if effects.ends == Ends::Finished {
-            next_waits = self.promote_next(conversation_id);
-            effects.status = if next_waits { Some(ConversationStatus::Queued) } else { effects.status };
+            has_next_run = self.promote_next(conversation_id);
+            effects.status = if has_next_run { Some(ConversationStatus::Queued) } else { effects.status };
         }
         let conversation = self.conversations.get_mut(conversation_id).unwrap();
         if let Some(status) = effects.status.filter(|status| *status != conversation.status) {
@@ -178,7 +178,7 @@ impl State {
             completed.push((place, event.data.clone()));
         }
         conversation.append(conversation_id, events);
-        Ok(CommitReceipt { first_seq: base + 1, next_waits, completed })
+        Ok(CommitReceipt { first_seq: base + 1, has_next_run, completed })
     }
 
     fn change(&self, row: &mut RunRow, change: &Change, base: i64, effects: &mut Effects) -> Result<(), &'static str> {

@@ -99,22 +99,22 @@ impl QueueStore for ModelStore {
         Ok(Vec::new())
     }
 
-    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let mut state = self.state();
         let now = state.now;
         let mut expired: Vec<(i64, RunId)> =
             state.leases.iter().filter(|(_, lease)| lease.until < now).map(|(run, lease)| (lease.until, run.clone())).collect();
         let found = expired.len() as u64;
         if !despite_outage && expired.len() >= 4 && expired.len() * 2 > state.leases.len() {
-            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
+            return Ok(Sweep { expired: found, requeued: Vec::new(), outage_suspected: true });
         }
         expired.sort();
         expired.truncate(limit as usize);
-        let taken = expired.into_iter().map(|(_, run_id)| {
+        let requeued = expired.into_iter().map(|(_, run_id)| {
             state.take_away(&run_id, Some(ClaimCause::Crash));
             ExpiredRun { trace: state.runs.get(&run_id).map(|row| row.trace.clone()), run_id }
         });
-        Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
+        Ok(Sweep { expired: found, requeued: requeued.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {

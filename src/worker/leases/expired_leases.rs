@@ -11,7 +11,7 @@ use crate::worker::{WorkerDeps, WorkerOptions};
 
 const PER_PASS: u32 = 50;
 
-/// Sweeps every `sweep` until `stop`, and again at once after a pass that may have left some.
+/// Sweeps at each interval until `stop`, and again at once after a pass that may have left some.
 ///
 /// After an outage of the database every lease looks expired, although its worker may be running and about to renew. So a pass that finds
 /// most leases expired takes over no run, unless this node had uninterrupted contact with the database for a full lease.
@@ -27,7 +27,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
-        if last_contact.elapsed() > pause.max(options.sweep) + options.sweep * 2 {
+        if last_contact.elapsed() > pause.max(options.sweep_interval) + options.sweep_interval * 2 {
             // The process was suspended, or got no processor time, and did not observe the database meanwhile.
             connected_since = Instant::now();
         }
@@ -37,7 +37,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
         // The first pass after an outage takes over no run: running workers must first report the runs that they dropped, or these would
         // count as crashes.
         let most = if was_unavailable { 0 } else { PER_PASS };
-        match deps.store.sweep(most, despite_outage).await {
+        match deps.store.sweep_expired_leases(most, despite_outage).await {
             Ok(sweep) => {
                 last_contact = Instant::now();
                 let is_slow = asked_at.elapsed() > options.renew;
@@ -52,12 +52,12 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                 if sweep.outage_suspected {
                     tracing::warn!("most leases expired at once; waiting for one more lease before the takeover of their runs");
                 }
-                if sweep.taken.len() >= PER_PASS as usize {
+                if sweep.requeued.len() >= PER_PASS as usize {
                     pause = Duration::ZERO;
                 }
-                if !sweep.taken.is_empty() {
-                    metrics::counter!("capstan_lease_takeovers_total").increment(sweep.taken.len() as u64);
-                    for ExpiredRun { run_id, trace } in &sweep.taken {
+                if !sweep.requeued.is_empty() {
+                    metrics::counter!("capstan_lease_takeovers_total").increment(sweep.requeued.len() as u64);
+                    for ExpiredRun { run_id, trace } in &sweep.requeued {
                         let trace = trace.as_ref().map(TraceId::as_str);
                         tracing::warn!(run.id = %run_id, trace.id = trace, "lease expired, run put back into the queue");
                     }
@@ -80,5 +80,5 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
 /// time.
 fn jittered_interval(options: &WorkerOptions) -> Duration {
     let sum = options.node.as_str().bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
-    options.sweep.mul_f64(0.75 + f64::from(sum) / 1024.0)
+    options.sweep_interval.mul_f64(0.75 + f64::from(sum) / 1024.0)
 }
