@@ -79,12 +79,12 @@ function Versions({ earlier, foot, children }: { earlier: string[]; foot: ReactN
       {shown}
       <footer className="end">
         <span className="version-switch" role="group" aria-label="Versions of the answer">
-          <Turn name="back" label="Earlier version" to={at > 0 ? at - 1 : null} turn={setAt} />
+          <VersionButton icon="back" label="Earlier version" version={at > 0 ? at - 1 : null} show={setAt} />
           <span aria-live="polite">
             <span className="unseen">Version </span>
             {`${at + 1}/${earlier.length + 1}`}
           </span>
-          <Turn name="forth" label="Later version" to={id === undefined ? null : at + 1} turn={setAt} />
+          <VersionButton icon="forth" label="Later version" version={id === undefined ? null : at + 1} show={setAt} />
         </span>
         {id === undefined ? (
           foot
@@ -101,11 +101,11 @@ function Versions({ earlier, foot, children }: { earlier: string[]; foot: ReactN
   );
 }
 
-/** A button to another version. It keeps the focus when there is none. */
-function Turn({ name, label, to, turn }: { name: "back" | "forth"; label: string; to: number | null; turn: (to: number) => void }) {
+/** A button that shows another version. It keeps the focus when there is none. */
+function VersionButton({ icon, label, version, show }: { icon: "back" | "forth"; label: string; version: number | null; show: (version: number) => void }) {
   return (
-    <button type="button" className="quiet icon" aria-label={label} title={label} aria-disabled={to === null} onClick={() => to !== null && turn(to)}>
-      <Icon name={name} />
+    <button type="button" className="quiet icon" aria-label={label} title={label} aria-disabled={version === null} onClick={() => version !== null && show(version)}>
+      <Icon name={icon} />
     </button>
   );
 }
