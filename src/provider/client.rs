@@ -31,7 +31,7 @@ use crate::provider::http::transport::{self, Answer};
 use crate::provider::model_client::{ModelClient, ModelStream, SetupError};
 use crate::provider::model_list;
 use crate::provider::profile::{
-    Attempt, BodyForm, Change, LearnedLimitations, Limitation, LimitationMemory, ModelProfile, limitation_from_refusal,
+    Attempt, BodyForm, LearnedChange, LearnedLimitations, Limitation, LimitationMemory, ModelProfile, limitation_from_refusal,
     may_be_refused,
 };
 use crate::provider::stream::Events;
@@ -272,7 +272,7 @@ impl<D: Dialect> DialectClient<D> {
                 reason = adaptation.reason,
                 "the chosen model cannot chat: another one of the list is asked"
             );
-            let change = Change { limitations: vec![Limitation::NoChat], adaptation };
+            let change = LearnedChange { limitations: vec![Limitation::NoChat], adaptation };
             let told = self.provider.learned.remember(memory.as_ref(), &request.model, vec![change], clock.now()).await;
             replaced.extend(told.into_iter().map(|adaptation| Ok(ModelEvent::Adapted(adaptation))));
             chosen.add(&next);
@@ -296,7 +296,7 @@ impl<D: Dialect> DialectClient<D> {
     async fn ask_model(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
         let Provider { options: ClientOptions { memory, clock, streaming, .. }, learned, .. } = &*self.provider;
         let mut profile = self.provider.profile_of(&request.model).await;
-        let mut changes: Vec<Change> = Vec::new();
+        let mut changes: Vec<LearnedChange> = Vec::new();
         loop {
             let sent = profile.apply(request, D::DECLARES_FORMER_TOOLS);
             let form = profile.form(*streaming);

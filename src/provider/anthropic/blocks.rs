@@ -47,8 +47,8 @@ enum Kind {
     Other,
 }
 
-fn violation(what: &str) -> ModelError {
-    ModelError::new(ModelErrorKind::BadStream, &format!("the answer contradicts itself: {what}"))
+fn violation(contradiction: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("the answer contradicts itself: {contradiction}"))
 }
 
 impl Blocks {

@@ -98,7 +98,7 @@ fn picture(image: &FilePart) -> Kind<'_> {
             Kind::Image { source: WireSource::Base64 { media_type, data } }
         }
         Source::Remote(url) => Kind::Image { source: WireSource::Url { url } },
-        Source::Inline { .. } | Source::Nowhere => Kind::Text { text: Cow::Owned(not_sent("image", image)) },
+        Source::Inline { .. } | Source::Unusable => Kind::Text { text: Cow::Owned(not_sent("image", image)) },
     }
 }
 
@@ -115,7 +115,7 @@ fn document(file: &FilePart) -> Kind<'_> {
             }
         }
         Source::Inline { media_type, .. } if media_type.starts_with("image/") => picture(file),
-        Source::Inline { .. } | Source::Remote(_) | Source::Nowhere => Kind::Text { text: Cow::Owned(not_sent("file", file)) },
+        Source::Inline { .. } | Source::Remote(_) | Source::Unusable => Kind::Text { text: Cow::Owned(not_sent("file", file)) },
     }
 }
 
@@ -145,7 +145,7 @@ fn result<'a>(result: &'a ToolResultPart, ids: &CallIds<'a>) -> Block<'a> {
     if content.is_empty() {
         content.push(Kind::Text { text: NO_OUTPUT.into() }.into());
     }
-    Kind::ToolResult { tool_use_id: ids.id_of(result), content, is_error: result.is_error.then_some(true) }.into()
+    Kind::ToolResult { tool_use_id: ids.sent_call_id(result), content, is_error: result.is_error.then_some(true) }.into()
 }
 
 fn tool_content_block(content: &ToolContent) -> Option<Kind<'_>> {

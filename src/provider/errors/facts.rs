@@ -32,7 +32,7 @@ pub(in crate::provider) struct ErrorFacts {
 #[serde(deny_unknown_fields)]
 struct Phrases {
     kind: ModelErrorKind,
-    counts: Rank,
+    precedence: PhrasePrecedence,
     status: Vec<u16>,
     texts: Vec<String>,
     #[serde(default)]
@@ -42,7 +42,7 @@ struct Phrases {
 /// The precedence of phrases relative to codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::provider) enum Rank {
+pub(in crate::provider) enum PhrasePrecedence {
     /// Before any code.
     First,
     /// Only without a specific code.
@@ -120,10 +120,10 @@ pub(in crate::provider) fn kind_without_status(code: &str) -> Option<ModelErrorK
 }
 
 /// Returns the kind of an error by its text. An error without a status matches phrases of every status.
-pub(in crate::provider) fn kind_of_words(words: &str, status: Option<u16>, rank: Rank) -> Option<ModelErrorKind> {
+pub(in crate::provider) fn kind_of_words(words: &str, status: Option<u16>, precedence: PhrasePrecedence) -> Option<ModelErrorKind> {
     let words = words.to_lowercase();
     let has = |phrases: &[String]| phrases.iter().any(|phrase| words.contains(phrase.as_str()));
-    let mut known = error_facts().phrases.iter().filter(|phrases| phrases.counts == rank);
+    let mut known = error_facts().phrases.iter().filter(|phrases| phrases.precedence == precedence);
     let found = known.find(|phrases| {
         status.is_none_or(|status| phrases.status.contains(&status)) && has(&phrases.texts) && !has(&phrases.unless)
     });
@@ -221,7 +221,7 @@ mod tests {
             for text in &phrases.texts {
                 assert_eq!(*text, text.to_lowercase());
                 for status in phrases.status.iter().copied().map(Some).chain([None]) {
-                    assert_eq!(kind_of_words(text, status, phrases.counts), Some(phrases.kind), "{text}");
+                    assert_eq!(kind_of_words(text, status, phrases.precedence), Some(phrases.kind), "{text}");
                 }
                 let shorter = phrases.texts.iter().find(|other| *other != text && text.contains(other.as_str()));
                 assert_eq!(shorter, None, "covers {text}");

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use crate::domain::model::{ErrorDetails, ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::errors::facts::{
-    Rank, error_facts, is_specific, kind_of_code, kind_of_status, kind_of_words, kind_without_status, refuses_reasoning,
-    vendor_code,
+    PhrasePrecedence, error_facts, is_specific, kind_of_code, kind_of_status, kind_of_words, kind_without_status,
+    refuses_reasoning, vendor_code,
 };
 use crate::provider::http::retry_after::{self, retry_after};
 use crate::support::clock::UnixMillis;
@@ -320,14 +320,14 @@ fn name_in(text: &str, tools: &[Arc<ToolDefinition>]) -> Option<String> {
 
 fn classify(status: Option<u16>, error_body: &ErrorBody) -> ModelErrorKind {
     let kinds = || error_body.codes.iter().filter_map(|code| kind_of_code(code));
-    if let Some(kind) = kind_of_words(&error_body.message, status, Rank::First) {
+    if let Some(kind) = kind_of_words(&error_body.message, status, PhrasePrecedence::First) {
         return kind;
     }
     // A code can be more specific than the status: the same 400 may be a full window or a refused key.
     if let Some(kind) = kinds().find(|kind| is_specific(*kind)) {
         return kind;
     }
-    if let Some(kind) = kind_of_words(&error_body.message, status, Rank::Last) {
+    if let Some(kind) = kind_of_words(&error_body.message, status, PhrasePrecedence::Last) {
         return kind;
     }
     let without_status = || error_body.codes.iter().find_map(|code| kind_without_status(code));

@@ -123,7 +123,7 @@ fn model_part(part: &Part) -> Option<WirePart<'_>> {
     }
 }
 
-fn file<'a>(what: &str, file: &'a FilePart) -> WirePart<'a> {
+fn file<'a>(kind: &str, file: &'a FilePart) -> WirePart<'a> {
     match Source::of(file) {
         Source::Inline { media_type, data } => {
             WirePart { inline_data: Some(InlineData { mime_type: media_type, data }), ..WirePart::default() }
@@ -131,7 +131,7 @@ fn file<'a>(what: &str, file: &'a FilePart) -> WirePart<'a> {
         Source::Remote(url) => {
             WirePart { file_data: Some(FileData { mime_type: &file.media_type, file_uri: url }), ..WirePart::default() }
         }
-        Source::Nowhere => WirePart::text(not_sent(what, file)),
+        Source::Unusable => WirePart::text(not_sent(kind, file)),
     }
 }
 

@@ -16,8 +16,8 @@ use crate::provider::http::unframed_errors::UnframedErrorFilter;
 pub(in crate::provider) const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 pub(in crate::provider) const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-pub(in crate::provider) fn too_large(what: &str, limit: usize) -> ModelError {
-    ModelError::new(ModelErrorKind::BadStream, &format!("{what} is larger than {} MiB", limit / (1024 * 1024)))
+pub(in crate::provider) fn too_large(subject: &str, limit: usize) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("{subject} is larger than {} MiB", limit / (1024 * 1024)))
 }
 
 /// Returns the events of an answer.

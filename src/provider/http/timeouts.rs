@@ -154,13 +154,13 @@ where
         let since = *this.waiting_since.get_or_insert(asked);
         while this.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let late = since + this.longest_wait;
+            let wait_end = since + this.longest_wait;
             let error = if now >= this.deadline.at {
                 over_total(this.deadline.limit)
-            } else if now >= late {
+            } else if now >= wait_end {
                 timeout(this.failure_text, this.longest_wait)
             } else {
-                this.timer.as_mut().reset(late.min(this.deadline.at));
+                this.timer.as_mut().reset(wait_end.min(this.deadline.at));
                 continue;
             };
             this.inner = None;

@@ -47,7 +47,7 @@ pub(in crate::provider) async fn send(
 ) -> Result<Answer, ModelError> {
     let first_byte = Deadline::after(limits.first_byte);
     let until = first_byte.at.min(total.at);
-    let late = || {
+    let timeout_error = || {
         if until == total.at { over_total(total.limit) } else { timeout("no answer arrived", limits.first_byte) }
     };
 
@@ -56,10 +56,10 @@ pub(in crate::provider) async fn send(
     let (client, request) = request.build_split();
     let request = request.map_err(network_error)?;
     let again = request.try_clone();
-    let sent = timeout_at(until, client.execute(request)).await.map_err(|_| late())?;
+    let sent = timeout_at(until, client.execute(request)).await.map_err(|_| timeout_error())?;
     let response = match (sent, again) {
         (Err(error), Some(again)) if broke_before_head(&error) => match fresh() {
-            Some(fresh) => timeout_at(until, fresh.execute(again)).await.map_err(|_| late())?,
+            Some(fresh) => timeout_at(until, fresh.execute(again)).await.map_err(|_| timeout_error())?,
             None => Err(error),
         },
         (sent, _) => sent,
@@ -71,7 +71,7 @@ pub(in crate::provider) async fn send(
         return Err(refusal(response, until, now, names).await);
     }
     let mut raw = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| wire_log::log_received(piece))));
-    let first = match timeout_at(until, raw.next()).await.map_err(|_| late())? {
+    let first = match timeout_at(until, raw.next()).await.map_err(|_| timeout_error())? {
         Some(chunk) => chunk.map_err(network_error)?,
         None => {
             return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the provider closed the connection without an answer"));
@@ -207,11 +207,11 @@ async fn refusal(response: Response, until: Instant, now: UnixMillis, names: Req
 /// Sends a request whose answer is one document. Returns `None` if the document has more than `limit` bytes.
 ///
 /// # Errors
-/// A typed failure. On a timeout, its text is `late`.
+/// A typed failure. On a timeout, its text is `timeout_text`.
 pub(in crate::provider) async fn fetch(
     request: RequestBuilder,
     limit: usize,
-    late: &str,
+    timeout_text: &str,
     time_limit: Duration,
     now: UnixMillis,
 ) -> Result<Option<Vec<u8>>, ModelError> {
@@ -222,7 +222,7 @@ pub(in crate::provider) async fn fetch(
         }
         body_within(response, limit).await.map_err(network_error)
     });
-    fetched.await.map_err(|_| timeout(late, time_limit))?
+    fetched.await.map_err(|_| timeout(timeout_text, time_limit))?
 }
 
 /// Returns the failure of a connection that was refused, or broke before the answer began.

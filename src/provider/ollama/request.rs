@@ -13,7 +13,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::http::json_body::{raw, written};
 use crate::provider::request::shared_parts::{
-    Source, WireFunction, WireTool, arguments_object, file_text, not_sent, result_text, tool_results, turn_begins,
+    Source, WireFunction, WireTool, arguments_object, current_turn_start, file_text, not_sent, result_text, tool_results,
 };
 
 /// The smallest window in a request. Larger windows are doubled, because a server reloads a model when the window changes.
@@ -138,7 +138,7 @@ fn messages(request: &ModelRequest) -> Vec<WireMessage<'_>> {
     if !request.system.is_empty() {
         wire.push(WireMessage::new("system", request.system.as_str()));
     }
-    let turn = turn_begins(&request.messages);
+    let turn = current_turn_start(&request.messages);
     for (at, message) in request.messages.iter().enumerate() {
         match message.role {
             Role::User => wire.push(user(message)),
@@ -159,7 +159,7 @@ fn user(message: &Message) -> WireMessage<'_> {
             Part::Text(text) => words.push(Cow::Borrowed(&text.text)),
             Part::Image(image) => match Source::of(image) {
                 Source::Inline { data, .. } => images.push(data),
-                Source::Remote(_) | Source::Nowhere => words.push(Cow::Owned(not_sent("image", image))),
+                Source::Remote(_) | Source::Unusable => words.push(Cow::Owned(not_sent("image", image))),
             },
             Part::File(file) => words.push(Cow::Owned(file_text(file).unwrap_or_else(|| not_sent("file", file)))),
             Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => {}

@@ -14,7 +14,7 @@ use crate::provider::request::quirk_values::{
 };
 use crate::provider::request::quirks::Quirks;
 use crate::provider::request::shared_parts::{
-    CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, takes_system, tool_results, turn_begins,
+    CallIds, NO_OUTPUT, arguments_object, current_turn_start, file_text, not_sent, takes_system, tool_results,
 };
 use crate::support::json;
 
@@ -127,7 +127,7 @@ pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Qui
         }
     }
     let mut writer = Writer { quirks, ids: CallIds::default(), images: Vec::new(), pending_system, wire };
-    let turn = turn_begins(&request.messages);
+    let turn = current_turn_start(&request.messages);
     for (at, message) in request.messages.iter().enumerate() {
         match message.role {
             Role::User => writer.user(message),
@@ -285,7 +285,7 @@ impl<'a> Writer<'a, '_> {
 
     fn results(&mut self, message: &'a Message) {
         for result in tool_results(message) {
-            let id = accepted_id(self.ids.id_of(result), self.quirks.call_ids);
+            let id = accepted_id(self.ids.sent_call_id(result), self.quirks.call_ids);
             let name = self.quirks.result_names.then_some(result.name.as_str());
             let content = self.result(result);
             self.wire.push(WireMessage::Tool { tool_call_id: id, name, content });

@@ -132,6 +132,6 @@ fn effort<'a>(wanted: ReasoningEffort, model: &str, quirks: &'a Quirks) -> Optio
         EffortForm::Thinking => Effort::Thinking(json!({ "type": if thinks { "enabled" } else { "disabled" } })),
         EffortForm::EnableThinking => Effort::EnableThinking(thinks),
         EffortForm::ChatTemplate => Effort::ChatTemplateKwargs(json!({ "enable_thinking": thinks })),
-        EffortForm::Unsaid => return None,
+        EffortForm::NotSent => return None,
     })
 }

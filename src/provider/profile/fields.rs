@@ -36,9 +36,9 @@ pub(super) fn rename(body: &mut Value, from: &str, to: &str) {
 }
 
 /// Returns the path of the body field that an error names. The error's typed fields take precedence over its message.
-pub(super) fn named(error: &ModelError, body: &Value) -> Option<String> {
+pub(super) fn refused_field(error: &ModelError, body: &Value) -> Option<String> {
     let mut paths = Vec::new();
-    list(body, String::new(), 1, &mut paths);
+    collect_paths(body, String::new(), 1, &mut paths);
     let typed = error.details.as_deref().map(|details| details.fields.as_slice()).unwrap_or_default();
     let mut names = typed.iter().map(String::as_str).chain(names_in(&error.message));
     names.find_map(|name| {
@@ -48,11 +48,11 @@ pub(super) fn named(error: &ModelError, body: &Value) -> Option<String> {
     })
 }
 
-fn list(value: &Value, prefix: String, depth: usize, paths: &mut Vec<String>) {
+fn collect_paths(value: &Value, prefix: String, depth: usize, paths: &mut Vec<String>) {
     let Some(object) = value.as_object().filter(|_| depth <= MAX_DEPTH) else { return };
     for (name, inner) in object {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        list(inner, path.clone(), depth + 1, paths);
+        collect_paths(inner, path.clone(), depth + 1, paths);
         paths.push(path);
     }
 }
@@ -112,6 +112,6 @@ mod tests {
             message: message.to_owned(),
             ..ModelError::new(ModelErrorKind::InvalidRequest, "")
         };
-        assert_eq!(named(&error, &body).as_deref(), path);
+        assert_eq!(refused_field(&error, &body).as_deref(), path);
     }
 }

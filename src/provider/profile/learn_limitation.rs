@@ -20,7 +20,7 @@ const MAX_CHANGES: usize = 100;
 const REFUSED_SCHEMAS: usize = 3;
 
 /// The limitations that one refusal showed.
-pub(in crate::provider) struct Change {
+pub(in crate::provider) struct LearnedChange {
     pub(in crate::provider) limitations: Vec<Limitation>,
     pub(in crate::provider) adaptation: Adaptation,
 }
@@ -36,11 +36,11 @@ pub(in crate::provider) struct Attempt<'a> {
     pub(in crate::provider) form: BodyForm,
     pub(in crate::provider) profile: &'a ModelProfile,
     /// The changes of this request so far.
-    pub(in crate::provider) changes: &'a [Change],
+    pub(in crate::provider) changes: &'a [LearnedChange],
 }
 
 /// Returns the change with which the request is to be repeated, if the error shows a limitation that the profile lacks.
-pub(in crate::provider) fn limitation_from_refusal(attempt: &Attempt<'_>, error: &ModelError) -> Option<Change> {
+pub(in crate::provider) fn limitation_from_refusal(attempt: &Attempt<'_>, error: &ModelError) -> Option<LearnedChange> {
     if attempt.changes.len() >= MAX_CHANGES || is_served_over_responses(error) {
         return None;
     }
@@ -49,13 +49,13 @@ pub(in crate::provider) fn limitation_from_refusal(attempt: &Attempt<'_>, error:
         let found = attempt.lacking(error).or_else(|| attempt.refused_field(error));
         found.or_else(|| attempt.refused_tool(error)).filter(|_| may_be_ability).map(|found| vec![found])
     })?;
-    let change = limitations.first()?.change();
-    Some(Change { limitations, adaptation: Adaptation { change, reason: error.message.clone() } })
+    let change = limitations.first()?.adaptation_name();
+    Some(LearnedChange { limitations, adaptation: Adaptation { change, reason: error.message.clone() } })
 }
 
 impl Attempt<'_> {
     fn refused_parts(&self, error: &ModelError) -> Option<Vec<Limitation>> {
-        let is_of_part = |change: &&Change| {
+        let is_of_part = |change: &&LearnedChange| {
             matches!(
                 change.limitations.first(),
                 Some(Limitation::NoParts(_) | Limitation::UnreadablePart(_) | Limitation::MaxImages(_))
@@ -143,7 +143,7 @@ impl Attempt<'_> {
         if is_simple {
             return Some(Limitation::NoTool(key)).filter(|limitation| !self.profile.has(limitation));
         }
-        let is_schema = |change: &&Change| matches!(change.limitations.first(), Some(Limitation::SimpleTool(_)));
+        let is_schema = |change: &&LearnedChange| matches!(change.limitations.first(), Some(Limitation::SimpleTool(_)));
         let before = self.changes.iter().filter(is_schema).count();
         Some(if before + 1 >= REFUSED_SCHEMAS { Limitation::SimpleTools } else { simple })
     }

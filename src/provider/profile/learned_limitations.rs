@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, timeout};
 
-use super::learn_limitation::Change;
+use super::learn_limitation::LearnedChange;
 use super::limitation::Limitation;
 use crate::domain::model::Adaptation;
 use crate::domain::model::provider::LearnedLimitation;
@@ -96,12 +96,12 @@ impl LearnedLimitations {
         &self,
         memory: Option<&LimitationMemory>,
         model: &str,
-        changes: Vec<Change>,
+        changes: Vec<LearnedChange>,
         now: UnixMillis,
     ) -> Vec<Adaptation> {
         let until = UnixMillis(now.0.saturating_add(REMEMBERED_MS));
         let (mut adaptations, mut learned) = (Vec::new(), Vec::new());
-        for Change { limitations, adaptation } in changes {
+        for LearnedChange { limitations, adaptation } in changes {
             adaptations.push(adaptation);
             learned.extend(limitations);
         }
@@ -122,7 +122,7 @@ impl LearnedLimitations {
 
 fn stored(model: &str, limitation: &Limitation, until: UnixMillis) -> Option<LearnedLimitation> {
     let text = serde_json::to_string(limitation).ok()?;
-    Some(LearnedLimitation { model: model.to_owned(), limitation: text, change: limitation.change(), until })
+    Some(LearnedLimitation { model: model.to_owned(), limitation: text, change: limitation.adaptation_name(), until })
 }
 
 fn entry<'m>(models: &'m mut BTreeMap<String, ModelLimitations>, model: &str) -> &'m mut ModelLimitations {

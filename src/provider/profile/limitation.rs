@@ -52,7 +52,7 @@ pub(in crate::provider) enum Limitation {
 
 impl Limitation {
     /// Returns the name of the change for events and the API: `name`, or `name:detail`.
-    pub(in crate::provider) fn change(&self) -> String {
+    pub(in crate::provider) fn adaptation_name(&self) -> String {
         let name = |key: &str| key.split(' ').next().unwrap_or_default().to_owned();
         match self {
             Self::NoParts(kind) => kind.words()[2].to_owned(),

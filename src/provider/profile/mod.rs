@@ -11,7 +11,7 @@ mod model_profile;
 mod parts;
 mod tools;
 
-pub(in crate::provider) use self::learn_limitation::{Attempt, Change, limitation_from_refusal};
+pub(in crate::provider) use self::learn_limitation::{Attempt, LearnedChange, limitation_from_refusal};
 pub(in crate::provider) use self::learned_limitations::LearnedLimitations;
 pub use self::learned_limitations::{LimitationMemory, LimitationStore};
 pub(in crate::provider) use self::limitation::Limitation;

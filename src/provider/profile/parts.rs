@@ -62,14 +62,16 @@ enum Reason {
 impl Reason {
     /// Returns the note that replaces the part in a request.
     fn note(self, kind: PartKind, name: &str) -> String {
-        let [what, ..] = kind.words();
+        let [label, ..] = kind.words();
         match self {
-            Self::Unsupported(refused) => format!("[{what} {name}: the model does not accept {}]", refused.words()[1]),
-            Self::Broken => format!("[{what} {name}: the model's provider could not read it]"),
-            Self::TooMany(most) => format!("[{what} {name}: left out, the model accepts at most {most} images]"),
-            Self::TooLarge(most) => format!("[{what} {name}: left out, as base64 it exceeds the provider's limit of {most} bytes]"),
+            Self::Unsupported(refused) => format!("[{label} {name}: the model does not accept {}]", refused.words()[1]),
+            Self::Broken => format!("[{label} {name}: the model's provider could not read it]"),
+            Self::TooMany(most) => format!("[{label} {name}: left out, the model accepts at most {most} images]"),
+            Self::TooLarge(most) => {
+                format!("[{label} {name}: left out, as base64 it exceeds the provider's limit of {most} bytes]")
+            }
             Self::TooLong(most) => {
-                format!("[{what} {name}: left out, a side is longer than the provider's limit of {most} pixels]")
+                format!("[{label} {name}: left out, a side is longer than the provider's limit of {most} pixels]")
             }
         }
     }
@@ -79,7 +81,7 @@ fn shown_file(file: &FilePart, is_image: bool) -> Option<MediaPart<'_>> {
     let (media_type, content) = match Source::of(file) {
         Source::Inline { media_type, data } => (media_type, data),
         Source::Remote(url) => (file.media_type.as_str(), url),
-        Source::Nowhere => return None,
+        Source::Unusable => return None,
     };
     let kind = match media_type.split('/').next() {
         _ if is_image => PartKind::Image,
@@ -188,7 +190,7 @@ impl<'l> Exclusions<'l> {
         for part in request.to_mut().messages.iter_mut().flat_map(|message| &mut message.parts) {
             match part {
                 Part::Image(file) | Part::File(file) => {
-                    if Source::of(file) == Source::Nowhere {
+                    if Source::of(file) == Source::Unusable {
                         continue;
                     }
                     if let Some((kind, Some(reason))) = reasons.next() {

@@ -75,7 +75,8 @@ pub enum EffortForm {
     EnableThinking,
     /// `chat_template_kwargs: {enable_thinking: true}` or `false` (vLLM, llama.cpp).
     ChatTemplate,
-    Unsaid,
+    #[serde(rename = "unsaid")]
+    NotSent,
 }
 
 /// A provider's values for the reasoning efforts. An empty value is not sent.

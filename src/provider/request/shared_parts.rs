@@ -41,18 +41,18 @@ impl<'a> CallIds<'a> {
         self.provider_id(call).unwrap_or(call.call_id.as_str())
     }
 
-    pub(in crate::provider) fn id_of(&self, result: &'a ToolResultPart) -> &'a str {
+    pub(in crate::provider) fn sent_call_id(&self, result: &'a ToolResultPart) -> &'a str {
         self.provider_id_of_result(result).unwrap_or(result.call_id.as_str())
     }
 }
 
 /// Returns the text that replaces content which its dialect cannot express.
-pub(in crate::provider) fn not_sent(what: &str, file: &FilePart) -> String {
+pub(in crate::provider) fn not_sent(kind: &str, file: &FilePart) -> String {
     if let Some(text) = &file.text {
         return text.clone();
     }
     let name = file.name.as_deref().unwrap_or("without a name");
-    format!("[{what} {name}, {}: not sent to the model]", file.media_type)
+    format!("[{kind} {name}, {}: not sent to the model]", file.media_type)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +63,12 @@ pub(in crate::provider) enum Source<'a> {
     },
     Remote(&'a str),
     /// The provider has no access to the content.
-    Nowhere,
+    Unusable,
 }
 
 impl<'a> Source<'a> {
     pub(in crate::provider) fn of(file: &'a FilePart) -> Self {
-        let Some(url) = file.url.as_deref() else { return Self::Nowhere };
+        let Some(url) = file.url.as_deref() else { return Self::Unusable };
         if let Some(rest) = url.strip_prefix("data:") {
             return match rest.split_once(";base64,") {
                 // A media type may have parameters, which providers do not accept.
@@ -76,16 +76,16 @@ impl<'a> Source<'a> {
                     let kind = kind.split(';').next().unwrap_or_default();
                     Self::Inline { media_type: if kind.is_empty() { &file.media_type } else { kind }, data }
                 }
-                None => Self::Nowhere,
+                None => Self::Unusable,
             };
         }
-        if url.starts_with("https://") || url.starts_with("http://") { Self::Remote(url) } else { Self::Nowhere }
+        if url.starts_with("https://") || url.starts_with("http://") { Self::Remote(url) } else { Self::Unusable }
     }
 
     pub(in crate::provider) fn text(&self) -> Option<String> {
         match self {
             Self::Inline { data, .. } => String::from_utf8(STANDARD.decode(data).ok()?).ok(),
-            Self::Remote(_) | Self::Nowhere => None,
+            Self::Remote(_) | Self::Unusable => None,
         }
     }
 }
@@ -136,7 +136,7 @@ pub(in crate::provider) fn result_text(result: &ToolResultPart, note: impl Fn(&s
 }
 
 /// Returns the position of the first message after the last user message.
-pub(in crate::provider) fn turn_begins(messages: &[Message]) -> usize {
+pub(in crate::provider) fn current_turn_start(messages: &[Message]) -> usize {
     messages.iter().rposition(|message| message.role == Role::User).map_or(0, |at| at + 1)
 }
 

@@ -129,7 +129,7 @@ fn text_format(options: &ModelOptions) -> Option<Value> {
 }
 
 fn reasoning(effort: ReasoningEffort, model: &str, quirks: &Quirks) -> Option<Value> {
-    if quirks.effort == EffortForm::Unsaid {
+    if quirks.effort == EffortForm::NotSent {
         return None;
     }
     static OPENAI: LazyLock<Quirks> = LazyLock::new(Quirks::default);
@@ -152,7 +152,7 @@ fn input(messages: &[Message]) -> Vec<InputItem<'_>> {
             Role::Assistant => assistant(message, &mut ids, &mut items),
             Role::Tool => {
                 for result in tool_results(message) {
-                    let (call_id, output) = (ids.id_of(result), output(result));
+                    let (call_id, output) = (ids.sent_call_id(result), output(result));
                     items.push(InputItem::Own(TranscriptItem::FunctionCallOutput { call_id, output }));
                 }
             }
