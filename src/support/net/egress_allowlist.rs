@@ -8,7 +8,7 @@ use ipnet::IpNet;
 /// A host or network, with a port if only that one is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowlistEntry {
-    what: AllowlistTarget,
+    target: AllowlistTarget,
     port: Option<u16>,
 }
 
@@ -34,24 +34,24 @@ impl AllowlistEntry {
         };
         let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
         match (address.parse::<IpAddr>(), bits) {
-            (Ok(address), None) => Ok(Self { what: AllowlistTarget::Net(address.to_canonical().into()), port }),
+            (Ok(address), None) => Ok(Self { target: AllowlistTarget::Net(address.to_canonical().into()), port }),
             (Ok(address), Some(bits)) => {
                 let net = bits.parse().ok().and_then(|bits| network(address, bits));
-                Ok(Self { what: AllowlistTarget::Net(net.ok_or_else(wrong)?), port })
+                Ok(Self { target: AllowlistTarget::Net(net.ok_or_else(wrong)?), port })
             }
             (Err(_), None) if is_name(host) => {
-                Ok(Self { what: AllowlistTarget::Name(host.trim_end_matches('.').to_ascii_lowercase()), port })
+                Ok(Self { target: AllowlistTarget::Name(host.trim_end_matches('.').to_ascii_lowercase()), port })
             }
             (Err(_), _) => Err(wrong()),
         }
     }
 
     fn has_name(&self, host: &str) -> bool {
-        matches!(&self.what, AllowlistTarget::Name(name) if name.eq_ignore_ascii_case(host.trim_end_matches('.')))
+        matches!(&self.target, AllowlistTarget::Name(name) if name.eq_ignore_ascii_case(host.trim_end_matches('.')))
     }
 
     fn holds(&self, address: IpAddr) -> bool {
-        match &self.what {
+        match &self.target {
             AllowlistTarget::Name(_) => false,
             AllowlistTarget::Net(net) => net.contains(&address.to_canonical()),
         }

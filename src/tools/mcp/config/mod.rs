@@ -205,7 +205,7 @@ impl McpConfig {
             warnings: found_warnings.into_iter().map(|text| McpWarning { entry: None, text }).collect(),
         };
         for (name, entry) in entries {
-            let entry = object(entry, "the entry").and_then(foreign_formats::canonical);
+            let entry = as_object(entry, "the entry").and_then(foreign_formats::canonical);
             let server = match entry.as_ref().map_err(Clone::clone).and_then(unknown_keys::is_switched_off) {
                 Ok(true) => continue,
                 // The frozen key of an operator server is its name, and that of a user server its id.
@@ -236,10 +236,10 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     fn server(&self, entry: &Value) -> Result<ServerConfig, String> {
-        let entry = object(entry, "the entry")?;
+        let entry = as_object(entry, "the entry")?;
         unknown_keys::check_entry(entry)?;
         let empty = Map::new();
-        let capstan = entry.get("capstan").map_or(Ok(&empty), |extra| object(extra, "capstan"));
+        let capstan = entry.get("capstan").map_or(Ok(&empty), |extra| as_object(extra, "capstan"));
         let mut server = ServerConfig {
             transport: self.transport(entry)?,
             redactor: self.redactor.take(),
@@ -295,7 +295,7 @@ impl Entry<'_> {
     fn oauth(&self, asked: Option<&Value>) -> Result<OAuthEntry, String> {
         let mut oauth = OAuthEntry::default();
         let Some(asked) = asked else { return Ok(oauth) };
-        for (key, value) in object(asked, "capstan.oauth")? {
+        for (key, value) in as_object(asked, "capstan.oauth")? {
             match key.as_str() {
                 "client_id" => oauth.client_id = Some(self.text(value, "capstan.oauth.client_id")?),
                 "issuer" => oauth.issuer = Some(self.text(value, "capstan.oauth.issuer")?),
@@ -376,7 +376,7 @@ impl Entry<'_> {
 
     fn secrets(&self, value: Option<&Value>, key: &str) -> Result<BTreeMap<String, SecretString>, String> {
         let Some(value) = value else { return Ok(BTreeMap::new()) };
-        object(value, key)?
+        as_object(value, key)?
             .iter()
             .map(|(name, value)| {
                 let value = self.text(value, &format!("{key}.{name}"))?;
@@ -397,8 +397,8 @@ fn capstan_value<'a>(entry: &'a Map<String, Value>, key: &str) -> Option<&'a Val
     entry.get("capstan")?.get(key)
 }
 
-fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>, String> {
-    value.as_object().ok_or_else(|| format!("{what} must be an object"))
+fn as_object<'a>(value: &'a Value, name: &str) -> Result<&'a Map<String, Value>, String> {
+    value.as_object().ok_or_else(|| format!("{name} must be an object"))
 }
 
 /// RFC 6749, 3.3.
@@ -445,9 +445,9 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     }
     if server.may_ask() && server.shared {
         if extra.contains_key("shared") {
-            let what = if server.elicitation { "elicitation" } else { "sampling" };
+            let setting = if server.elicitation { "elicitation" } else { "sampling" };
             return Err(format!(
-                "a server with capstan.{what} cannot be capstan.shared: a question does not name its call, so its owner would be unknown"
+                "a server with capstan.{setting} cannot be capstan.shared: a question does not name its call, so its owner would be unknown"
             ));
         }
         server.shared = false;
@@ -457,7 +457,7 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
 
 /// Parses an object with names of tools as keys.
 fn by_tool<T>(key: &str, value: &Value, read: impl Fn(&str, &Value) -> Result<T, String>) -> Result<BTreeMap<String, T>, String> {
-    let rules = object(value, &format!("capstan.{key}"))?;
+    let rules = as_object(value, &format!("capstan.{key}"))?;
     rules.iter().map(|(tool, rule)| Ok((tool.clone(), read(tool, rule)?))).collect()
 }
 

@@ -41,9 +41,9 @@ impl Wire {
         Ok(Self { server, egress, is_inside })
     }
 
-    /// Checks a URL that a server has sent as `what`.
-    pub fn check_url(&self, text: &str, what: &str) -> Result<Url, String> {
-        let url = Url::parse(text).map_err(|_| format!("{what} is not a URL"))?;
+    /// Checks a URL that a server has sent as `subject`.
+    pub fn check_url(&self, text: &str, subject: &str) -> Result<Url, String> {
+        let url = Url::parse(text).map_err(|_| format!("{subject} is not a URL"))?;
         let is_secure = match url.scheme() {
             "https" => true,
             "http" => http::is_loopback(url.as_str()) && http::is_loopback(self.server.as_str()),
@@ -51,17 +51,17 @@ impl Wire {
         };
         if !is_secure || url.host_str().is_none_or(str::is_empty) {
             return Err(format!(
-                "{what} must begin with https:// (http:// is allowed only if it and the server are on this machine)"
+                "{subject} must begin with https:// (http:// is allowed only if it and the server are on this machine)"
             ));
         }
         if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-            return Err(format!("{what} must not have a user, a password or a fragment"));
+            return Err(format!("{subject} must not have a user, a password or a fragment"));
         }
         if !self.is_inside && url.origin() != self.server.origin() {
             egress::check(&url, EgressScope::Public)
-                .map_err(|_| format!("{what} is not a public address, although the server is public"))?;
+                .map_err(|_| format!("{subject} is not a public address, although the server is public"))?;
         }
-        egress::check(&url, self.egress).map_err(|error| format!("{what}: {error}"))?;
+        egress::check(&url, self.egress).map_err(|error| format!("{subject}: {error}"))?;
         Ok(url)
     }
 

@@ -144,12 +144,13 @@ fn own_path() -> Option<PathBuf> {
 fn folder(mounts: &str, groups: &str) -> Option<PathBuf> {
     let own = Path::new(groups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
-        let (mount, what) = line.split_once(" - ")?;
+        let (mount, file_system) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3).map(plain);
         let (root, mount_point) = (fields.next()?, fields.next()?);
         let inside = own.strip_prefix(root).ok()?;
-        let is_shown = what.starts_with("cgroup2 ") && inside.components().all(|part| matches!(part, Component::Normal(_)));
-        is_shown.then(|| Path::new(&mount_point).join(inside))
+        let is_mounted =
+            file_system.starts_with("cgroup2 ") && inside.components().all(|part| matches!(part, Component::Normal(_)));
+        is_mounted.then(|| Path::new(&mount_point).join(inside))
     })
 }
 

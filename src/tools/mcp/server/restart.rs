@@ -52,12 +52,12 @@ impl Server {
         let (mut lost, mut start) = (None, None);
         let now = Instant::now();
         // A remote server may end sessions at any time, so only the ends of processes count as losses.
-        let counts = !matches!(self.config.transport, ServerTransport::Http { .. });
+        let is_process = !matches!(self.config.transport, ServerTransport::Http { .. });
         self.change_phase(|phase| {
             let (next, starts) = match phase {
                 Phase::Unknown | Phase::Idle(_) => (Phase::Starting { since: now }, true),
                 Phase::Up(live) if !live.connection.is_alive() => {
-                    let next = match lock(&self.restarts).record_loss(now, counts) {
+                    let next = match lock(&self.restarts).record_loss(now, is_process) {
                         Some(until) => {
                             let reason = RestartPolicy::TOO_MANY.to_owned();
                             let fault = ServerError { reason, stderr: live.connection.stderr_tail() };

@@ -59,11 +59,11 @@ impl RestartPolicy {
         self.has_run && self.in_a_row <= MAX_ATTEMPTS
     }
 
-    /// Records a lost connection, and returns the end of the wait if this is a crash loop. Counts the loss only if `counts`.
-    pub fn record_loss(&mut self, now: Instant, counts: bool) -> Option<Instant> {
+    /// Records a lost connection, and returns the end of the wait if this is a crash loop. Counts the loss only if `is_process`.
+    pub fn record_loss(&mut self, now: Instant, is_process: bool) -> Option<Instant> {
         self.in_a_row = self.in_a_row.max(1);
         self.lost_at = None;
-        if !counts {
+        if !is_process {
             return None;
         }
         self.losses.push_back(now);

@@ -207,7 +207,11 @@ impl Connection {
 
     /// Reads a list page by page, and returns whether it is complete. Stops at an empty or repeated cursor, after 100 pages, and at the
     /// limit of memory: lists stay in memory as long as the server is connected.
-    async fn list_all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<(Vec<T>, bool), ServerError>
+    async fn list_all<T, F>(
+        &self,
+        list_name: &str,
+        page: impl Fn(PaginatedRequestParams) -> F,
+    ) -> Result<(Vec<T>, bool), ServerError>
     where
         T: Serialize,
         F: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
@@ -222,7 +226,7 @@ impl Connection {
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok((all, true)),
                 Err(error) => {
                     return Err(ServerError::after(
-                        format!("its {what} could not be listed: {}", self.redacted_error(&error)),
+                        format!("its {list_name} could not be listed: {}", self.redacted_error(&error)),
                         self.exit_report(),
                     ));
                 }
@@ -231,7 +235,7 @@ impl Connection {
                 bytes += size_of(&item);
                 if all.len() == MAX_LISTED || bytes > MAX_LISTED_BYTES {
                     let kept = all.len();
-                    tracing::warn!(mcp.server = self.name, what, kept, "MCP server offers too much; the rest is omitted");
+                    tracing::warn!(mcp.server = self.name, list_name, kept, "MCP server offers too much; the rest is omitted");
                     return Ok((all, false));
                 }
                 all.push(item);
@@ -241,7 +245,7 @@ impl Connection {
             };
             cursor = Some(next);
         }
-        tracing::warn!(mcp.server = self.name, what, pages = MAX_PAGES, "MCP server has more pages, which are omitted");
+        tracing::warn!(mcp.server = self.name, list_name, pages = MAX_PAGES, "MCP server has more pages, which are omitted");
         Ok((all, false))
     }
 
