@@ -9,7 +9,7 @@ import { initial, isAgain, isOver, reduce, type Item, type RunEnd, type RunState
 import { Icon } from "../shell/icons";
 import { brief, number } from "../text/words";
 import { useActions } from "./actions";
-import { AskView } from "./asking";
+import { AskView } from "./questions";
 import { MessageView } from "./message";
 
 const REASONS: Record<string, string> = { max_rounds: "the steps were used up", budget: "the budget was used up", length: "the answer was too long", refused: "the model refused" };

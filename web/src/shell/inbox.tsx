@@ -3,7 +3,7 @@
 import { useState } from "react";
 
 import type { ApprovalData, QuestionData } from "../api/types";
-import { AskView } from "../chat/asking";
+import { AskView } from "../chat/questions";
 import type { Ask } from "../conversation/state";
 import { ReviewCard, useReviews } from "../setup/permissions";
 import { clock } from "../text/words";
