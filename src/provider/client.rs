@@ -61,7 +61,7 @@ pub struct ClientOptions {
     /// Whether the endpoint may load a model before it answers, which takes minutes.
     pub may_load: bool,
     /// Whether to request a streamed answer. Without streaming the client returns the same events, all at the end.
-    pub streaming: bool,
+    pub is_streaming: bool,
     pub headers: Vec<(String, SecretString)>,
     pub egress: EgressScope,
     /// Converts points in time from a provider into waits.
@@ -91,7 +91,7 @@ impl ClientOptions {
             model_limits: BTreeMap::new(),
             lengthens_limits: true,
             may_load: false,
-            streaming: true,
+            is_streaming: true,
             headers: Vec::new(),
             egress: EgressScope::Anywhere,
             clock: Arc::new(SystemClock),
@@ -207,8 +207,8 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
 
     async fn list_models(&self, time_limit: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         let Provider { options, connection, models, .. } = &*self.provider;
-        let asked = model_list::ask(&connection.http, models.clone(), time_limit, options.clock.now()).await;
-        let mut models = asked.map_err(|error| self.provider.classify_and_redact(error))?;
+        let fetched = model_list::ask(&connection.http, models.clone(), time_limit, options.clock.now()).await;
+        let mut models = fetched.map_err(|error| self.provider.classify_and_redact(error))?;
         if let Some(url) = self.dialect.description_url() {
             model_list::describe(&connection.http, url, &mut models, time_limit, options.clock.now()).await;
         }
@@ -273,8 +273,8 @@ impl<D: Dialect> DialectClient<D> {
                 "the chosen model cannot chat: another one of the list is asked"
             );
             let change = LearnedChange { limitations: vec![Limitation::NoChat], adaptation };
-            let told = self.provider.learned.remember(memory.as_ref(), &request.model, vec![change], clock.now()).await;
-            replaced.extend(told.into_iter().map(|adaptation| Ok(ModelEvent::Adapted(adaptation))));
+            let adaptations = self.provider.learned.remember(memory.as_ref(), &request.model, vec![change], clock.now()).await;
+            replaced.extend(adaptations.into_iter().map(|adaptation| Ok(ModelEvent::Adapted(adaptation))));
             chosen.add(&next);
             request.to_mut().model = next;
         }
@@ -294,12 +294,12 @@ impl<D: Dialect> DialectClient<D> {
     /// Sends a request to its model. A request that is refused because of a limitation of the model is repeated
     /// in another form.
     async fn ask_model(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let Provider { options: ClientOptions { memory, clock, streaming, .. }, learned, .. } = &*self.provider;
+        let Provider { options: ClientOptions { memory, clock, is_streaming, .. }, learned, .. } = &*self.provider;
         let mut profile = self.provider.profile_of(&request.model).await;
         let mut changes: Vec<LearnedChange> = Vec::new();
         loop {
             let sent = profile.apply(request, D::DECLARES_FORMER_TOOLS);
-            let form = profile.form(*streaming);
+            let form = profile.form(*is_streaming);
             let error = match self.ask_once(&sent, &profile, form).await {
                 Ok(answer) if changes.is_empty() => return Ok(answer),
                 Ok(answer) => {
@@ -357,9 +357,9 @@ impl<D: Dialect> DialectClient<D> {
 
     async fn send(&self, request: &ModelRequest, profile: &ModelProfile, form: BodyForm) -> Result<ModelStream, ModelError> {
         let Provider { options: ClientOptions { clock, .. }, connection, .. } = &*self.provider;
-        let streaming = form.streaming;
+        let is_streaming = form.streaming;
         let mut limits = self.provider.limits_of(&request.model);
-        if !streaming {
+        if !is_streaming {
             // The first byte arrives when the answer is complete.
             limits.total = limits.for_whole_answer();
             limits.first_byte = limits.total;
@@ -369,12 +369,12 @@ impl<D: Dialect> DialectClient<D> {
         let mut decoder = self.dialect.decoder(request, body.len());
         let post = connection
             .http
-            .post(self.dialect.url(&request.model, streaming)?)
+            .post(self.dialect.url(&request.model, is_streaming)?)
             .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, if streaming { "text/event-stream" } else { "application/json" })
+            .header(ACCEPT, if is_streaming { "text/event-stream" } else { "application/json" })
             .headers(self.headers_of(request))
             .body(body);
-        let framing = streaming.then_some(D::FRAMING);
+        let framing = is_streaming.then_some(D::FRAMING);
         let names = RequestNames { model: &request.model, tools: &request.tools };
         // The connection of an earlier answer may have died since.
         let fresh = || {

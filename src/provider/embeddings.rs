@@ -151,12 +151,12 @@ impl HttpEmbeddings {
 }
 
 fn check(vector: &[f32], dimensions: Option<u32>, first: Option<&Vec<f32>>) -> Result<(), ModelError> {
-    let wanted = dimensions.map(|wanted| wanted as usize).or(first.map(Vec::len));
+    let expected_len = dimensions.map(|expected_len| expected_len as usize).or(first.map(Vec::len));
     match vector.len() {
         0 => Err(malformed("a vector is empty")),
         len if len > MAX_DIMENSIONS => Err(malformed(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
-        len if wanted.is_some_and(|wanted| wanted != len) => {
-            Err(malformed(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
+        len if expected_len.is_some_and(|expected_len| expected_len != len) => {
+            Err(malformed(&format!("a vector has {len} dimensions, not {}", expected_len.unwrap_or(0))))
         }
         _ if vector.iter().any(|number| !number.is_finite()) => {
             Err(malformed("a vector contains a value that is no finite number"))

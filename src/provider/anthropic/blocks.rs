@@ -21,14 +21,14 @@ pub(super) struct Blocks {
     /// The first block that may still emit text or reasoning. Later blocks wait.
     front: usize,
     /// Whether reasoning was emitted that no reasoning block has closed yet.
-    open_reasoning: bool,
+    is_reasoning_open: bool,
 }
 
 #[derive(Debug)]
 struct Open {
     index: i64,
     kind: Kind,
-    stopped: bool,
+    is_stopped: bool,
     waiting: Vec<ModelEvent>,
 }
 
@@ -40,7 +40,7 @@ enum Kind {
     },
     Call {
         at: usize,
-        given: String,
+        initial_arguments: String,
         arguments: String,
     },
     /// Ignored content: of the provider's own tools, and of kinds that are newer than this code.
@@ -57,20 +57,22 @@ impl Blocks {
     }
 
     pub(super) fn all_stopped(&self) -> bool {
-        self.blocks.iter().all(|block| block.stopped || matches!(block.kind, Kind::Other))
+        self.blocks.iter().all(|block| block.is_stopped || matches!(block.kind, Kind::Other))
     }
 
     /// Returns whether no call was cut: its block has ended, or its arguments are complete.
     pub(super) fn calls_are_complete(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
-            Kind::Call { arguments, .. } => block.stopped || arguments.is_empty() || is_json(arguments),
+            Kind::Call { arguments, .. } => block.is_stopped || arguments.is_empty() || is_json(arguments),
             Kind::Text | Kind::Thinking { .. } | Kind::Other => true,
         })
     }
 
     pub(super) fn all_calls_parse(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
-            Kind::Call { arguments, given, .. } if arguments.is_empty() => given.is_empty() || is_json(given),
+            Kind::Call { arguments, initial_arguments, .. } if arguments.is_empty() => {
+                initial_arguments.is_empty() || is_json(initial_arguments)
+            }
             Kind::Call { arguments, .. } => is_json(arguments),
             Kind::Text | Kind::Thinking { .. } | Kind::Other => true,
         })
@@ -99,9 +101,9 @@ impl Blocks {
                 if block.name.0.is_empty() {
                     return Err(violation("a tool call has no name"));
                 }
-                let given = block.input.map(json_text).filter(|text| !is_nothing(text)).unwrap_or_default();
+                let initial_arguments = block.input.map(json_text).filter(|text| !is_nothing(text)).unwrap_or_default();
                 let call = answer.open_call()?;
-                let at = self.open(index, Kind::Call { at: call, given, arguments: String::new() })?;
+                let at = self.open(index, Kind::Call { at: call, initial_arguments, arguments: String::new() })?;
                 let (provider_call_id, name) = (storable_text(block.id.0), storable_text(block.name.0));
                 self.emit(at, ModelEvent::ToolCallStarted { index: call, provider_call_id, name }, answer);
             }
@@ -138,7 +140,7 @@ impl Blocks {
                 }
             }
         };
-        let Open { kind, stopped, .. } = &mut self.blocks[at];
+        let Open { kind, is_stopped, .. } = &mut self.blocks[at];
         match (&*delta.kind.0, kind) {
             ("text_delta", Kind::Text) => self.emit_text(at, ModelEvent::Text, delta.text.0, answer),
             ("thinking_delta", Kind::Thinking { .. }) => self.emit_text(at, ModelEvent::Reasoning, delta.thinking.0, answer),
@@ -152,7 +154,7 @@ impl Blocks {
                 if more.is_empty() {
                     return Ok(());
                 }
-                if *stopped {
+                if *is_stopped {
                     return Err(violation("arguments arrived for a call that was complete"));
                 }
                 arguments.push_str(&more);
@@ -197,7 +199,7 @@ impl Blocks {
         if self.blocks.len() == MAX_BLOCKS {
             return Err(violation(&format!("it has more than {MAX_BLOCKS} blocks")));
         }
-        self.blocks.push(Open { index, kind, stopped: false, waiting: Vec::new() });
+        self.blocks.push(Open { index, kind, is_stopped: false, waiting: Vec::new() });
         Ok(self.blocks.len() - 1)
     }
 
@@ -209,7 +211,7 @@ impl Blocks {
 
     fn end(&mut self, at: usize, answer: &mut AnswerAssembler) {
         let block = &mut self.blocks[at];
-        if std::mem::replace(&mut block.stopped, true) {
+        if std::mem::replace(&mut block.is_stopped, true) {
             return;
         }
         match &mut block.kind {
@@ -218,10 +220,10 @@ impl Blocks {
                 self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), answer);
             }
             // The arguments in the start of a block count only if no deltas followed.
-            Kind::Call { at: call, given, arguments } if arguments.is_empty() && !given.is_empty() => {
-                let (call, given) = (*call, std::mem::take(given));
-                given.clone_into(arguments);
-                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: given }, answer);
+            Kind::Call { at: call, initial_arguments, arguments } if arguments.is_empty() && !initial_arguments.is_empty() => {
+                let (call, initial_arguments) = (*call, std::mem::take(initial_arguments));
+                initial_arguments.clone_into(arguments);
+                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: initial_arguments }, answer);
             }
             Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other => {}
         }
@@ -239,7 +241,7 @@ impl Blocks {
     fn advance(&mut self, answer: &mut AnswerAssembler) {
         while let Some(block) = self.blocks.get(self.front) {
             let holds = match block.kind {
-                Kind::Text | Kind::Thinking { .. } => !block.stopped,
+                Kind::Text | Kind::Thinking { .. } => !block.is_stopped,
                 Kind::Call { .. } | Kind::Other => false,
             };
             if holds {
@@ -255,15 +257,17 @@ impl Blocks {
 
     fn pass_on(&mut self, event: ModelEvent, answer: &mut AnswerAssembler) {
         match &event {
-            ModelEvent::Reasoning(_) => self.open_reasoning = true,
+            ModelEvent::Reasoning(_) => self.is_reasoning_open = true,
             // Marks the start of a block: an empty reasoning block closes unsigned reasoning before it.
             ModelEvent::ReasoningBlock(Value::Null) => {
-                if std::mem::take(&mut self.open_reasoning) {
+                if std::mem::take(&mut self.is_reasoning_open) {
                     answer.emit(ModelEvent::ReasoningBlock(json!({})));
                 }
                 return;
             }
-            ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => self.open_reasoning = false,
+            ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => {
+                self.is_reasoning_open = false
+            }
             ModelEvent::ToolCallArguments { .. }
             | ModelEvent::ToolCallBlock { .. }
             | ModelEvent::Picture(_)

@@ -8,15 +8,15 @@ use crate::domain::model::{ModelError, ModelFinish};
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::Text;
 use crate::provider::stream::{
-    AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported, unknown_finish_reason,
+    AnswerAssembler, StopReason, StreamAdapter, incomplete, read_stop_reason, reported, unknown_stop_reason,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct MessagesAdapter {
-    begun: bool,
+    has_begun: bool,
     blocks: Blocks,
     /// Whether the provider paused a long turn.
-    paused: bool,
+    is_paused: bool,
     figures: Figures,
 }
 
@@ -29,9 +29,9 @@ impl StreamAdapter for MessagesAdapter {
         }
         match kind {
             "message_start" => {
-                if std::mem::replace(&mut self.begun, true) {
+                if std::mem::replace(&mut self.has_begun, true) {
                     // A second start: the model has restarted its answer.
-                    *self = Self { begun: true, ..Self::default() };
+                    *self = Self { has_begun: true, ..Self::default() };
                     answer.restart();
                 }
                 self.message(event.message.unwrap_or_default(), answer)?;
@@ -52,12 +52,12 @@ impl StreamAdapter for MessagesAdapter {
                     self.stop_reason(&delta.stop_reason.0, answer)?;
                 }
             }
-            "message_stop" => answer.ended = true,
+            "message_stop" => answer.is_ended = true,
             // A complete answer in one event.
             "message" => {
                 let message = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
                 self.message(message, answer)?;
-                answer.ended = true;
+                answer.is_ended = true;
             }
             // Keep-alives, and events that are newer than this code.
             _ => failure::check_unannounced(json)?,
@@ -84,7 +84,7 @@ impl StreamAdapter for MessagesAdapter {
         self.blocks.finish(answer);
         answer.add_figures(self.figures);
         // A pause without calls means that the provider does not continue, so the answer is cut.
-        let is_partial = self.paused && finish == ModelFinish::Stop && !answer.has_calls();
+        let is_partial = self.is_paused && finish == ModelFinish::Stop && !answer.has_calls();
         Ok(if is_partial { ModelFinish::Length } else { finish })
     }
 }
@@ -95,10 +95,10 @@ impl MessagesAdapter {
         match answer.finish {
             // The last block of a cut or refused answer has no end. A cut call is never executed.
             Some(finish @ (ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
-            Some(_) if !answer.ended && !self.blocks.all_stopped() => Err(incomplete("the answer ended within a content block")),
+            Some(_) if !answer.is_ended && !self.blocks.all_stopped() => Err(incomplete("the answer ended within a content block")),
             Some(_) if !self.blocks.calls_are_complete() => Err(incomplete("the answer ended within a tool call")),
             Some(finish) => Ok(finish),
-            None if answer.ended && !self.blocks.is_empty() && self.blocks.all_calls_parse() => Ok(ModelFinish::Stop),
+            None if answer.is_ended && !self.blocks.is_empty() && self.blocks.all_calls_parse() => Ok(ModelFinish::Stop),
             None => Err(incomplete("the answer ended without a stop reason")),
         }
     }
@@ -119,12 +119,12 @@ impl MessagesAdapter {
         if word.is_empty() {
             return Ok(());
         }
-        let reason = finish_reason(word)?;
-        self.paused = reason == FinishReason::Paused;
+        let reason = read_stop_reason(word)?;
+        self.is_paused = reason == StopReason::Paused;
         answer.stop(match reason {
-            FinishReason::Finish(finish) => finish,
-            FinishReason::Paused => ModelFinish::Stop,
-            FinishReason::Unstated => return Err(unknown_finish_reason(word)),
+            StopReason::Finish(finish) => finish,
+            StopReason::Paused => ModelFinish::Stop,
+            StopReason::Unstated => return Err(unknown_stop_reason(word)),
         });
         Ok(())
     }

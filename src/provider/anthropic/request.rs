@@ -93,7 +93,11 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         max_tokens: plan.max_tokens,
         system: system(&request.system, has_tools),
         messages,
-        tool_choice: options.tool_choice.as_ref().filter(|_| !tools.is_empty()).map(|wanted| choice(wanted, plan.uses_reasoning())),
+        tool_choice: options
+            .tool_choice
+            .as_ref()
+            .filter(|_| !tools.is_empty())
+            .map(|requested| choice(requested, plan.uses_reasoning())),
         tools,
         temperature: options.temperature.filter(|_| samples).map(|temperature| temperature.min(1.0)),
         // Newer models refuse both options together.
@@ -152,15 +156,15 @@ struct Plan {
 impl Plan {
     fn of(options: &ModelOptions, traits: Traits, forced: bool, history: &[Message]) -> Self {
         let silent = Self { max_tokens: options.max_output_tokens.unwrap_or(traits.max_tokens), thinking: None, effort: None };
-        let wanted = options.reasoning_effort;
-        let is_unwanted = wanted == Some(ReasoningEffort::None);
+        let requested = options.reasoning_effort;
+        let is_unwanted = requested == Some(ReasoningEffort::None);
         let adaptive = || {
             let block_binding = drops_stale_reasoning(traits, history).then(|| json!({ "prefix_mismatch_behavior": "drop_block" }));
             // New models hide their reasoning unless a request asks for it.
             let thinking = Some(WireThinking::Adaptive { display: "summarized", block_binding });
-            Self { thinking, effort: wanted.map(|effort| effort_value(effort, traits)), ..silent }
+            Self { thinking, effort: requested.map(|effort| effort_value(effort, traits)), ..silent }
         };
-        match (traits.thinking, wanted) {
+        match (traits.thinking, requested) {
             (Thinking::No, _) | (Thinking::Budget | Thinking::Adaptive, None) => silent,
             (Thinking::Budget, _) if forced || !may_reason(history) => silent,
             (Thinking::Budget, Some(effort)) => match budget(effort, options.max_output_tokens) {
@@ -212,8 +216,8 @@ pub(super) fn beta(request: &ModelRequest) -> Option<&'static str> {
 
 /// Returns the reasoning budget in tokens. It is part of the output limit: at most half of a configured limit.
 fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
-    let wanted = BUDGETS[effort as usize];
-    let tokens = limit.map_or(wanted, |limit| wanted.min(limit / 2));
+    let requested = BUDGETS[effort as usize];
+    let tokens = limit.map_or(requested, |limit| requested.min(limit / 2));
     (tokens >= MIN_BUDGET).then_some(tokens)
 }
 

@@ -74,21 +74,23 @@ pub fn image_limits_at(base_url: &str) -> ImageLimits {
 }
 
 fn provider_at(base_url: &str) -> Option<&'static KnownProvider> {
-    let wanted = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err())?;
+    let wanted_host = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err())?;
     // Endpoints with a path, such as Azure's `/openai/v1`, have no quirks.
     let has_path = Url::parse(base_url.trim()).is_ok_and(|url| url.path() != "/");
     let is_there = |provider: &&KnownProvider| {
-        provider.base_url.as_deref().and_then(host).is_some_and(|own| own == wanted)
-            || (!has_path && provider.hosts.iter().any(|end| wanted.ends_with(end.as_str())))
+        provider.base_url.as_deref().and_then(host).is_some_and(|own| own == wanted_host)
+            || (!has_path && provider.hosts.iter().any(|end| wanted_host.ends_with(end.as_str())))
     };
     PROVIDERS.get().values().find(is_there)
 }
 
 /// Returns the name of the provider with the host of this base URL.
 pub(super) fn name_at(base_url: &str) -> Option<&'static str> {
-    let wanted = host(base_url)?;
+    let wanted_host = host(base_url)?;
     let mut known = PROVIDERS.get().iter();
-    known.find(|(_, provider)| provider.base_url.as_deref().and_then(host).as_ref() == Some(&wanted)).map(|(name, _)| name.as_str())
+    known
+        .find(|(_, provider)| provider.base_url.as_deref().and_then(host).as_ref() == Some(&wanted_host))
+        .map(|(name, _)| name.as_str())
 }
 
 #[cfg(test)]

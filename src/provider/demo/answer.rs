@@ -21,8 +21,8 @@ pub(super) enum Reply {
 }
 
 pub(super) fn reply(request: &ModelRequest) -> Reply {
-    let asked = request.messages.iter().rposition(|message| message.role == Role::User && !message.internal);
-    let (before, since) = request.messages.split_at(asked.unwrap_or(0));
+    let question_at = request.messages.iter().rposition(|message| message.role == Role::User && !message.internal);
+    let (before, since) = request.messages.split_at(question_at.unwrap_or(0));
     let question = since.first().map(Message::text).unwrap_or_default();
     let results = results(since);
     let offered = |name: &str| request.tools.iter().any(|tool| tool.name == name);

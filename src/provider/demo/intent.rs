@@ -99,8 +99,8 @@ fn file(question: &str, lower: &str) -> Option<WantedCall> {
 fn directory(question: &str, lower: &str) -> Option<WantedCall> {
     let asks = has_word(lower, &["list", "show", "what", "which", "see"]);
     let names = has_word(lower, &["directory", "folder", "files", "directories", "folders"]);
-    let wanted = has_word(lower, &["ls"]) || (asks && names);
-    if !wanted {
+    let wants_listing = has_word(lower, &["ls"]) || (asks && names);
+    if !wants_listing {
         return None;
     }
     let folder = tokens(question)
@@ -143,19 +143,19 @@ fn is_file(token: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn wanted(question: &str) -> Vec<String> {
+    fn wants_listing(question: &str) -> Vec<String> {
         wanted_calls(question).into_iter().map(|call| format!("{} {}", call.name, call.arguments)).collect()
     }
 
     #[test]
     fn questions_for_tools() {
-        assert_eq!(wanted("what's the time in Europe/Berlin?"), [r#"current_time {"timezone":"Europe/Berlin"}"#]);
-        assert_eq!(wanted("Calculate (2 + 3) * 4."), [r#"calculate {"expression":"(2 + 3) * 4"}"#]);
-        assert_eq!(wanted("how much is 12x12"), [r#"calculate {"expression":"12*12"}"#]);
-        assert_eq!(wanted("read notes.txt"), [r#"read_file {"path":"notes.txt"}"#]);
-        assert_eq!(wanted("Which files are in the docs folder?"), [r#"list_directory {"path":"docs"}"#]);
+        assert_eq!(wants_listing("what's the time in Europe/Berlin?"), [r#"current_time {"timezone":"Europe/Berlin"}"#]);
+        assert_eq!(wants_listing("Calculate (2 + 3) * 4."), [r#"calculate {"expression":"(2 + 3) * 4"}"#]);
+        assert_eq!(wants_listing("how much is 12x12"), [r#"calculate {"expression":"12*12"}"#]);
+        assert_eq!(wants_listing("read notes.txt"), [r#"read_file {"path":"notes.txt"}"#]);
+        assert_eq!(wants_listing("Which files are in the docs folder?"), [r#"list_directory {"path":"docs"}"#]);
         assert_eq!(
-            wanted("List the files and read `docs/a.md`, then tell me what time it is and what 1/3 is."),
+            wants_listing("List the files and read `docs/a.md`, then tell me what time it is and what 1/3 is."),
             [
                 r#"current_time {}"#,
                 r#"calculate {"expression":"1/3"}"#,
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn questions_for_no_tool() {
         for question in ["hello", "I was born on 2026-01-31", "I have 3 apples", "tell me a story", "open 24/7", ""] {
-            assert_eq!(wanted(question), Vec::<String>::new(), "{question}");
+            assert_eq!(wants_listing(question), Vec::<String>::new(), "{question}");
         }
         assert_eq!(count_to("Count to 1,000 please"), Some(1_000));
         assert_eq!(count_to("count"), None);

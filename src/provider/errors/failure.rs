@@ -44,7 +44,7 @@ pub(in crate::provider) fn from_response(
     }
     let kind = classify(Some(status.as_u16()), &error_body);
     let wait = || retry_after(headers, now).or_else(|| retry_after(&error_body.headers, now)).or_else(|| error_body.wait(kind));
-    let retry_after_ms = if kind.retryable() { wait() } else { None };
+    let retry_after_ms = if kind.is_retryable() { wait() } else { None };
     let refused_tool = error_body.refused_tool(status, names.tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
     let refused_signed = kind == ModelErrorKind::InvalidRequest && refused_tool.is_none() && error_body.refuses_signed();
     let status = Some(status.as_u16());
@@ -61,7 +61,7 @@ pub(in crate::provider) fn from_event(error: &Value) -> ModelError {
         error_body.message = "the provider broke off with an error".to_owned();
     }
     let (status, kind) = (error_body.status, classify(error_body.status, &error_body));
-    let retry_after_ms = error_body.wait(kind).filter(|_| kind.retryable());
+    let retry_after_ms = error_body.wait(kind).filter(|_| kind.is_retryable());
     let (words, details) = error_body.into_parts();
     ModelError { status, retry_after_ms, details, ..ModelError::new(kind, &words) }
 }

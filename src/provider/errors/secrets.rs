@@ -62,14 +62,14 @@ fn without(text: &str, secret: &str) -> String {
         return text.replace(secret, REDACTED);
     }
     let is_of_word = |c: char| c.is_ascii_alphanumeric();
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    let (mut redacted, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, after)) = rest.split_once(secret) {
         let is_whole = !before.ends_with(is_of_word) && !after.starts_with(is_of_word);
-        shown.push_str(before);
-        shown.push_str(if is_whole { REDACTED } else { secret });
+        redacted.push_str(before);
+        redacted.push_str(if is_whole { REDACTED } else { secret });
         rest = after;
     }
-    shown + rest
+    redacted + rest
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
             "https://me:pass-word@host/v1?api_key=in-the-url&api-version=2024-10-21",
             &[("authorization", "Bearer token-abc123"), ("x-team", "acme-prod-secret"), ("x-short", "test"), ("x-flag", "1")],
         );
-        for (said, shown) in [
+        for (said, redacted) in [
             ("Received=token-abc123, expected another", "Received=[redacted], expected another"),
             ("Incorrect key provided: acme-prod-secret.", "Incorrect key provided: [redacted]."),
             ("you sent Bearer token-abc123", "you sent Bearer [redacted]"),
@@ -108,7 +108,7 @@ mod tests {
             ),
             ("pass-word in-the-url 2024-10-21", "[redacted] [redacted] 2024-10-21"),
         ] {
-            assert_eq!(hidden(&known, said), shown, "{said}");
+            assert_eq!(hidden(&known, said), redacted, "{said}");
         }
     }
 
@@ -116,8 +116,8 @@ mod tests {
     fn half_a_secret_is_not_shown() {
         let known = secrets("https://host", &[("authorization", "Bearer token-abc123")]);
         for length in 480..500 {
-            let shown = hidden(&known, &format!("{}=token-abc123, what", "x ".repeat(length / 2)));
-            assert!(!shown.contains("toke"), "{length}: {shown}");
+            let redacted = hidden(&known, &format!("{}=token-abc123, what", "x ".repeat(length / 2)));
+            assert!(!redacted.contains("toke"), "{length}: {redacted}");
         }
         assert_eq!(hidden(&known, "no such token"), "no such token");
     }

@@ -30,7 +30,7 @@ impl Vendor {
         let by_status = || vendor.statuses.get(&error.status?.to_string()).copied();
         if let Some(kind) = by_code.or_else(by_status) {
             error.kind = kind;
-            error.retry_after_ms = error.retry_after_ms.filter(|_| kind.retryable());
+            error.retry_after_ms = error.retry_after_ms.filter(|_| kind.is_retryable());
             error.refused_tool = error.refused_tool.filter(|_| kind == ModelErrorKind::InvalidRequest);
             error.refused_signed &= kind == ModelErrorKind::InvalidRequest;
         }

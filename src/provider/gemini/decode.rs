@@ -12,7 +12,9 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::{json_text, storable_text};
-use crate::provider::stream::{AnswerAssembler, AnswerDecoder, StopReasons, StreamAdapter, finish_without_calls, incomplete};
+use crate::provider::stream::{
+    AnswerAssembler, AnswerDecoder, StopReasonPlacement, StreamAdapter, finish_without_calls, incomplete,
+};
 
 #[derive(Debug)]
 pub(super) struct GenerateContentAdapter {
@@ -33,7 +35,7 @@ pub(super) fn decoder(tools: &[Arc<ToolDefinition>], request_bytes: usize) -> An
 }
 
 impl StreamAdapter for GenerateContentAdapter {
-    const STOP_REASONS: StopReasons = StopReasons::WithEveryEvent;
+    const STOP_REASON_PLACEMENT: StopReasonPlacement = StopReasonPlacement::WithEveryEvent;
 
     fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         // A gateway that drops `alt=sse` sends a list of all chunks.

@@ -29,7 +29,7 @@ pub(in crate::provider) fn http_client(
     egress: EgressScope,
 ) -> Result<Client, SetupError> {
     egress::check(&endpoint_url(url, "")?, egress)?;
-    egress::guarded(client_for(url), egress)
+    egress::with_egress_check(client_for(url), egress)
         .default_headers(headers)
         .connect_timeout(limits.connect)
         .redirect(redirect::Policy::none())

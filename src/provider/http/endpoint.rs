@@ -139,7 +139,7 @@ impl Endpoint {
         if let Some(query) = &self.query {
             let query = match url.query() {
                 // The configured query takes precedence.
-                Some(given) if !given.is_empty() => given.to_owned(),
+                Some(own_url) if !own_url.is_empty() => own_url.to_owned(),
                 Some(_) | None => query.clone(),
             };
             url.set_query(Some(&query));

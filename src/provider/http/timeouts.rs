@@ -120,7 +120,7 @@ pub(in crate::provider) struct Timed<S> {
     longest_wait: Duration,
     waiting_since: Option<Instant>,
     /// The time of the last item. The time from there to the next poll is the reader's.
-    taken: Option<Instant>,
+    item_taken_at: Option<Instant>,
     deadline: Deadline,
     // Reset only when it fires, because a timer operation for each token would be too expensive.
     timer: Pin<Box<Sleep>>,
@@ -130,7 +130,7 @@ impl<S> Timed<S> {
     pub(in crate::provider) fn new(inner: S, failure_text: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
         let first = Deadline::after(longest_wait).at.min(deadline.at);
         let timer = Box::pin(tokio::time::sleep_until(first));
-        Self { inner: Some(inner), failure_text, longest_wait, waiting_since: None, taken: None, deadline, timer }
+        Self { inner: Some(inner), failure_text, longest_wait, waiting_since: None, item_taken_at: None, deadline, timer }
     }
 }
 
@@ -143,15 +143,15 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
-        let asked = Instant::now();
-        if let Some(taken) = this.taken.take() {
-            this.deadline.at += asked.saturating_duration_since(taken);
+        let polled_at = Instant::now();
+        if let Some(item_taken_at) = this.item_taken_at.take() {
+            this.deadline.at += polled_at.saturating_duration_since(item_taken_at);
         }
         if let Poll::Ready(item) = Pin::new(inner).poll_next(cx) {
-            (this.waiting_since, this.taken) = (None, Some(asked));
+            (this.waiting_since, this.item_taken_at) = (None, Some(polled_at));
             return Poll::Ready(item);
         }
-        let since = *this.waiting_since.get_or_insert(asked);
+        let since = *this.waiting_since.get_or_insert(polled_at);
         while this.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let wait_end = since + this.longest_wait;

@@ -54,14 +54,14 @@ impl UnframedErrorFilter {
         while let Some((&byte, after)) = rest.split_first() {
             match &mut self.0 {
                 Line::Begun(0) if matches!(byte, b'{' | b'[') => self.0 = Line::Document(Document::default()),
-                Line::Begun(seen) if ERROR.get(*seen) == Some(&byte) => {
-                    *seen += 1;
+                Line::Begun(matched_bytes) if ERROR.get(*matched_bytes) == Some(&byte) => {
+                    *matched_bytes += 1;
                     rest = after;
                 }
-                Line::Begun(seen) => {
-                    match *seen == ERROR.len() {
+                Line::Begun(matched_bytes) => {
+                    match *matched_bytes == ERROR.len() {
                         true => out.extend_from_slice(b"event: error\ndata:"),
-                        false => out.extend_from_slice(&ERROR[..*seen]),
+                        false => out.extend_from_slice(&ERROR[..*matched_bytes]),
                     }
                     self.0 = Line::Field;
                 }
@@ -121,7 +121,7 @@ impl Document {
     fn push(&mut self, byte: u8) -> bool {
         self.shape.feed(&[byte]);
         self.json.push(byte);
-        self.shape.complete
+        self.shape.is_complete
     }
 
     /// Writes the document as an event of one line, if it is JSON. Returns whether it is.

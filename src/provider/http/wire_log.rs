@@ -23,7 +23,7 @@ pub(in crate::provider) fn sent(request: &RequestBuilder) {
     let Some(request) = request.try_clone().and_then(|request| request.build().ok()) else { return };
     let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
     let url = error_text(request.url().as_str());
-    tracing::trace!(target: "wire", method = %request.method(), url, bytes = body.len(), body = shown(body), "request to the provider");
+    tracing::trace!(target: "wire", method = %request.method(), url, bytes = body.len(), body = printable_body(body), "request to the provider");
 }
 
 pub(in crate::provider) fn began(status: StatusCode) {
@@ -32,11 +32,11 @@ pub(in crate::provider) fn began(status: StatusCode) {
 
 pub(in crate::provider) fn log_received(piece: &[u8]) {
     if listens() {
-        tracing::trace!(target: "wire", bytes = piece.len(), body = shown(piece), "bytes from the provider");
+        tracing::trace!(target: "wire", bytes = piece.len(), body = printable_body(piece), "bytes from the provider");
     }
 }
 
-fn shown(body: &[u8]) -> String {
+fn printable_body(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let prefix = text::prefix(&text, MAX_SHOWN_BYTES);
     if prefix.len() < text.len() { format!("{prefix}[...]") } else { prefix.to_owned() }

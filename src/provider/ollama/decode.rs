@@ -57,7 +57,7 @@ impl StreamAdapter for OllamaAdapter {
         }
         if line.done.0 {
             answer.stop(finish(&line.done_reason.0)?);
-            answer.ended = true;
+            answer.is_ended = true;
         }
         Ok(())
     }

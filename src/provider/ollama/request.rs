@@ -94,7 +94,7 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         model: &request.model,
         messages,
         tools,
-        format: options.output_schema.as_ref().map(|wanted| &wanted.schema),
+        format: options.output_schema.as_ref().map(|output| &output.schema),
         think: options.reasoning_effort.map(|effort| think_option(effort, &request.model)),
         options: Options {
             num_ctx,

@@ -26,7 +26,7 @@ struct Call {
     id: String,
     name: String,
     /// Whether `ToolCallStarted` was emitted: from then on the name is fixed.
-    started: bool,
+    is_started: bool,
     arguments: String,
     /// Whether the arguments `{}` are held back: gateways to Claude send them before the real ones.
     holds_empty_arguments: bool,
@@ -34,7 +34,7 @@ struct Call {
     /// Whether each piece has a new id, as some servers generate them.
     has_changing_ids: bool,
     /// The name was repeated after complete arguments. If arguments follow, it was the start of the next call.
-    name_repeated: bool,
+    repeats_name: bool,
     /// Fields that go back to the provider with the call.
     provider_fields: Map<String, Value>,
 }
@@ -60,7 +60,7 @@ impl Calls {
 
     pub(super) fn all_complete(&self) -> bool {
         self.calls.iter().all(|call| {
-            call.shape.complete
+            call.shape.is_complete
                 && (call.holds_empty_arguments || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
         })
     }
@@ -79,7 +79,7 @@ impl Calls {
             Target::Call(at) => at,
             Target::New => self.open(Call { index: piece.index, ..Call::default() }, answer)?,
             Target::NewWithNameOf(before) => {
-                self.calls[before].name_repeated = false;
+                self.calls[before].repeats_name = false;
                 let name = self.calls[before].name.clone();
                 self.open(Call { index: piece.index, name, ..Call::default() }, answer)?
             }
@@ -151,10 +151,10 @@ impl Calls {
         let call = &mut self.calls[at];
         let has_no_arguments = piece.arguments.trim().is_empty();
         // Two starts without arguments are two calls of a tool, unless each piece of the call has a new id.
-        if has_no_arguments && !piece.name.is_empty() && !call.shape.begun && !call.has_changing_ids {
+        if has_no_arguments && !piece.name.is_empty() && !call.shape.has_begun && !call.has_changing_ids {
             return Ok(Target::New);
         }
-        if !call.shape.complete
+        if !call.shape.is_complete
             || (call.holds_empty_arguments && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{'))
         {
             if has_same_start && !has_no_arguments {
@@ -201,7 +201,7 @@ impl Calls {
         let Some(at) = self.calls.len().checked_sub(1) else { return Ok(Target::New) };
         let last = &self.calls[at];
         if !piece.id.is_empty() {
-            if !piece.name.is_empty() || last.shape.complete {
+            if !piece.name.is_empty() || last.shape.is_complete {
                 return Ok(Target::New);
             }
             if last.id.is_empty() {
@@ -224,7 +224,7 @@ impl Calls {
     /// Assigns a piece that matches a call: to that call, or to a new one if the call is complete.
     fn same_call_or_next(&self, piece: &Piece<'_>, at: usize) -> Target {
         let call = &self.calls[at];
-        if !call.shape.complete {
+        if !call.shape.is_complete {
             let is_second_call = !call.name.is_empty()
                 && call.arguments.is_empty()
                 && piece.name != call.name
@@ -236,7 +236,7 @@ impl Calls {
         let has_call_id = !piece.id.is_empty() && piece.id == call.id;
         if piece.name.is_empty() {
             return match has_arguments {
-                true if call.name_repeated => Target::NewWithNameOf(at),
+                true if call.repeats_name => Target::NewWithNameOf(at),
                 true if !call.holds_empty_arguments && call.repeats_arguments(piece.arguments) => Target::Repeated,
                 true | false => Target::Call(at),
             };
@@ -277,7 +277,7 @@ impl Calls {
         match (partial.next(), partial.next()) {
             (Some(_), Some(_)) => Err(ambiguous("several calls are unfinished")),
             (Some(at), None) => Ok(Some(at)),
-            (None, _) => Ok(self.calls.iter().rposition(|_| true).filter(|at| !self.calls[*at].shape.begun)),
+            (None, _) => Ok(self.calls.iter().rposition(|_| true).filter(|at| !self.calls[*at].shape.has_begun)),
         }
     }
 }
@@ -285,7 +285,7 @@ impl Calls {
 impl Call {
     /// Returns whether two calls have the same index and name, and no arguments yet.
     fn starts_like(&self, other: &Self) -> bool {
-        let is_bare = !self.shape.begun && !other.shape.begun;
+        let is_bare = !self.shape.has_begun && !other.shape.has_begun;
         is_bare && self.index == other.index && self.name == other.name
     }
 
@@ -309,7 +309,7 @@ impl Call {
             self.holds_empty_arguments = true;
         } else {
             self.arguments.push_str(&delta);
-            if self.started {
+            if self.is_started {
                 answer.call_arguments(at, delta.into_owned());
             }
         }
@@ -333,7 +333,7 @@ impl Call {
             return;
         }
         self.arguments.push_str("{}");
-        if self.started {
+        if self.is_started {
             answer.call_arguments(at, "{}".to_owned());
         }
     }
@@ -359,8 +359,8 @@ impl Call {
             return Ok(());
         }
         if self.name == piece.name {
-            self.name_repeated = self.shape.complete && piece.id.is_empty();
-        } else if self.started {
+            self.repeats_name = self.shape.is_complete && piece.id.is_empty();
+        } else if self.is_started {
             return Err(ambiguous("the name of a call changed"));
         } else if piece.name.starts_with(&self.name) {
             piece.name.clone_into(&mut self.name);
@@ -371,10 +371,10 @@ impl Call {
     }
 
     fn start(&mut self, at: usize, answer: &mut AnswerAssembler) {
-        if self.started {
+        if self.is_started {
             return;
         }
-        self.started = true;
+        self.is_started = true;
         answer.start_call(at, self.id.clone(), self.name.clone());
         answer.call_arguments(at, self.arguments.clone());
     }

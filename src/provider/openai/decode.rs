@@ -12,8 +12,8 @@ use crate::domain::model::{ModelError, ModelFinish};
 use crate::provider::errors::facts::vendor_code;
 use crate::provider::errors::failure;
 use crate::provider::stream::{
-    AnswerAssembler, AnswerDecoder, FinishReason, SplitText, StopReasons, StreamAdapter, finish_reason, incomplete, reported,
-    unknown_finish_reason,
+    AnswerAssembler, AnswerDecoder, SplitText, StopReason, StopReasonPlacement, StreamAdapter, incomplete, read_stop_reason,
+    reported, unknown_stop_reason,
 };
 use crate::support::failpoint;
 
@@ -66,7 +66,7 @@ impl ChoiceIndex {
 }
 
 impl StreamAdapter for ChatCompletionsAdapter {
-    const STOP_REASONS: StopReasons = StopReasons::Anywhere;
+    const STOP_REASON_PLACEMENT: StopReasonPlacement = StopReasonPlacement::Anywhere;
 
     fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let chunk = answer.parse(json)?;
@@ -76,7 +76,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
     fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.event("", json, answer)?;
         // The document is complete, so its message is, too, even without a stop reason.
-        answer.ended = answer.is_message;
+        answer.is_ended = answer.is_message;
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
         // The held-back text of a cut stream may be half of a tag.
-        if answer.finish.is_some() || answer.ended {
+        if answer.finish.is_some() || answer.is_ended {
             let held = answer.tags.finish();
             self.split_text(held, answer);
             let is_over = !matches!(answer.finish, Some(ModelFinish::Length | ModelFinish::Refused));
@@ -110,10 +110,10 @@ impl ChatCompletionsAdapter {
     /// Returns the finish of an answer without a stop reason. Only the end mark, which some servers send, distinguishes it from a cut
     /// connection.
     fn finish_without_reason(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
-        if answer.ended && answer.has_content() && self.calls.all_complete() {
+        if answer.is_ended && answer.has_content() && self.calls.all_complete() {
             return Ok(ModelFinish::Stop);
         }
-        if answer.ended && answer.has_calls() && answer.is_at_limit() {
+        if answer.is_ended && answer.has_calls() && answer.is_at_limit() {
             return Ok(ModelFinish::Length);
         }
         if failpoint::is_planted("cut-call-run") && answer.has_calls() {
@@ -227,7 +227,7 @@ impl ChatCompletionsAdapter {
         }
         self.details.take(details);
         self.blocks.take(blocks);
-        answer.refused |= !refusal.0.is_empty();
+        answer.is_refused |= !refusal.0.is_empty();
         if answer.tags.is_over() {
             self.text(text, answer);
         } else if !text.is_empty() {
@@ -293,11 +293,11 @@ impl ChatCompletionsAdapter {
 }
 
 fn stop(word: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-    match finish_reason(word)? {
-        FinishReason::Finish(finish) => answer.stop(finish),
+    match read_stop_reason(word)? {
+        StopReason::Finish(finish) => answer.stop(finish),
         // The end of the stream decides.
-        FinishReason::Unstated => {}
-        FinishReason::Paused => return Err(unknown_finish_reason(word)),
+        StopReason::Unstated => {}
+        StopReason::Paused => return Err(unknown_stop_reason(word)),
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> 
         tools: tools.into_iter().map(|tool| wire_tool(tool, quirks)).collect(),
         tool_choice,
         response_format: response_format(options, quirks),
-        effort: options.reasoning_effort.and_then(|wanted| effort(wanted, &request.model, quirks)),
+        effort: options.reasoning_effort.and_then(|requested| effort(requested, &request.model, quirks)),
         temperature: options.temperature.filter(|_| samples),
         top_p: options.top_p.filter(|_| samples),
         max_tokens: limit.filter(|_| !newer_name),
@@ -122,10 +122,10 @@ fn response_format(options: &ModelOptions, quirks: &Quirks) -> Option<Value> {
     }
 }
 
-fn effort<'a>(wanted: ReasoningEffort, model: &str, quirks: &'a Quirks) -> Option<Effort<'a>> {
+fn effort<'a>(requested: ReasoningEffort, model: &str, quirks: &'a Quirks) -> Option<Effort<'a>> {
     let has_own_words = quirks.effort == EffortForm::Field;
-    let word = if has_own_words { quirks.effort_word(model, wanted)? } else { quirks.effort_words.of(wanted)? };
-    let thinks = wanted != ReasoningEffort::None;
+    let word = if has_own_words { quirks.effort_word(model, requested)? } else { quirks.effort_words.of(requested)? };
+    let thinks = requested != ReasoningEffort::None;
     Some(match quirks.effort {
         EffortForm::Field => Effort::Word(word),
         EffortForm::Object => Effort::Reasoning(json!({ "effort": word })),

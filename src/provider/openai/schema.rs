@@ -15,9 +15,9 @@ const MAX_PARTS: usize = 5_000;
 /// Returns the parameters of a tool, as an object with properties.
 pub(in crate::provider) fn parameters<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
     let mut object = match supported_schema(schema, rules) {
-        taken if rules.top_unions => taken,
-        Cow::Borrowed(taken) => plain_object(taken),
-        Cow::Owned(taken) => Cow::Owned(plain_object(&taken).into_owned()),
+        projected if rules.top_unions => projected,
+        Cow::Borrowed(projected) => plain_object(projected),
+        Cow::Owned(projected) => Cow::Owned(plain_object(&projected).into_owned()),
     };
     let is_refused = |keyword: &str| !rules.top_unions && matches!(keyword, "enum" | "not");
     let has_properties = object.get("properties").is_some_and(Value::is_object);

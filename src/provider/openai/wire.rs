@@ -219,19 +219,19 @@ impl From<Figures> for TokenFigures {
         let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
         let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
         // The total also contains tokens that are in neither of the two.
-        if let (Some(asked), Some(said), Some(total)) = (input, output, figures.total_tokens.0)
-            && let Some(more @ 1..) = total.checked_sub(asked + said)
+        if let (Some(input_count), Some(output_count), Some(total)) = (input, output, figures.total_tokens.0)
+            && let Some(hidden_tokens @ 1..) = total.checked_sub(input_count + output_count)
         {
             let cached = cached_input.unwrap_or(0);
-            if reasoning == Some(more) {
+            if reasoning == Some(hidden_tokens) {
                 // xAI's reasoning.
-                output = Some(said + more);
-            } else if more == cached || more == cached + cache_write.unwrap_or(0) {
+                output = Some(output_count + hidden_tokens);
+            } else if hidden_tokens == cached || hidden_tokens == cached + cache_write.unwrap_or(0) {
                 // Claude's cache, as some gateways count it.
-                input = Some(asked + more);
+                input = Some(input_count + hidden_tokens);
             } else if reasoning.is_none() {
                 // Gemini's reasoning, which is in no other field.
-                (output, reasoning) = (Some(said + more), Some(more));
+                (output, reasoning) = (Some(output_count + hidden_tokens), Some(hidden_tokens));
             }
         }
         let cost = match (figures.cost.0, figures.is_byok) {

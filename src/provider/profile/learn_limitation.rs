@@ -122,7 +122,7 @@ impl Attempt<'_> {
             return None;
         }
         let rules: &FieldRules = refusals::field_rules(error)?;
-        let path = fields::named(error, self.body.as_ref()?)?;
+        let path = fields::refused_field(error, self.body.as_ref()?)?;
         let of_ability = rules.abilities.get(&path).and_then(|ability| self.limitation_of(*ability, error));
         let renamed = || {
             let to = rules.other_name(self.dialect, &path)?.to_owned();

@@ -80,9 +80,9 @@ fn limit(most: Option<usize>, request: &mut Cow<'_, ModelRequest>) {
         Some(ToolChoice::Tool(name)) => *name == tool.name,
         Some(ToolChoice::Auto | ToolChoice::None | ToolChoice::Required) | None => false,
     };
-    let (first, others): (Vec<_>, Vec<_>) =
+    let (first, optional_tools): (Vec<_>, Vec<_>) =
         request.tools.drain(..).partition(|tool| called.contains(tool.name.as_str()) || chosen(tool));
-    request.tools = first.into_iter().chain(others).take(most).collect();
+    request.tools = first.into_iter().chain(optional_tools).take(most).collect();
 }
 
 /// Declares the tools of a history whose request offers none, and forbids their calls: some providers refuse calls of tools that

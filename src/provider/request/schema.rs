@@ -239,16 +239,16 @@ impl Walk<'_> {
             return false;
         }
         let Some(Value::Array(types)) = schema.get("type") else { return false };
-        let others: Vec<Value> = types.iter().filter(|name| *name != "null").cloned().collect();
-        let nullable = others.len() < types.len();
-        match <[Value; 1]>::try_from(others) {
+        let other_types: Vec<Value> = types.iter().filter(|name| *name != "null").cloned().collect();
+        let nullable = other_types.len() < types.len();
+        match <[Value; 1]>::try_from(other_types) {
             Ok([only]) => {
                 schema.insert("type".to_owned(), only);
             }
-            Err(others) => {
+            Err(other_types) => {
                 schema.shift_remove("type");
-                if !others.is_empty() && !schema.contains_key("anyOf") {
-                    let branches = others.into_iter().map(|name| json!({ "type": name })).collect();
+                if !other_types.is_empty() && !schema.contains_key("anyOf") {
+                    let branches = other_types.into_iter().map(|name| json!({ "type": name })).collect();
                     schema.insert("anyOf".to_owned(), Value::Array(branches));
                 }
             }

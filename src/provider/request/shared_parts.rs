@@ -167,8 +167,8 @@ pub(in crate::provider) fn schema_in_prompt(request: &mut Cow<'_, ModelRequest>)
 
 /// Returns a system prompt that asks for an answer of this schema.
 pub(in crate::provider) fn with_schema(system: &str, schema: &Value) -> String {
-    let asked = format!("Your answer must be JSON that matches this JSON Schema, and nothing else:\n{schema}");
-    if system.is_empty() { asked } else { format!("{system}\n\n{asked}") }
+    let schema_prompt = format!("Your answer must be JSON that matches this JSON Schema, and nothing else:\n{schema}");
+    if system.is_empty() { schema_prompt } else { format!("{system}\n\n{schema_prompt}") }
 }
 
 /// Puts the system prompt before the first user message.

@@ -21,12 +21,12 @@ struct Call {
     call_id: String,
     name: String,
     arguments: String,
-    started: bool,
+    is_started: bool,
     /// Whether an event has completed the arguments.
-    whole: bool,
-    done: bool,
+    is_whole: bool,
+    is_done: bool,
     /// Whether the complete answer has listed the call.
-    answered: bool,
+    is_answered: bool,
 }
 
 fn ambiguous(why: &str) -> ModelError {
@@ -50,16 +50,21 @@ impl Calls {
         }
         let at = self.at(item_ref, answer)?;
         let call = &mut self.calls[at];
-        if call.whole {
+        if call.is_whole {
             return Err(ambiguous("arguments arrived after the complete arguments"));
         }
         call.append(at, delta, answer);
         Ok(())
     }
 
-    pub(super) fn arguments(&mut self, item_ref: ItemRef<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    pub(super) fn arguments(
+        &mut self,
+        item_ref: ItemRef<'_>,
+        is_whole: &str,
+        answer: &mut AnswerAssembler,
+    ) -> Result<(), ModelError> {
         let at = self.at(item_ref, answer)?;
-        self.calls[at].take_whole(at, whole, answer)
+        self.calls[at].take_whole(at, is_whole, answer)
     }
 
     pub(super) fn item(&mut self, item_ref: ItemRef<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
@@ -80,16 +85,16 @@ impl Calls {
         if item.status.0 != "incomplete" {
             call.take_whole(at, &item.arguments.0, answer)?;
         }
-        if !item.id.0.is_empty() && !call.done && call.started {
+        if !item.id.0.is_empty() && !call.is_done && call.is_started {
             answer.emit(ModelEvent::ToolCallBlock { index: at, raw: json!({ "id": item.id.0 }) });
         }
-        call.done = true;
+        call.is_done = true;
         Ok(())
     }
 
     /// Accepts the `nth` call of the complete answer. Its id may differ from that in the events.
     pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let new = |call: &&Call| !call.answered && call.name == item.name.0;
+        let new = |call: &&Call| !call.is_answered && call.name == item.name.0;
         let position = |is: &dyn Fn(&Call) -> bool| self.calls.iter().position(|call| new(&call) && is(call));
         let known = self
             .with_call_id(&item.call_id.0)
@@ -105,17 +110,17 @@ impl Calls {
             }
         };
         let call = &mut self.calls[at];
-        call.answered = true;
-        if call.done { Ok(()) } else { self.complete(at, item, answer) }
+        call.is_answered = true;
+        if call.is_done { Ok(()) } else { self.complete(at, item, answer) }
     }
 
     /// Fails if a call is cut, although the provider reports a complete answer.
     pub(super) fn finish(&self) -> Result<(), ModelError> {
         for call in &self.calls {
-            if !call.started {
+            if !call.is_started {
                 return Err(ambiguous("a call has no name"));
             }
-            if !call.whole && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_err() {
+            if !call.is_whole && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_err() {
                 return Err(incomplete("the answer ended within the arguments of a tool call"));
             }
         }
@@ -137,23 +142,23 @@ impl Calls {
             self.calls.iter().enumerate().filter(|(_, call)| is(call)).map(|(at, _)| at).collect()
         };
         let has_id = |call: &Call| !item_ref.id.is_empty() && call.id == item_ref.id;
-        let mut there = with(&|call| item_ref.output.is_some() && call.output == item_ref.output);
-        if there.is_empty() {
-            there = with(&has_id);
+        let mut candidates = with(&|call| item_ref.output.is_some() && call.output == item_ref.output);
+        if candidates.is_empty() {
+            candidates = with(&has_id);
         }
-        if there.is_empty() {
-            there = with(&|call| !call.done && (item_ref.output.is_none() || call.output.is_none()));
+        if candidates.is_empty() {
+            candidates = with(&|call| !call.is_done && (item_ref.output.is_none() || call.output.is_none()));
         }
-        if there.len() > 1 {
-            let mut with_id = there.clone();
+        if candidates.len() > 1 {
+            let mut with_id = candidates.clone();
             with_id.retain(|at| has_id(&self.calls[*at]));
             if with_id.len() == 1 {
-                there = with_id;
+                candidates = with_id;
             } else {
-                there.retain(|at| !self.calls[*at].done);
+                candidates.retain(|at| !self.calls[*at].is_done);
             }
         }
-        match there.as_slice() {
+        match candidates.as_slice() {
             [at] => Ok(*at),
             [] => self.open(item_ref, answer),
             [_, _, ..] => Err(ambiguous("several calls are unfinished")),
@@ -171,8 +176,8 @@ impl Calls {
         } else if !item.name.0.is_empty() && call.name != item.name.0 {
             return Err(ambiguous("the name of a call changed"));
         }
-        if !call.started && !call.name.is_empty() {
-            call.started = true;
+        if !call.is_started && !call.name.is_empty() {
+            call.is_started = true;
             answer.start_call(at, call.call_id.clone(), call.name.clone());
             answer.call_arguments(at, text::storable(&call.arguments).into_owned());
         }
@@ -192,22 +197,22 @@ impl Call {
             return true;
         }
         let says_as_much = item.arguments.0.starts_with(&self.arguments) || same_json(&self.arguments, &item.arguments.0);
-        !self.done && self.name == item.name.0 && says_as_much
+        !self.is_done && self.name == item.name.0 && says_as_much
     }
 
     fn append(&mut self, at: usize, delta: &str, answer: &mut AnswerAssembler) {
         self.arguments.push_str(delta);
-        if self.started {
+        if self.is_started {
             answer.call_arguments(at, text::storable(delta).into_owned());
         }
     }
 
-    fn take_whole(&mut self, at: usize, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        match whole.strip_prefix(self.arguments.as_str()) {
+    fn take_whole(&mut self, at: usize, is_whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        match is_whole.strip_prefix(self.arguments.as_str()) {
             Some(rest) => self.append(at, rest, answer),
-            None if whole.is_empty() => return Ok(()),
+            None if is_whole.is_empty() => return Ok(()),
             None => {
-                if !same_json(whole, &self.arguments) {
+                if !same_json(is_whole, &self.arguments) {
                     return Err(ModelError::new(
                         ModelErrorKind::BadStream,
                         "the arguments of a tool call arrived in two different versions",
@@ -215,7 +220,7 @@ impl Call {
                 }
             }
         }
-        self.whole = true;
+        self.is_whole = true;
         Ok(())
     }
 }

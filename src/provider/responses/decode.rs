@@ -9,7 +9,7 @@ use super::items::{ItemRef, Kind as TextKind, PartKey, Source, Texts};
 use super::wire::{Contents, Event, Item, Kind, Response};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::errors::failure;
-use crate::provider::stream::{AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
+use crate::provider::stream::{AnswerAssembler, StopReason, StreamAdapter, incomplete, read_stop_reason, reported};
 
 #[derive(Debug, Default)]
 pub(in crate::provider) struct ResponsesAdapter {
@@ -50,7 +50,7 @@ impl StreamAdapter for ResponsesAdapter {
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
         let finish = answer.finish.ok_or_else(unfinished)?;
-        if finish == ModelFinish::Stop && !answer.refused && !answer.is_at_limit() {
+        if finish == ModelFinish::Stop && !answer.is_refused && !answer.is_at_limit() {
             self.calls.finish()?;
         }
         Ok(finish)
@@ -68,13 +68,13 @@ impl ResponsesAdapter {
             "response.output_item.added" => self.item_added(event, answer)?,
             "response.output_item.done" => self.item_done(event, answer)?,
             "response.output_text.delta" | "response.refusal.delta" => {
-                answer.refused |= kind == "response.refusal.delta";
+                answer.is_refused |= kind == "response.refusal.delta";
                 self.texts.piece(TextKind::Message, item_ref, text, &event.delta.0, answer);
             }
             "response.output_text.done" => self.texts.whole_part(TextKind::Message, item_ref, text, &event.text.0, answer),
             "response.output_text.annotation.added" => answer.add_sources(&event.annotation),
             "response.refusal.done" => {
-                answer.refused = true;
+                answer.is_refused = true;
                 self.texts.whole_part(TextKind::Message, item_ref, text, &event.refusal.0, answer);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_summary.delta" => {
@@ -153,12 +153,12 @@ impl ResponsesAdapter {
             _ => return,
         };
         let (received, is_refusal) = part.text_and_refusal();
-        answer.refused |= is_refusal && kind == TextKind::Message;
+        answer.is_refused |= is_refusal && kind == TextKind::Message;
         self.texts.whole_part(kind, item_ref, PartKey { source, index: index.unwrap_or(0) }, received, answer);
     }
 
     fn message(&mut self, item_ref: ItemRef<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
-        answer.refused |= item.content.texts().any(|(_, is_refusal)| is_refusal);
+        answer.is_refused |= item.content.texts().any(|(_, is_refusal)| is_refusal);
         self.texts.whole_item(TextKind::Message, item_ref, &keyed(&item.content, Source::Text), answer);
         item.content.annotations().for_each(|list| answer.add_sources(list));
     }
@@ -213,7 +213,7 @@ impl ResponsesAdapter {
         };
         self.emit_missing_content(response.output.as_deref().unwrap_or_default(), answer)?;
         answer.stop(finish);
-        answer.ended = true;
+        answer.is_ended = true;
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl ResponsesAdapter {
                 "message" => {
                     item.content.annotations().for_each(|list| answer.add_sources(list));
                     for (text, is_refusal) in item.content.texts() {
-                        answer.refused |= is_refusal;
+                        answer.is_refused |= is_refusal;
                         let Some(left) = received else { break };
                         if let Some(rest) = left.strip_prefix(text) {
                             received = Some(rest);
@@ -270,10 +270,9 @@ fn incomplete_reason(word: &str) -> Result<ModelFinish, ModelError> {
     if word.is_empty() {
         return Err(unfinished());
     }
-    match finish_reason(word) {
-        Ok(FinishReason::Finish(finish @ (ModelFinish::Length | ModelFinish::Refused))) => Ok(finish),
-        Ok(FinishReason::Finish(ModelFinish::Stop | ModelFinish::ToolCalls) | FinishReason::Paused | FinishReason::Unstated)
-        | Err(_) => {
+    match read_stop_reason(word) {
+        Ok(StopReason::Finish(finish @ (ModelFinish::Length | ModelFinish::Refused))) => Ok(finish),
+        Ok(StopReason::Finish(ModelFinish::Stop | ModelFinish::ToolCalls) | StopReason::Paused | StopReason::Unstated) | Err(_) => {
             Err(ModelError::new(ModelErrorKind::BadStream, &format!("the answer is incomplete for an unknown reason, {word:?}")))
         }
     }

@@ -44,7 +44,7 @@ struct TextItem {
     kind: Kind,
     output: Option<i64>,
     id: String,
-    done: bool,
+    is_done: bool,
     parts: Vec<(PartKey, String)>,
 }
 
@@ -68,14 +68,14 @@ impl Texts {
         let is_known = self
             .items
             .iter()
-            .any(|item| !item.done && item.kind == kind && item.id == item_ref.id && item.output == item_ref.output);
+            .any(|item| !item.is_done && item.kind == kind && item.id == item_ref.id && item.output == item_ref.output);
         if !is_known {
             self.open(kind, item_ref);
         }
     }
 
     fn open(&mut self, kind: Kind, item_ref: ItemRef<'_>) -> usize {
-        self.items.push(TextItem { kind, output: item_ref.output, id: item_ref.id.to_owned(), done: false, parts: Vec::new() });
+        self.items.push(TextItem { kind, output: item_ref.output, id: item_ref.id.to_owned(), is_done: false, parts: Vec::new() });
         self.items.len() - 1
     }
 
@@ -104,7 +104,7 @@ impl Texts {
     ) {
         let at = self.at(kind, item_ref);
         let Some(item) = self.items.get_mut(at) else { return };
-        item.done = true;
+        item.is_done = true;
         let received = item.text();
         let mut received = received.as_str();
         for (key, text) in parts {
@@ -128,7 +128,7 @@ impl Texts {
             .find(same_id)
             .or_else(|| same_place().next())
             .or_else(|| of_kind().find(same_id))
-            .or_else(|| of_kind().find(|(_, item)| !item.done && (item_ref.output.is_none() || item.output.is_none())));
+            .or_else(|| of_kind().find(|(_, item)| !item.is_done && (item_ref.output.is_none() || item.output.is_none())));
         match found {
             Some((at, _)) => at,
             None => self.open(kind, item_ref),

@@ -123,8 +123,8 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 }
 
 fn text_format(options: &ModelOptions) -> Option<Value> {
-    let wanted = options.output_schema.as_ref()?;
-    let format = json!({ "type": "json_schema", "name": wanted.name, "schema": wanted.schema, "strict": wanted.strict });
+    let output_schema = options.output_schema.as_ref()?;
+    let format = json!({ "type": "json_schema", "name": output_schema.name, "schema": output_schema.schema, "strict": output_schema.strict });
     Some(json!({ "format": format }))
 }
 

@@ -5,7 +5,7 @@ use crate::domain::model::{ModelError, ModelFinish};
 
 /// When a stop reason of a dialect is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::provider) enum StopReasons {
+pub(in crate::provider) enum StopReasonPlacement {
     /// A stop reason ends the answer.
     Final,
     /// Some models send a reason with every event. An event with content after a reason revokes it.
@@ -16,7 +16,7 @@ pub(in crate::provider) enum StopReasons {
 
 /// Converts the JSON documents of one dialect into deltas of an answer.
 pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
-    const STOP_REASONS: StopReasons = StopReasons::Final;
+    const STOP_REASON_PLACEMENT: StopReasonPlacement = StopReasonPlacement::Final;
 
     /// Accepts one event of a stream. `name` is the type of its frame, or empty. No event follows an error.
     fn event(&mut self, name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError>;
@@ -28,7 +28,7 @@ pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
 
     /// Accepts the end mark `[DONE]`. A dialect whose answers end in another way may ignore the mark, as Gemini does, or fail.
     fn end_mark(&mut self, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        answer.ended = true;
+        answer.is_ended = true;
         Ok(())
     }
 

@@ -39,10 +39,10 @@ pub(in crate::provider) struct AnswerAssembler {
     pub(in crate::provider) usage: UsageCounter,
     pub(in crate::provider) finish: Option<ModelFinish>,
     /// Whether an end mark arrived.
-    pub(in crate::provider) ended: bool,
+    pub(in crate::provider) is_ended: bool,
     /// Whether a complete message arrived in one event, after which no content follows.
     pub(in crate::provider) is_message: bool,
-    pub(in crate::provider) refused: bool,
+    pub(in crate::provider) is_refused: bool,
 }
 
 /// Returns the failure of an answer that was cut.
@@ -63,9 +63,9 @@ impl AnswerAssembler {
             tags: ReasoningTags::without_tag_detection(&[]),
             usage: UsageCounter::new(request_bytes),
             finish: None,
-            ended: false,
+            is_ended: false,
             is_message: false,
-            refused: false,
+            is_refused: false,
         }
     }
 
@@ -216,7 +216,7 @@ impl AnswerAssembler {
     pub(in crate::provider) fn restart(&mut self) {
         (self.calls, self.text_bytes, self.finish) = (0, 0, None);
         (self.pictures, self.sources) = (Vec::new(), Vec::new());
-        (self.ended, self.is_message, self.refused) = (false, false, false);
+        (self.is_ended, self.is_message, self.is_refused) = (false, false, false);
         self.usage = UsageCounter::new(self.usage.request_bytes);
         self.emit(ModelEvent::Restarted);
     }
@@ -242,7 +242,7 @@ impl AnswerAssembler {
     /// Emits the end of the answer. Its calls decide the finish, not the provider's reason.
     pub(super) fn end(&mut self, finish: ModelFinish) {
         let finish = match finish {
-            _ if self.refused => ModelFinish::Refused,
+            _ if self.is_refused => ModelFinish::Refused,
             // Some servers report an answer that reached its limit as one with tool calls. Its last call may be cut.
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 && self.is_at_limit() => ModelFinish::Length,
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 => ModelFinish::ToolCalls,

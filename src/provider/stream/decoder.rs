@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::adapter::{StopReasons, StreamAdapter};
+use super::adapter::{StopReasonPlacement, StreamAdapter};
 use super::assembler::{AnswerAssembler, incomplete};
 use super::lenient::without_unpaired_surrogates;
 use super::split_events;
@@ -123,7 +123,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
     }
 
     fn progress(&self) -> Progress {
-        match (self.answer.ended, self.answer.finish) {
+        match (self.answer.is_ended, self.answer.finish) {
             (true, _) => Progress::Complete,
             (false, Some(_)) => Progress::Closing,
             (false, None) => Progress::Open,
@@ -133,10 +133,10 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
     /// Returns the progress after an event. An answer that continues has not stopped; after the first event that is still unknown.
     fn progress_after(&mut self, has_content: bool, had_finish: bool) -> Progress {
         let has_more = has_content && had_finish;
-        self.continued_after_reason = match A::STOP_REASONS {
-            StopReasons::Final => return self.progress(),
-            StopReasons::WithEveryEvent => has_more,
-            StopReasons::Anywhere => self.continued_after_reason || has_more,
+        self.continued_after_reason = match A::STOP_REASON_PLACEMENT {
+            StopReasonPlacement::Final => return self.progress(),
+            StopReasonPlacement::WithEveryEvent => has_more,
+            StopReasonPlacement::Anywhere => self.continued_after_reason || has_more,
         };
         let finish = self.answer.finish;
         self.continues_without_reason |= has_content && finish.is_none();
@@ -162,10 +162,10 @@ mod tests {
     struct TestAdapter<const REASONS: char>;
 
     impl<const REASONS: char> StreamAdapter for TestAdapter<REASONS> {
-        const STOP_REASONS: StopReasons = match REASONS {
-            'f' => StopReasons::Final,
-            'e' => StopReasons::WithEveryEvent,
-            _ => StopReasons::Anywhere,
+        const STOP_REASON_PLACEMENT: StopReasonPlacement = match REASONS {
+            'f' => StopReasonPlacement::Final,
+            'e' => StopReasonPlacement::WithEveryEvent,
+            _ => StopReasonPlacement::Anywhere,
         };
 
         fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {

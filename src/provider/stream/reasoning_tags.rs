@@ -201,9 +201,9 @@ impl ReasoningTags {
                         self.possible_reasoning = self.possible_reasoning.take().filter(|_| self.prompt_opened.is_none());
                     }
                 }
-                State::Reasoning(begun) => {
+                State::Reasoning(has_begun) => {
                     // Line ends around the tags are part of neither.
-                    if !begun {
+                    if !has_begun {
                         rest = rest.trim_start().to_owned();
                     }
                     if let Some((at, end)) = self.closing(&rest) {
@@ -218,7 +218,7 @@ impl ReasoningTags {
                     let cut = end.filter(|_| keep == rest.len()).map_or(keep, |at| rest[..at].trim_end().len());
                     let cut = if rest.len() - cut < MAX_BLANKS { cut } else { rest.len() };
                     self.held_back = rest.split_off(cut);
-                    self.state = State::Reasoning(begun || !rest.is_empty());
+                    self.state = State::Reasoning(has_begun || !rest.is_empty());
                     out.reasoning.push_str(&rest);
                     if let Some(prompt_opened) = &mut self.prompt_opened {
                         prompt_opened.push_str(&rest);

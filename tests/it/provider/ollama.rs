@@ -233,7 +233,7 @@ async fn an_answer_in_one_piece() {
         "tool_calls": [{"function": {"name": "get_time", "arguments": {"x": 1}}}]});
     let wire = Wire::play(vec![Answer::json(200, &whole.to_string())]).await;
     for streaming in [true, false] {
-        let options = ClientOptions { streaming, ..options(&wire) };
+        let options = ClientOptions { is_streaming: streaming, ..options(&wire) };
         let outcome = ask_through(client(options).unwrap().as_ref(), question()).await;
         assert_eq!((outcome.text().as_str(), outcome.reasoning().as_str()), ("wait", "hm"));
         assert_eq!((outcome.calls()[0].2.as_str(), outcome.finish()), ("{\"x\":1}", ModelFinish::ToolCalls));

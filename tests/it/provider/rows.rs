@@ -474,7 +474,7 @@ async fn spent_money_is_not_waited_for(#[case] dialect: Dialect, #[case] status:
     let wire = Wire::play(vec![Answer::new(status, &headers, vec![Step::Send(body.as_bytes().to_vec())])]).await;
     let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
     assert_eq!((error.kind, error.status, error.retry_after_ms), (ModelErrorKind::Quota, Some(status), None));
-    assert!(!error.kind.retryable());
+    assert!(!error.kind.is_retryable());
     assert_eq!(wire.asked().len(), 1);
 }
 
@@ -502,7 +502,7 @@ async fn refusals(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect:
             let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
             assert_eq!((error.kind, error.status), (kind, Some(status)), "{error}");
             assert!(!error.message.contains('<') && !error.message.is_empty(), "{error}");
-            assert_eq!(kind.retryable(), status >= 500);
+            assert_eq!(kind.is_retryable(), status >= 500);
         }
     }
 }

@@ -269,7 +269,7 @@ async fn an_answer_in_one_piece() {
         let wire = Wire::play(vec![answer]).await;
         for streaming in [true, false] {
             let mut options = options(&wire);
-            options.streaming = streaming;
+            options.is_streaming = streaming;
             let outcome = ask(options, question()).await;
             assert_eq!((outcome.text().as_str(), outcome.reasoning().as_str()), ("wait", "hm"));
             let calls = [("a", "get_time", "{}"), ("a", "get_weather", r#"{"city":"Ulm"}"#)];

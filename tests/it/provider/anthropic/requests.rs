@@ -57,7 +57,7 @@ async fn where_it_is_asked() {
         assert!(asked.head.starts_with(line), "{}", asked.head);
         assert_eq!(asked.json()["max_tokens"], 4_096);
     }
-    let whole = |wire: &Wire| ClientOptions { streaming: false, ..options(wire) };
+    let whole = |wire: &Wire| ClientOptions { is_streaming: false, ..options(wire) };
     assert_eq!(asked_with(whole, question()).await.json()["stream"], false);
 }
 

@@ -259,7 +259,8 @@ async fn an_answer_in_one_piece() {
     for content_type in ["application/json", "text/event-stream"] {
         for streaming in [true, false] {
             let answer = Answer::new(200, &[("content-type", content_type)], vec![Step::Send(format!("\n {whole}").into_bytes())]);
-            let outcome = said_to(|wire| capstan::provider::ClientOptions { streaming, ..options(wire) }, answer).await;
+            let outcome =
+                said_to(|wire| capstan::provider::ClientOptions { is_streaming: streaming, ..options(wire) }, answer).await;
             assert_eq!((outcome.text().as_str(), outcome.reasoning().as_str()), ("wait", "hm"));
             assert!(outcome.events.contains(&ModelEvent::ReasoningBlock(json!({"signature": "c2ln"}))));
             assert_eq!(outcome.calls()[0].2, r#"{"zone":"UTC"}"#);
@@ -359,5 +360,5 @@ async fn refusals(#[case] status: u16, #[case] kind: &str, #[case] message: &str
     // An error 404 also names the path.
     let said = error.message.split(" (404 for the path ").next();
     assert_eq!((error.kind, error.status, said), (expected, Some(status), Some(message)));
-    assert_eq!(error.retry_after_ms, expected.retryable().then_some(7_000));
+    assert_eq!(error.retry_after_ms, expected.is_retryable().then_some(7_000));
 }

@@ -67,7 +67,7 @@ async fn a_plain_question() {
 #[case("/v1beta?x=1", true, "a b?c#d", "/v1beta/models/a%20b%3Fc%23d:streamGenerateContent?x=1&alt=sse")]
 #[tokio::test]
 async fn where_it_is_asked(#[case] base: &str, #[case] streaming: bool, #[case] model: &str, #[case] path: &str) {
-    let at = |wire: &Wire| ClientOptions { base_url: wire.base_url.replace("/v1", base), streaming, ..options(wire) };
+    let at = |wire: &Wire| ClientOptions { base_url: wire.base_url.replace("/v1", base), is_streaming: streaming, ..options(wire) };
     let asked = asked_with(at, plain(model, ModelOptions::default())).await;
     assert!(asked.head.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{}", asked.head);
 }

@@ -343,7 +343,7 @@ async fn an_answer_in_one_piece() {
     for body in [whole.to_string(), list.clone()] {
         for streaming in [true, false] {
             let wire = Wire::play(vec![Answer::json(200, &body)]).await;
-            let client = client(ClientOptions { streaming, ..options(&wire) }).unwrap();
+            let client = client(ClientOptions { is_streaming: streaming, ..options(&wire) }).unwrap();
             let outcome = ask_through(client.as_ref(), question()).await;
             assert_eq!((outcome.text().as_str(), outcome.reasoning().as_str()), ("wait", "hm"));
             assert_eq!((outcome.finish(), outcome.calls()[0].2.as_str()), (ModelFinish::ToolCalls, r#"{"zone":"UTC"}"#));
@@ -379,7 +379,7 @@ async fn an_answer_in_an_envelope() {
     for (body, calls) in [(list, 1), (whole.clone(), 0), (json!([whole]), 0)] {
         for streaming in [true, false] {
             let wire = Wire::play(vec![Answer::json(200, &body.to_string())]).await;
-            let client = client(ClientOptions { streaming, ..options(&wire) }).unwrap();
+            let client = client(ClientOptions { is_streaming: streaming, ..options(&wire) }).unwrap();
             let outcome = ask_through(client.as_ref(), question()).await;
             assert_eq!((outcome.text().as_str(), outcome.calls().len(), outcome.end.is_ok()), ("wait", calls, true));
         }

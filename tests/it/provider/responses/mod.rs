@@ -27,7 +27,7 @@ async fn said(body: &[Value]) -> Outcome {
 /// Returns the outcome of an answer in one document.
 async fn document(body: &Value) -> Outcome {
     let wire = Wire::play(vec![Answer::json(200, &body.to_string())]).await;
-    let options = capstan::provider::ClientOptions { streaming: false, ..options(&wire) };
+    let options = capstan::provider::ClientOptions { is_streaming: false, ..options(&wire) };
     ask_through(client(options).unwrap().as_ref(), question()).await
 }
 

@@ -66,7 +66,7 @@ async fn a_model_that_does_not_reason() {
     request.model = "gpt-4.1".to_owned();
     request.options.reasoning_effort = Some(ReasoningEffort::High);
     (request.system, request.tools) = (String::new(), Vec::new());
-    let options = ClientOptions { streaming: false, ..options(&wire) };
+    let options = ClientOptions { is_streaming: false, ..options(&wire) };
     ask_through(client(options).unwrap().as_ref(), request).await.finish();
     let input = json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]);
     assert_eq!(wire.asked()[0].json(), json!({"model": "gpt-4.1", "input": input, "store": false, "stream": false}));

@@ -4,7 +4,7 @@ use super::assembler::incomplete;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::provider) enum FinishReason {
+pub(in crate::provider) enum StopReason {
     Finish(ModelFinish),
     /// The provider paused a long turn. The answer so far is complete; if it has calls, the provider continues by itself.
     Paused,
@@ -13,7 +13,7 @@ pub(in crate::provider) enum FinishReason {
 }
 
 /// Maps a stop reason to its finish reason, to the failure that it reports, or to `BadStream` if it is unknown.
-pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, ModelError> {
+pub(in crate::provider) fn read_stop_reason(word: &str) -> Result<StopReason, ModelError> {
     let lower = word.to_ascii_lowercase().replace('-', "_");
     let failed = |kind, why| Err(ModelError::new(kind, why));
     // Gemini's compatible endpoint sends `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
@@ -37,8 +37,8 @@ pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, Mod
         | "blacklist"
         // Cohere.
         | "error_toxic" => ModelFinish::Refused,
-        "pause_turn" => return Ok(FinishReason::Paused),
-        "other" | "unknown" | "not_finished" => return Ok(FinishReason::Unstated),
+        "pause_turn" => return Ok(StopReason::Paused),
+        "other" | "unknown" | "not_finished" => return Ok(StopReason::Unstated),
         "insufficient_system_resource" => {
             return failed(ModelErrorKind::Overloaded, "the provider ran out of capacity during the answer");
         }
@@ -53,21 +53,21 @@ pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, Mod
         "malformed_function_call" | "unexpected_tool_call" | "too_many_tool_calls" | "function_call_filter" => {
             return failed(ModelErrorKind::BadStream, "the model wrote a tool call that its provider cannot read");
         }
-        _ => return Err(unknown_finish_reason(word)),
+        _ => return Err(unknown_stop_reason(word)),
     };
-    Ok(FinishReason::Finish(finish))
+    Ok(StopReason::Finish(finish))
 }
 
 /// Maps the stop reason of a dialect with complete tool calls: the calls decide the finish, not the reason.
 pub(in crate::provider) fn finish_without_calls(word: &str) -> Result<ModelFinish, ModelError> {
-    match finish_reason(word)? {
-        FinishReason::Finish(ModelFinish::ToolCalls) => Ok(ModelFinish::Stop),
-        FinishReason::Finish(finish @ (ModelFinish::Stop | ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
-        FinishReason::Paused | FinishReason::Unstated => Err(unknown_finish_reason(word)),
+    match read_stop_reason(word)? {
+        StopReason::Finish(ModelFinish::ToolCalls) => Ok(ModelFinish::Stop),
+        StopReason::Finish(finish @ (ModelFinish::Stop | ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
+        StopReason::Paused | StopReason::Unstated => Err(unknown_stop_reason(word)),
     }
 }
 
 /// Returns the failure for a stop reason that the dialect does not define.
-pub(in crate::provider) fn unknown_finish_reason(word: &str) -> ModelError {
+pub(in crate::provider) fn unknown_stop_reason(word: &str) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("the model stopped for an unknown reason, {word:?}"))
 }
