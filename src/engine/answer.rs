@@ -60,7 +60,7 @@ struct Slot {
     id: PartId,
     kind: Kind,
     text: String,
-    closed: bool,
+    is_closed: bool,
 }
 
 impl Slot {
@@ -93,7 +93,7 @@ pub struct Assembler {
     of: (RunId, ConversationId),
     model: String,
     /// The model that the request was sent to; a planner has its own.
-    asked_model: String,
+    requested_model: String,
     step: u32,
     message_id: Option<MessageId>,
     slots: Vec<Slot>,
@@ -103,9 +103,9 @@ pub struct Assembler {
     sources: Vec<SourcePart>,
     bytes: usize,
     /// The estimated tokens of the request.
-    asked: u64,
+    request_tokens: u64,
     /// Whether the provider has begun to answer.
-    begun: bool,
+    has_begun: bool,
     prices: Option<Prices>,
     usage: Option<Usage>,
     finish: Option<ModelFinish>,
@@ -113,7 +113,7 @@ pub struct Assembler {
     /// Converts JSON answers into ordinary events, if the agent wants JSON objects.
     reader: Option<Reader>,
     /// Whether clients see none of the answer, because only the loop reads it.
-    silent: bool,
+    is_silent: bool,
 }
 
 impl Assembler {
@@ -124,16 +124,21 @@ impl Assembler {
         let (run_id, conversation_id) = record.fence.ids();
         let reader = reader(state);
         let is_planning = progress::phase(record) == Some(PlanPhase::Planning);
-        let silent = is_planning || Source::of(state).missing() == Prerequisite::Categories;
+        let is_silent = is_planning || Source::of(state).missing() == Prerequisite::Categories;
         let prices = state.facts.capacity_of(record.model()).prices;
-        Self { reader, silent, prices, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
+        Self {
+            reader,
+            is_silent,
+            prices,
+            ..Self::new(run_id, conversation_id, record.model().to_owned(), step).for_request(request)
+        }
     }
 
     /// Returns an empty answer. The first event shown is `message.started`.
     pub fn new(run_id: RunId, conversation_id: ConversationId, model: String, step: u32) -> Self {
         Self {
             of: (run_id, conversation_id),
-            asked_model: model.clone(),
+            requested_model: model.clone(),
             model,
             step,
             message_id: None,
@@ -141,71 +146,71 @@ impl Assembler {
             calls: HashMap::new(),
             sources: Vec::new(),
             bytes: 0,
-            asked: 0,
-            begun: false,
+            request_tokens: 0,
+            has_begun: false,
             prices: None,
             usage: None,
             finish: None,
             broken: None,
             reader: None,
-            silent: false,
+            is_silent: false,
         }
     }
 
     /// Sets the request, whose size replaces usage that the provider does not report.
-    pub fn asked(self, request: &ModelRequest) -> Self {
-        Self { asked: size::tokens(size::request(request)), asked_model: request.model.clone(), ..self }
+    pub fn for_request(self, request: &ModelRequest) -> Self {
+        Self { request_tokens: size::tokens(size::request(request)), requested_model: request.model.clone(), ..self }
     }
 
-    pub fn asked_tokens(&self) -> u64 {
-        self.asked
+    pub fn request_tokens(&self) -> u64 {
+        self.request_tokens
     }
 
     /// Adds an event and returns the items to show. Ignores events after [`ModelEvent::Finished`] and after a fault
     /// ([`Assembler::broken`]).
     pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {
-        let mut shown = Vec::new();
+        let mut items = Vec::new();
         if self.finish.is_some() || self.broken.is_some() {
-            return shown;
+            return items;
         }
         if let ModelEvent::Prices(prices) = event {
             self.prices = Some(prices);
-            return shown;
+            return items;
         }
         if let ModelEvent::Adapted(Adaptation { change, reason }) = event {
             // Clients see this event even if the answer is silent.
-            let model = self.asked_model.clone();
+            let model = self.requested_model.clone();
             return vec![StreamItem::Event(EventBody::ModelAdapted { model, change, reason })];
         }
-        self.begun = true;
+        self.has_begun = true;
         let Some(reader) = &mut self.reader else {
-            self.take(event, ids, &mut shown);
-            return if self.silent { Vec::new() } else { shown };
+            self.take(event, ids, &mut items);
+            return if self.is_silent { Vec::new() } else { items };
         };
         let reported = reader.read(event);
         if reader.bytes() > MAX_ANSWER_BYTES {
             self.fail(TOO_LARGE);
         }
         for event in reported {
-            self.take(event, ids, &mut shown);
+            self.take(event, ids, &mut items);
         }
-        if self.silent { Vec::new() } else { shown }
+        if self.is_silent { Vec::new() } else { items }
     }
 
-    fn take(&mut self, event: ModelEvent, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+    fn take(&mut self, event: ModelEvent, ids: &dyn IdSource, items: &mut Vec<StreamItem>) {
         match event {
-            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, shown),
-            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning { raw: None }, text, ids, shown),
-            ModelEvent::ReasoningBlock(raw) => self.reasoning_block(raw, ids, shown),
+            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, items),
+            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning { raw: None }, text, ids, items),
+            ModelEvent::ReasoningBlock(raw) => self.reasoning_block(raw, ids, items),
             ModelEvent::ToolCallStarted { index, provider_call_id, name } => {
-                self.close_flow(shown);
+                self.close_flow(items);
                 let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name, raw: None };
-                let at = self.open(kind, ids, shown);
+                let at = self.open(kind, ids, items);
                 // A reused index starts another call: fragments are never added to a complete call.
                 self.calls.insert(index, at);
             }
             ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
-                Some(&at) => self.append(at, delta, shown),
+                Some(&at) => self.append(at, delta, items),
                 None => self.fail("the provider sent arguments of a tool call that it did not start"),
             },
             ModelEvent::ToolCallBlock { index, raw } => match self.calls.get(&index).and_then(|at| self.slots.get_mut(*at)) {
@@ -214,15 +219,15 @@ impl Assembler {
             },
             // A picture that was not stored has no place in a message.
             ModelEvent::Picture(picture) if picture.file_id.is_some() => {
-                self.close_flow(shown);
-                let at = self.open(Kind::Picture(picture), ids, shown);
-                self.close(at, shown);
+                self.close_flow(items);
+                let at = self.open(Kind::Picture(picture), ids, items);
+                self.close(at, items);
             }
             ModelEvent::Picture(_) => {}
             ModelEvent::Source(AnswerSource { url, title, text }) => {
                 self.sources.push(SourcePart { id: PartId::generate(ids), url, title, text });
             }
-            ModelEvent::Restarted => self.restart(shown),
+            ModelEvent::Restarted => self.restart(items),
             ModelEvent::Usage(usage) => self.usage = Some(usage),
             ModelEvent::Prices(prices) => self.prices = Some(prices),
             ModelEvent::Adapted(_) => {}
@@ -250,7 +255,7 @@ impl Assembler {
             // Sources of nothing are no answer.
             self.sources.clear();
         }
-        let open = self.slots.iter().filter(|slot| !slot.closed);
+        let open = self.slots.iter().filter(|slot| !slot.is_closed);
         let mut closing: Vec<EventBody> =
             open.map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }).collect();
         for (source, index) in self.sources.iter().zip(self.slots.len()..) {
@@ -285,48 +290,48 @@ impl Assembler {
     /// Returns the shown part of a dropped answer, calls included. `None` if nothing was shown.
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let usage = self.spent();
-        let id = self.message_id.take().filter(|_| !self.silent)?;
-        let open = self.slots.iter().filter(|slot| !slot.closed);
+        let id = self.message_id.take().filter(|_| !self.is_silent)?;
+        let open = self.slots.iter().filter(|slot| !slot.is_closed);
         let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
         let message = Message { status: MessageStatus::Partial, ..self.message(id, FinishReason::Cancelled, usage, now) };
         Some(PartialAnswer { message, closing })
     }
 
     /// Adds text or reasoning to the open part, or to a new part if another kind arrived in between.
-    fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+    fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, items: &mut Vec<StreamItem>) {
         if text.is_empty() {
             return;
         }
         let continues = self.slots.last().is_some_and(|slot| {
-            !slot.closed
+            !slot.is_closed
                 && matches!((&slot.kind, &kind), (Kind::Text, Kind::Text) | (Kind::Reasoning { .. }, Kind::Reasoning { .. }))
         });
         let at = if continues {
             self.slots.len() - 1
         } else {
-            self.close_flow(shown);
-            self.open(kind, ids, shown)
+            self.close_flow(items);
+            self.open(kind, ids, items)
         };
-        self.append(at, text, shown);
+        self.append(at, text, items);
     }
 
     /// Closes the open reasoning part with the provider's block.
-    fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
-        let is_open = self.slots.last().is_some_and(|slot| !slot.closed && matches!(slot.kind, Kind::Reasoning { .. }));
+    fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, items: &mut Vec<StreamItem>) {
+        let is_open = self.slots.last().is_some_and(|slot| !slot.is_closed && matches!(slot.kind, Kind::Reasoning { .. }));
         if !is_open {
-            self.close_flow(shown);
-            self.open(Kind::Reasoning { raw: None }, ids, shown);
+            self.close_flow(items);
+            self.open(Kind::Reasoning { raw: None }, ids, items);
         }
         if let Some(Slot { kind: Kind::Reasoning { raw }, .. }) = self.slots.last_mut() {
             *raw = Some(block);
         }
-        self.close_flow(shown);
+        self.close_flow(items);
     }
 
     /// Discards the answer so far, and voids the shown parts.
-    fn restart(&mut self, shown: &mut Vec<StreamItem>) {
+    fn restart(&mut self, items: &mut Vec<StreamItem>) {
         if self.message_id.take().is_some() {
-            shown.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
+            items.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
         }
         self.slots.clear();
         self.calls.clear();
@@ -336,27 +341,27 @@ impl Assembler {
     }
 
     /// Closes an open text or reasoning part. Calls stay open until the end, because their fragments may interleave.
-    fn close_flow(&mut self, shown: &mut Vec<StreamItem>) {
-        let is_flow = |slot: &Slot| !slot.closed && matches!(slot.kind, Kind::Text | Kind::Reasoning { .. });
+    fn close_flow(&mut self, items: &mut Vec<StreamItem>) {
+        let is_flow = |slot: &Slot| !slot.is_closed && matches!(slot.kind, Kind::Text | Kind::Reasoning { .. });
         if self.slots.last().is_some_and(is_flow) {
-            self.close(self.slots.len() - 1, shown);
+            self.close(self.slots.len() - 1, items);
         }
     }
 
-    fn close(&mut self, at: usize, shown: &mut Vec<StreamItem>) {
+    fn close(&mut self, at: usize, items: &mut Vec<StreamItem>) {
         let Some(slot) = self.slots.get_mut(at) else { return };
-        slot.closed = true;
+        slot.is_closed = true;
         if let Some(message_id) = &self.message_id {
-            shown.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
+            items.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
         }
     }
 
-    fn open(&mut self, kind: Kind, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) -> usize {
+    fn open(&mut self, kind: Kind, ids: &dyn IdSource, items: &mut Vec<StreamItem>) -> usize {
         let message_id = match &self.message_id {
             Some(id) => id.clone(),
             None => {
                 let id = MessageId::generate(ids);
-                shown.push(StreamItem::Event(EventBody::MessageStarted { message_id: id.clone(), role: Role::Assistant }));
+                items.push(StreamItem::Event(EventBody::MessageStarted { message_id: id.clone(), role: Role::Assistant }));
                 self.message_id = Some(id.clone());
                 id
             }
@@ -369,7 +374,7 @@ impl Assembler {
             Kind::Picture(_) => ("image", None, None),
             Kind::Call { call_id, name, .. } => ("tool_call", Some(call_id.clone()), Some(name.clone())),
         };
-        shown.push(StreamItem::Event(EventBody::PartStarted {
+        items.push(StreamItem::Event(EventBody::PartStarted {
             message_id,
             part_id: part_id.clone(),
             index: u32::try_from(at).unwrap_or(u32::MAX),
@@ -377,11 +382,11 @@ impl Assembler {
             call_id,
             name,
         }));
-        self.slots.push(Slot { id: part_id, kind, text: String::new(), closed: false });
+        self.slots.push(Slot { id: part_id, kind, text: String::new(), is_closed: false });
         at
     }
 
-    fn append(&mut self, at: usize, delta: String, shown: &mut Vec<StreamItem>) {
+    fn append(&mut self, at: usize, delta: String, items: &mut Vec<StreamItem>) {
         if delta.is_empty() {
             return;
         }
@@ -392,7 +397,7 @@ impl Assembler {
         }
         if let Some(slot) = self.slots.get_mut(at) {
             slot.text.push_str(&delta);
-            shown.push(StreamItem::Delta(slot.id.clone(), delta));
+            items.push(StreamItem::Delta(slot.id.clone(), delta));
         }
     }
 
@@ -403,7 +408,7 @@ impl Assembler {
     /// Returns the usage of a failed answer: the figures that the provider has reported, and at least the received text. Zero before the
     /// provider has begun to answer.
     pub fn spent(&self) -> Usage {
-        if !self.begun {
+        if !self.has_begun {
             return Usage::default();
         }
         let estimate = self.estimate();
@@ -415,7 +420,7 @@ impl Assembler {
 
     /// Returns the usage of a dropped model call, including the request, which the provider may have read.
     pub fn given_up(&self) -> Usage {
-        match self.begun {
+        match self.has_begun {
             true => self.spent(),
             false => self.priced(Usage { abandoned_calls: 1, ..self.estimate() }),
         }
@@ -428,7 +433,7 @@ impl Assembler {
     fn estimate(&self) -> Usage {
         let chars: usize = self.slots.iter().map(|slot| slot.text.chars().count()).sum();
         let written = chars.max(self.reader.as_ref().map_or(0, Reader::bytes));
-        let (input_tokens, output_tokens) = (self.asked, size::tokens(written));
+        let (input_tokens, output_tokens) = (self.request_tokens, size::tokens(written));
         Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..Usage::default() }
     }
 

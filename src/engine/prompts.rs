@@ -106,9 +106,9 @@ pub const SIBLING_DENIED: &str = "this call was not made, because another call i
 pub const DENIED: &str = "I stop here, because the action was not approved. Tell me how to continue.";
 
 pub fn edited_arguments(arguments: &Value) -> String {
-    let shown = arguments.to_string();
-    let shown = crate::support::text::prefix_chars(&shown, 1_000);
-    format!("[A person changed the arguments of this call before it was made, to {shown}]\n")
+    let arguments_text = arguments.to_string();
+    let arguments_text = crate::support::text::prefix_chars(&arguments_text, 1_000);
+    format!("[A person changed the arguments of this call before it was made, to {arguments_text}]\n")
 }
 
 pub fn repair_note(repair: &Repair, tool: &str) -> String {
@@ -119,11 +119,11 @@ pub fn repair_note(repair: &Repair, tool: &str) -> String {
     let (nulls, syntax): (Vec<&str>, Vec<&str>) = repair.arguments.iter().map(String::as_str).partition(|fix| *fix == NULL);
     let arguments = (!syntax.is_empty()).then(|| format!("the arguments were not valid JSON ({})", syntax.join(", ")));
     let nulls = (!nulls.is_empty()).then(|| "optional arguments that were null were left out".to_owned());
-    let what: Vec<String> = name.into_iter().chain(arguments).chain(nulls).collect();
-    format!("[This call was repaired before it was made: {}]\n", what.join("; "))
+    let repairs: Vec<String> = name.into_iter().chain(arguments).chain(nulls).collect();
+    format!("[This call was repaired before it was made: {}]\n", repairs.join("; "))
 }
 
-pub fn may_it_run(tool: &str) -> String {
+pub fn approval_question(tool: &str) -> String {
     format!("May {tool} be called?")
 }
 
@@ -216,12 +216,12 @@ pub fn duplicate_call(earlier: &str) -> String {
 
 /// Returns why a run fails if the model reached its output limit before it wrote anything.
 pub fn output_used_up(limit: Option<u32>, has_reasoned: bool) -> String {
-    let what = match limit {
+    let limit_text = match limit {
         Some(limit) => format!("its output limit of {limit} tokens"),
         None => "the output limit of its provider".to_owned(),
     };
     let how = if has_reasoned { "on reasoning and wrote no answer" } else { "and wrote no answer" };
     let raise = if limit.is_some() { "raise or remove" } else { "set a higher" };
     let effort = if has_reasoned { ", or lower `options.reasoning_effort`" } else { "" };
-    format!("the model used up {what} {how}: {raise} `options.max_output_tokens`{effort}")
+    format!("the model used up {limit_text} {how}: {raise} `options.max_output_tokens`{effort}")
 }

@@ -102,15 +102,15 @@ impl RunLimits {
 
 fn lower_budget<T: Copy + Ord + Default + std::fmt::Display>(
     field: &str,
-    wanted: Option<T>,
+    requested: Option<T>,
     limit: &mut Option<T>,
 ) -> Result<(), InvalidProfile> {
-    match (wanted, limit) {
+    match (requested, limit) {
         (None, _) => Ok(()),
-        (wanted, Some(limit)) => lower(field, wanted, limit, None),
-        (wanted, limit @ None) => {
+        (requested, Some(limit)) => lower(field, requested, limit, None),
+        (requested, limit @ None) => {
             let mut lowered = T::default();
-            lower(field, wanted, &mut lowered, Some(T::default()))?;
+            lower(field, requested, &mut lowered, Some(T::default()))?;
             *limit = Some(lowered);
             Ok(())
         }
@@ -119,16 +119,16 @@ fn lower_budget<T: Copy + Ord + Default + std::fmt::Display>(
 
 fn lower<T: Copy + Ord + Default + std::fmt::Display>(
     field: &str,
-    wanted: Option<T>,
+    requested: Option<T>,
     limit: &mut T,
     unlimited: Option<T>,
 ) -> Result<(), InvalidProfile> {
-    let Some(wanted) = wanted else { return Ok(()) };
+    let Some(requested) = requested else { return Ok(()) };
     let reason = match () {
-        () if wanted == T::default() => "must be more than 0".to_owned(),
-        () if unlimited != Some(*limit) && wanted > *limit => format!("a request may only lower it, and the agent has {limit}"),
+        () if requested == T::default() => "must be more than 0".to_owned(),
+        () if unlimited != Some(*limit) && requested > *limit => format!("a request may only lower it, and the agent has {limit}"),
         () => {
-            *limit = wanted;
+            *limit = requested;
             return Ok(());
         }
     };
@@ -158,12 +158,12 @@ pub fn profile_of(
 /// Merges objects, and replaces all other values.
 fn merge(value: &mut Value, document: &ProfileDocument) {
     let Value::Object(map) = value else { return };
-    for (key, given) in document {
-        match (map.get_mut(key), given) {
-            (Some(known @ Value::Object(_)), Value::Object(inner)) => merge(known, inner),
-            (Some(known), _) => *known = given.clone(),
+    for (key, value) in document {
+        match (map.get_mut(key), value) {
+            (Some(existing @ Value::Object(_)), Value::Object(inner)) => merge(existing, inner),
+            (Some(existing), _) => *existing = value.clone(),
             (None, _) => {
-                map.insert(key.clone(), given.clone());
+                map.insert(key.clone(), value.clone());
             }
         }
     }

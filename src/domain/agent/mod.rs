@@ -29,7 +29,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::approval::ApprovalPolicy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::tool::tool_filter::ToolFilter;
-use crate::domain::tool::tool_names::{check_no_pattern, check_tool_name};
+use crate::domain::tool::tool_name_check::{check_no_pattern, check_tool_name};
 use crate::support::search_words::{holds, words};
 
 /// The reaction when a run reaches its limit of model calls.
@@ -196,7 +196,7 @@ impl Default for LlmRetry {
 impl LlmRetry {
     /// Returns whether a failure of this kind is retried.
     pub fn covers(&self, kind: ModelErrorKind) -> bool {
-        kind.retryable() && self.classes.as_ref().is_none_or(|classes| classes.contains(&kind))
+        kind.is_retryable() && self.classes.as_ref().is_none_or(|classes| classes.contains(&kind))
     }
 
     /// Returns whether a model that failed with this message is asked again.
@@ -365,7 +365,7 @@ impl AgentProfile {
         self.sampling.check().map_err(|error| error.within("sampling"))?;
         self.plan.check().map_err(|error| error.within("plan"))?;
         self.response_analysis.check().map_err(|error| error.within("response_analysis"))?;
-        if let Some(kind) = self.llm_retry.classes.iter().flatten().find(|kind| !kind.retryable()) {
+        if let Some(kind) = self.llm_retry.classes.iter().flatten().find(|kind| !kind.is_retryable()) {
             let reason = format!("{} is a permanent failure, which is never retried", kind.code());
             return Err(invalid("llm_retry/classes", reason));
         }

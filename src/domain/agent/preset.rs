@@ -35,7 +35,7 @@ struct File {
 static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     let read = |(name, text): (&'static str, &str)| {
         let File { description, profile } = toml::from_str(text).ok()?;
-        Some(Preset { id: id_of(name), name, description, profile })
+        Some(Preset { id: preset_id(name), name, description, profile })
     };
     FILES.into_iter().filter_map(read).collect()
 });
@@ -48,7 +48,7 @@ pub fn is_preset(name: &str) -> bool {
     FILES.iter().any(|(known, _)| *known == name)
 }
 
-pub fn id_of(name: &str) -> AgentId {
+pub fn preset_id(name: &str) -> AgentId {
     AgentId::derived("capstan.agent", name)
 }
 
@@ -76,7 +76,7 @@ mod tests {
         assert!(names.is_sorted());
         for name in names {
             assert_eq!(profile(name).name, name);
-            assert_eq!(AgentId::parse(id_of(name).as_str()).unwrap(), id_of(name));
+            assert_eq!(AgentId::parse(preset_id(name).as_str()).unwrap(), preset_id(name));
         }
     }
 

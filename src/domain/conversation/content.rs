@@ -116,26 +116,26 @@ impl BinaryContent {
         self.size.unwrap_or(inline)
     }
 
-    /// Returns the note that replaces the content for the model. `what` is the kind of the content.
-    pub fn note(&self, what: &str) -> String {
+    /// Returns the note that replaces the content for the model. `kind` is the kind of the content.
+    pub fn note(&self, kind: &str) -> String {
         let location = match &self.url {
             Some(url) => format!("its bytes are not shown here; the user finds it at {url}"),
             None => "its bytes are not shown here".to_owned(),
         };
-        format!("[{}: {location}]", self.described(what))
+        format!("[{}: {location}]", self.described(kind))
     }
 
     /// Returns kind, name, media type and size as text.
-    pub fn described(&self, what: &str) -> String {
+    pub fn described(&self, kind: &str) -> String {
         let name = self.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
         let media_type = if self.media_type.is_empty() { "unknown type" } else { &self.media_type };
-        format!("{what}{name}, {media_type}, {} bytes", self.bytes())
+        format!("{kind}{name}, {media_type}, {} bytes", self.bytes())
     }
 }
 
 /// Converts binary content of a tool's answer, which still has its bytes, to a picture or a file. The bytes decide, not the media
-/// type that the server claims. Content with invalid base64 becomes a note. `what` is the kind that the server claims.
-pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
+/// type that the server claims. Content with invalid base64 becomes a note. `kind` is the kind that the server claims.
+pub fn tool_binary(kind: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
     let name = name.map(shown_name);
     let base64: String = base64.split_ascii_whitespace().collect();
     if let Some((media_type, data)) = whole_picture(&base64) {
@@ -148,9 +148,9 @@ pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) 
             let media_type = if is_picture_type(&claimed) { media_type("") } else { claimed };
             ToolContent::File(BinaryContent::inline(media_type, name, STANDARD.encode(bytes)))
         }
-        Some(_) => ToolContent::text(format!("[{}: it is empty]", BinaryContent::inline(claimed, name, "").described(what))),
+        Some(_) => ToolContent::text(format!("[{}: it is empty]", BinaryContent::inline(claimed, name, "").described(kind))),
         None => {
-            let described = BinaryContent::inline(claimed, name, base64).described(what);
+            let described = BinaryContent::inline(claimed, name, base64).described(kind);
             ToolContent::text(format!("[{described}: it cannot be read, because the tool sent invalid base64]"))
         }
     }

@@ -16,7 +16,7 @@ pub struct CompactedDelta {
     /// The `seq` of the event that stays.
     pub seq: i64,
     pub data: String,
-    pub gone: Vec<i64>,
+    pub replaced_seqs: Vec<i64>,
 }
 
 /// A stored `part.delta`. A delta with an unknown field is not merged.
@@ -58,7 +58,7 @@ impl Group {
         let seq = self.seqs.pop().filter(|_| !self.seqs.is_empty())?;
         let plain = part_delta_data(&self.part_id, &self.text);
         let data = format!("{},\"since\":{}}}", plain.strip_suffix('}').unwrap_or(&plain), self.since);
-        Some(CompactedDelta { seq, data, gone: self.seqs })
+        Some(CompactedDelta { seq, data, replaced_seqs: self.seqs })
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     /// Returns the log after compaction.
     fn merged(mut log: Vec<StoredEvent>) -> Vec<StoredEvent> {
         for fold in compact_deltas(&log, &run(1)) {
-            log.retain(|event| !fold.gone.contains(&event.seq));
+            log.retain(|event| !fold.replaced_seqs.contains(&event.seq));
             log.iter_mut().find(|event| event.seq == fold.seq).unwrap().data = fold.data;
         }
         log

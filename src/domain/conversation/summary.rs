@@ -21,19 +21,19 @@ const FILE: usize = 200;
 /// Replaces lines that do not fit.
 const OMITTED: &str = "[earlier lines are omitted]";
 
-/// Extends the summary `before` by these messages. Messages that are `asked` remain visible in requests. `None` without messages.
-pub fn extended(
+/// Extends the summary `before` by these messages. Messages that are `questions` remain visible in requests. `None` without messages.
+pub fn extend_summary(
     policy: &ContextPolicy,
     before: Option<&ContextSummary>,
     messages: &[&Message],
-    asked: Vec<MessageId>,
+    questions: Vec<MessageId>,
 ) -> Option<ContextSummary> {
     let last = messages.last()?;
     let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
     let mut summary = ContextSummary {
         covers: last.id.clone(),
         messages: before.map_or(0, |before| before.messages).saturating_add(count),
-        asked,
+        asked: questions,
         text: String::new(),
         files: Vec::new(),
     };
@@ -63,7 +63,7 @@ pub fn extended(
         summary.files.remove(0);
     }
     let room = policy.summary_tokens - prose_tokens(summary.files.join(", ").len());
-    summary.text = capped(&lines, room, was_cut);
+    summary.text = cap_lines(&lines, room, was_cut);
     Some(summary)
 }
 
@@ -85,27 +85,31 @@ pub fn section(summary: &ContextSummary) -> Option<String> {
 
 /// Summarizes all but the newest messages of an idle conversation, on request. `history` contains the messages that no summary
 /// covers.
-pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
+pub fn compact_history(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
     let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
-    let shown: Vec<&Message> = history.iter().collect();
-    let at = Spans::of(&shown, std::iter::empty()).before(newest(&shown, policy.keep_last as usize, None));
+    let history_refs: Vec<&Message> = history.iter().collect();
+    let at = Spans::of(&history_refs, std::iter::empty()).before(newest(&history_refs, policy.keep_last as usize, None));
     let asks = |message: &&&Message| message.role == Role::User && !message.internal;
-    let turn = shown.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
-    let asked = shown[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
+    let turn = history_refs.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
+    let questions = history_refs[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
     // An earlier question is open unless messages of another run follow it.
-    let goes_on = shown.first().is_some_and(|first| !asks(&first));
-    let open = before.filter(|_| goes_on && turn.is_none_or(|turn| shown.first().is_some_and(|first| first.run_id == *turn)));
-    let asked =
-        open.into_iter().flat_map(|before| before.asked.iter().cloned()).chain(asked.map(|message| message.id.clone())).collect();
-    extended(&policy, before, &shown[..at], asked)
+    let goes_on = history_refs.first().is_some_and(|first| !asks(&first));
+    let open =
+        before.filter(|_| goes_on && turn.is_none_or(|turn| history_refs.first().is_some_and(|first| first.run_id == *turn)));
+    let questions = open
+        .into_iter()
+        .flat_map(|before| before.asked.iter().cloned())
+        .chain(questions.map(|message| message.id.clone()))
+        .collect();
+    extend_summary(&policy, before, &history_refs[..at], questions)
 }
 
 /// Returns the index at which the newest `keep` messages begin. Internal messages of other runs than `run` are not sent, and not
 /// counted.
-pub fn newest(shown: &[&Message], keep: usize, run: Option<&RunId>) -> usize {
+pub fn newest(messages: &[&Message], keep: usize, run: Option<&RunId>) -> usize {
     let is_sent = |message: &Message| !message.internal || Some(&message.run_id) == run;
-    let mut sent = shown.iter().enumerate().rev().filter(|(_, message)| is_sent(message)).map(|(at, _)| at);
-    keep.checked_sub(1).map_or(Some(shown.len()), |before| sent.nth(before)).unwrap_or(0)
+    let mut sent = messages.iter().enumerate().rev().filter(|(_, message)| is_sent(message)).map(|(at, _)| at);
+    keep.checked_sub(1).map_or(Some(messages.len()), |before| sent.nth(before)).unwrap_or(0)
 }
 
 /// The index ranges between calls and their results, in which a history must not be cut.
@@ -148,17 +152,22 @@ impl Spans {
 fn line(message: &Message) -> Option<String> {
     let text = message.text();
     let line = match message.role {
-        Role::User => format!("user: {}", shortened(&text, SAID)),
+        Role::User => format!("user: {}", shorten_words(&text, SAID)),
         Role::Assistant => {
             let calls: Vec<&str> = message.tool_calls().map(|call| call.name.as_str()).collect();
-            let called = if calls.is_empty() { String::new() } else { format!(" (called {})", shortened(&calls.join(", "), SAID)) };
-            format!("assistant: {}{called}", shortened(&text, SAID))
+            let called =
+                if calls.is_empty() { String::new() } else { format!(" (called {})", shorten_words(&calls.join(", "), SAID)) };
+            format!("assistant: {}{called}", shorten_words(&text, SAID))
         }
         Role::Tool => {
             let lines = message.tool_results().map(|result| {
                 let words = result.content.iter().find_map(ToolContent::as_text);
                 let failed = if result.is_error { " failed" } else { "" };
-                format!("tool {}{failed}: {}", shortened(&result.name, SAID), shortened(words.unwrap_or("(a picture)"), RESULT))
+                format!(
+                    "tool {}{failed}: {}",
+                    shorten_words(&result.name, SAID),
+                    shorten_words(words.unwrap_or("(a picture)"), RESULT)
+                )
             });
             lines.collect::<Vec<_>>().join("\n")
         }
@@ -167,13 +176,13 @@ fn line(message: &Message) -> Option<String> {
 }
 
 /// Returns one line of at most `most` characters.
-fn shortened(words: &str, most: usize) -> String {
+fn shorten_words(words: &str, most: usize) -> String {
     let start = text::prefix_chars(words.trim(), most);
     start.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the newest lines that fit, after a notice if older lines were omitted.
-fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
+fn cap_lines(lines: &[String], room: u64, was_cut: bool) -> String {
     let cost = |text: &str| prose_tokens(text.len());
     let whole = lines.join("\n");
     if !was_cut && cost(&whole) <= room {
@@ -197,7 +206,7 @@ fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
 fn collect_files(name: Option<&str>, value: &Value, files: &mut Vec<String>) {
     match value {
         Value::String(text) if is_file(name, text) => {
-            let file = shortened(text, FILE);
+            let file = shorten_words(text, FILE);
             // A file that is named again counts as the newest.
             files.retain(|known| *known != file);
             files.push(file);
@@ -306,14 +315,14 @@ mod tests {
             all in any_messages(), at in 0..25_usize, are_open in prop::collection::vec(any::<bool>(), 60),
         ) {
             let (messages, waiting) = written(&all);
-            let shown: Vec<&Message> = messages.iter().collect();
+            let history_refs: Vec<&Message> = messages.iter().collect();
             let open: Vec<&CallId> = waiting.iter().zip(are_open).filter(|(_, is_open)| *is_open).map(|(call, _)| call).collect();
-            let spans = Spans::of(&shown, open.iter().copied());
-            let at = at.min(shown.len());
+            let spans = Spans::of(&history_refs, open.iter().copied());
+            let at = at.min(history_refs.len());
             prop_assert!(spans.before(at) <= at && spans.after(at) >= at);
-            for cut in [spans.before(at), spans.before(spans.after(at).min(shown.len()))] {
+            for cut in [spans.before(at), spans.before(spans.after(at).min(history_refs.len()))] {
                 prop_assert_eq!(spans.before(cut), cut, "a cut that may be made stays where it is");
-                let ((calls, results), (_, later)) = (answered(&shown[..cut]), answered(&shown[cut..]));
+                let ((calls, results), (_, later)) = (answered(&history_refs[..cut]), answered(&history_refs[cut..]));
                 prop_assert!(calls.is_disjoint(&later), "a result has lost its call");
                 prop_assert!(results.is_subset(&calls));
                 prop_assert!(open.iter().all(|call| !calls.contains(*call)), "an open call is left out");
@@ -329,8 +338,8 @@ mod tests {
             messages[at].internal = true;
         }
         messages[4].run_id = own.clone();
-        let shown: Vec<&Message> = messages.iter().collect();
-        let kept = |run| [1, 2, 3, 4, 9].map(|keep| newest(&shown, keep, run));
+        let history_refs: Vec<&Message> = messages.iter().collect();
+        let kept = |run| [1, 2, 3, 4, 9].map(|keep| newest(&history_refs, keep, run));
         assert_eq!(kept(None), [5, 2, 0, 0, 0]);
         assert_eq!(kept(Some(&own)), [5, 4, 2, 0, 0]);
     }
@@ -352,6 +361,6 @@ mod tests {
     #[case::no_room_at_all(&["one two three"], 2, false, "")]
     fn a_summary_keeps_its_end(#[case] lines: &[&str], #[case] room: u64, #[case] was_cut: bool, #[case] expected: &str) {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-        assert_eq!(capped(&lines, room, was_cut), expected);
+        assert_eq!(cap_lines(&lines, room, was_cut), expected);
     }
 }

@@ -21,7 +21,7 @@ pub use crate::domain::model::source::Source;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::tool_names::check_tool_name;
+use crate::domain::tool::tool_name_check::check_tool_name;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRequest {
@@ -304,10 +304,10 @@ impl ModelErrorKind {
 
     /// Returns whether the provider was unreachable or unintelligible, so that it did not judge the request.
     pub fn is_outage(self) -> bool {
-        self.retryable() || self == Self::Auth || self == Self::Quota
+        self.is_retryable() || self == Self::Auth || self == Self::Quota
     }
 
-    pub fn retryable(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         !matches!(self, Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter)
     }
 }

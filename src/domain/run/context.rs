@@ -95,10 +95,10 @@ impl ContextPolicy {
     /// reserved part is ignored: the provider then reports requests that do not fit.
     pub fn budget(&self, window: Option<u64>) -> Option<u64> {
         let least = self.reserved().saturating_add(self.start_gate);
-        let held = window.map(|window| self.held_by(window)).filter(|held| *held > least);
-        match (self.limit, held) {
-            (Some(limit), Some(held)) => Some(limit.min(held)),
-            (limit, held) => limit.or(held),
+        let usable_window = window.map(|window| self.held_by(window)).filter(|usable_window| *usable_window > least);
+        match (self.limit, usable_window) {
+            (Some(limit), Some(usable_window)) => Some(limit.min(usable_window)),
+            (limit, usable_window) => limit.or(usable_window),
         }
     }
 

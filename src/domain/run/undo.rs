@@ -67,13 +67,13 @@ impl UndoRule {
             Reference::Itself(text) if REFERENCES.iter().any(|word| text.contains(word)) => Err(UndoError::Inside(text.to_owned())),
             _ => Ok(Value::Null),
         };
-        replaced(&arguments, &known).map(|_| ())
+        replace_references(&arguments, &known).map(|_| ())
     }
 
     /// Returns the arguments that undo `call`, or an error that names the missing value.
     pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
         let text = call.outcome.as_ref().map(|outcome| content_text(&outcome.content));
-        let answer = || call.outcome.as_ref().and_then(|outcome| structured(&outcome.content));
+        let answer = || call.outcome.as_ref().and_then(|outcome| structured_content(&outcome.content));
         let stands_for = |word: &str| {
             let found = match reference(word)? {
                 Reference::Itself(text) => Some(Value::String(text.to_owned())),
@@ -85,7 +85,7 @@ impl UndoRule {
             let found = found.filter(|value| !value.is_null()).ok_or_else(|| UndoError::Missing(word.to_owned()))?;
             if is_redacted(&found.to_string()) { Err(UndoError::Masked(word.to_owned())) } else { Ok(found) }
         };
-        let arguments = replaced(&Value::Object(self.arguments.clone()), &stands_for)?;
+        let arguments = replace_references(&Value::Object(self.arguments.clone()), &stands_for)?;
         if arguments.to_string().len() > MAX_BYTES { Err(UndoError::TooLarge) } else { Ok(arguments) }
     }
 }
@@ -103,12 +103,14 @@ fn reference(text: &str) -> Result<Reference<'_>, UndoError> {
     }
 }
 
-fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError>) -> Result<Value, UndoError> {
+fn replace_references(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError>) -> Result<Value, UndoError> {
     Ok(match value {
         Value::String(text) => stands_for(text)?,
-        Value::Array(items) => Value::Array(items.iter().map(|item| replaced(item, stands_for)).collect::<Result<_, _>>()?),
+        Value::Array(items) => {
+            Value::Array(items.iter().map(|item| replace_references(item, stands_for)).collect::<Result<_, _>>()?)
+        }
         Value::Object(fields) => {
-            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), replaced(value, stands_for)?)));
+            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), replace_references(value, stands_for)?)));
             Value::Object(fields.collect::<Result<_, UndoError>>()?)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
@@ -116,18 +118,18 @@ fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError
 }
 
 fn content_text(content: &[ToolContent]) -> String {
-    texts(content).collect::<Vec<_>>().join("\n")
+    text_contents(content).collect::<Vec<_>>().join("\n")
 }
 
 /// Parses the answer as JSON: its complete text, or its last piece that is an object or an array. Servers often add a text
 /// description.
-fn structured(content: &[ToolContent]) -> Option<Value> {
+fn structured_content(content: &[ToolContent]) -> Option<Value> {
     let whole = serde_json::from_str(&content_text(content)).ok();
     let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array());
-    whole.or_else(|| texts(content).rev().find_map(read))
+    whole.or_else(|| text_contents(content).rev().find_map(read))
 }
 
-fn texts(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
+fn text_contents(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
     content.iter().filter_map(ToolContent::as_text)
 }
 

@@ -32,8 +32,8 @@ impl ClientTool {
     pub fn definition(&self) -> ToolDefinition {
         let parameters = self.parameters.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
         let definition_hash = json::hash(&json!([self.description, parameters]));
-        let made = ToolDefinition::new(&self.name, self.description.as_str(), parameters, ReplayClass::Unsafe);
-        ToolDefinition { definition_hash, by_client: true, ..made }
+        let definition = ToolDefinition::new(&self.name, self.description.as_str(), parameters, ReplayClass::Unsafe);
+        ToolDefinition { definition_hash, by_client: true, ..definition }
     }
 }
 

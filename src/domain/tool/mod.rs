@@ -10,7 +10,7 @@ pub mod form;
 pub mod mcp_server;
 pub mod preview;
 pub mod tool_filter;
-pub mod tool_names;
+pub mod tool_name_check;
 pub mod tool_review;
 
 use std::borrow::Cow;

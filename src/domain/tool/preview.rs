@@ -27,10 +27,10 @@ pub fn check(template: &str) -> Result<(), String> {
 /// Fills the template with the arguments of a call. Without a template, shows the beginning of the arguments. Values are JSON, so
 /// that they cannot be mistaken for the template's text.
 pub fn preview(template: Option<&str>, arguments: &Value) -> String {
-    let shown = |path: &str| {
+    let argument_text = |path: &str| {
         json::at(arguments, path).map_or_else(|| "nothing".to_owned(), |value| shortened(&value.to_string(), MAX_VALUE))
     };
-    match template.and_then(|template| filled(template, &mut |path| shown(path))) {
+    match template.and_then(|template| filled(template, &mut |path| argument_text(path))) {
         Some(text) => shortened(&text, MAX_PREVIEW),
         None => shortened(&arguments.to_string(), MAX_PLAIN),
     }
@@ -75,10 +75,10 @@ mod tests {
     #[case("Move $arguments.source to $arguments.target.", r#"Move "/a" to "/b to /c"."#)]
     #[case("Pay $$$arguments.order.items.0.price, $arguments.gone", "Pay $7, nothing")]
     #[case("Nothing is said", "Nothing is said")]
-    fn a_template_is_filled_in_with_values_that_read_like_no_words(#[case] template: &str, #[case] shown: &str) {
+    fn a_template_is_filled_in_with_values_that_read_like_no_words(#[case] template: &str, #[case] argument_text: &str) {
         let arguments = json!({"source": "/a", "target": "/b to /c", "order": {"items": [{"price": 7}]}});
         assert_eq!(check(template), Ok(()));
-        assert_eq!(preview(Some(template), &arguments), shown);
+        assert_eq!(preview(Some(template), &arguments), argument_text);
     }
 
     #[rstest]

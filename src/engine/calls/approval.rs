@@ -61,7 +61,7 @@ pub fn needs_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
 
 /// Stores the outcome of the step's calls that were denied, or whose question expired.
 pub fn store_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
-    let waiting: Vec<ToolCall> = waiting(decision, step).cloned().collect();
+    let waiting: Vec<ToolCall> = calls_waiting_for_approval(decision, step).cloned().collect();
     for call in waiting {
         let Some(question) = decision.progress.question_about(&call.id).cloned() else { continue };
         let text = match &question.answer {
@@ -80,8 +80,9 @@ pub fn store_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     if !ends_turn(decision, step) {
         return;
     }
-    let left: Vec<CallId> = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
-    for id in left {
+    let not_begun: Vec<CallId> =
+        decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
+    for id in not_begun {
         deny(decision, &id, ToolCallState::Cancelled, prompts::SIBLING_DENIED.to_owned());
     }
 }
@@ -93,14 +94,15 @@ pub fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
 }
 
 pub fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
-    waiting(decision, step).any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
+    calls_waiting_for_approval(decision, step)
+        .any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
 }
 
 /// Returns whether a human has edited the arguments of a call.
 pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
     let may_ask = definition(decision, call)
         .is_some_and(|tool| decision.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
-    let wanted = || {
+    let undo_arguments = || {
         let message = decision.before.history.iter().rev().find(|message| message.id == call.message_id)?;
         message.parts.iter().find_map(|part| match part {
             Part::ToolCall(part) if part.call_id == call.id => {
@@ -110,7 +112,7 @@ pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
         })
     };
     // Only a run that starts from a call of another run begins with a tool step.
-    (may_ask || call.step == 1) && wanted().is_some_and(|wanted| *wanted != call.arguments)
+    (may_ask || call.step == 1) && undo_arguments().is_some_and(|undo_arguments| *undo_arguments != call.arguments)
 }
 
 /// Returns the arguments of a model after JSON repair.
@@ -127,7 +129,7 @@ fn repaired_arguments<'a>(call: &ToolCall, tool: Option<&ToolDefinition>, writte
     mended
 }
 
-fn waiting<'d>(decision: &'d DecisionBuilder<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {
+fn calls_waiting_for_approval<'d>(decision: &'d DecisionBuilder<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {
     decision.progress.batch(step).filter(|call| call.state == ToolCallState::AwaitingApproval)
 }
 
@@ -198,7 +200,7 @@ fn is_bound_to(decision: &DecisionBuilder<'_>, question: &InputRequest, call: &T
 
 fn ask(decision: &mut DecisionBuilder<'_>, call: ToolCall, terms: ApprovalTerms) {
     let question = Question {
-        text: prompts::may_it_run(&call.name),
+        text: prompts::approval_question(&call.name),
         choices: InputChoice::all(&CHOICES),
         tool: Some(call.name),
         arguments: Some(call.arguments),

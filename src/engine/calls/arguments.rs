@@ -24,23 +24,23 @@ pub fn parse(raw: &str) -> Arguments {
         return Arguments { value: Value::Object(Map::new()), fault: None };
     }
     if nesting(text) > MAX_NESTING {
-        return unusable(raw, &format!("they are nested more than {MAX_NESTING} levels deep"));
+        return unusable_arguments(raw, &format!("they are nested more than {MAX_NESTING} levels deep"));
     }
     if let Err(error) = number::check_text(text.as_bytes()) {
-        return unusable(raw, &error.to_string());
+        return unusable_arguments(raw, &error.to_string());
     }
     // Parses the text that is stored and shown.
     match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
         Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },
-        Ok(Value::Array(_)) => unusable(raw, "they are an array"),
-        Ok(Value::String(_)) => unusable(raw, "they are a string"),
-        Ok(Value::Number(_) | Value::Bool(_)) => unusable(raw, "they are a single value"),
-        Err(error) => unusable(raw, &error.to_string()),
+        Ok(Value::Array(_)) => unusable_arguments(raw, "they are an array"),
+        Ok(Value::String(_)) => unusable_arguments(raw, "they are a string"),
+        Ok(Value::Number(_) | Value::Bool(_)) => unusable_arguments(raw, "they are a single value"),
+        Err(error) => unusable_arguments(raw, &error.to_string()),
     }
 }
 
-fn unusable(raw: &str, reason: &str) -> Arguments {
+fn unusable_arguments(raw: &str, reason: &str) -> Arguments {
     Arguments { value: json!({ "_raw": raw }), fault: Some(reason.to_owned()) }
 }
 

@@ -25,7 +25,7 @@ pub fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
 }
 
 /// Asks the user. The call stays `started` until the answer.
-pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn ask_question(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let Some(call) = find(decision, id).cloned() else { return };
     let Some(text) = call.arguments.get("question").and_then(Value::as_str).filter(|text| !text.trim().is_empty()) else {
         return finish_call(decision, id, ToolOutcome::failed(prompts::NO_QUESTION, 0));
@@ -48,7 +48,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
 }
 
 /// Stores the user's answer as the call's outcome.
-pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
+pub fn apply_answer(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let content = answer.content.as_ref().map(Value::to_string);
     let words = [content.as_deref().or(Some(answer.choice.as_str())), answer.text.as_deref()];
     let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
@@ -56,7 +56,7 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputA
     finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
 }
 
-pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn end_unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     finish_call(decision, id, ToolOutcome::failed(prompts::NO_ANSWER, 0));
 }
 

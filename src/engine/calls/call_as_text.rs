@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::domain::conversation::message::Message;
 use crate::engine::calls::json_repair::unfenced;
-use crate::engine::calls::tool_names;
+use crate::engine::calls::name_repair;
 use crate::engine::machine::DecisionBuilder;
 
 /// Marks before a call, in the chat templates of open models.
@@ -27,11 +27,11 @@ pub fn is_call(decision: &DecisionBuilder<'_>, message: &Message) -> bool {
         return false;
     }
     let tools = decision.before.tools.as_deref().unwrap_or_default();
-    called(&message.text()).is_some_and(|name| tool_names::named(&name, tools).is_some())
+    called_name(&message.text()).is_some_and(|name| name_repair::named(&name, tools).is_some())
 }
 
 /// Returns the name of the first call, if the text consists of calls.
-fn called(text: &str) -> Option<String> {
+fn called_name(text: &str) -> Option<String> {
     let text = unfenced(text);
     let marked = OPENERS.iter().find_map(|opener| text.strip_prefix(opener)).map(str::trim_start);
     let call = marked.unwrap_or(text);
@@ -72,6 +72,6 @@ mod tests {
     #[case("[]", None)]
     #[case("", None)]
     fn answer_of_calls_alone_is_recognised(#[case] text: &str, #[case] name: Option<&str>) {
-        assert_eq!(called(text).as_deref(), name, "{text}");
+        assert_eq!(called_name(text).as_deref(), name, "{text}");
     }
 }

@@ -17,7 +17,7 @@ pub fn is_client_call(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
 }
 
 /// Requests the result from the client. The call stays `started` until the client sends it.
-pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn wait_for_client(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let Some(call) = decision.progress.call(id).cloned() else { return };
     decision.start_call(id);
     let question = Question {
@@ -30,12 +30,12 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
 }
 
 /// Stores the client's result as the call's outcome.
-pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
+pub fn apply_result(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let (content, is_error) = client_result(answer);
     let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
     finish_call(decision, id, ToolOutcome { state, content, is_error, duration_ms: 0 });
 }
 
-pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn end_unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     finish_call(decision, id, ToolOutcome::failed(prompts::NO_CLIENT_RESULT, 0));
 }

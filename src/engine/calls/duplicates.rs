@@ -89,9 +89,13 @@ pub fn answered_before<'c>(
     let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => {
-            let mut made = EarlierCalls { readers, last: HashMap::new(), changes: Vec::new() };
-            calls.filter(is_of_now).filter(|call| reached_tool_or_denial(call)).chain(planned).for_each(|call| made.add(call));
-            made.answers(call)
+            let mut earlier_calls = EarlierCalls { readers, last: HashMap::new(), changes: Vec::new() };
+            calls
+                .filter(is_of_now)
+                .filter(|call| has_reached_tool_or_denial(call))
+                .chain(planned)
+                .for_each(|call| earlier_calls.add(call));
+            earlier_calls.answers(call)
         }
         Strategy::Loop => None,
         // Each step of a plan is intended, and must see the changes since an earlier step.
@@ -114,7 +118,7 @@ pub fn answered_before<'c>(
 /// effect under the same key. An answered call gets a new key.
 pub fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
     let has_key = matches!(replay, ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. });
-    let was_made = |call: &&ToolCall| reached_tool_or_denial(call) && call.state != ToolCallState::Denied;
+    let was_made = |call: &&ToolCall| has_reached_tool_or_denial(call) && call.state != ToolCallState::Denied;
     let mut calls = record.calls.iter().rev().map(Arc::as_ref).filter(was_made);
     let last = calls.find(|call| key(call) == (name, arguments_hash)).filter(|_| has_key)?;
     matches!(last.state, ToolCallState::Failed | ToolCallState::Unknown).then(|| last.key().clone())
@@ -138,13 +142,17 @@ fn has_outcome(call: &ToolCall) -> bool {
 /// Returns whether a different call between these two may have changed the result.
 fn has_changed_since(record: &RunRecord, readers: ReadOnlyTools<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
-    let mut others =
-        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| reached_tool_or_denial(other) && !is_same(other, call));
+    let mut others = record
+        .calls
+        .iter()
+        .map(Arc::as_ref)
+        .filter(between)
+        .filter(|other| has_reached_tool_or_denial(other) && !is_same(other, call));
     others.any(|other| readers.may_have_changed(earlier, other))
 }
 
 /// Returns whether a call reached its tool, or was denied by a human.
-pub fn reached_tool_or_denial(call: &ToolCall) -> bool {
+pub fn has_reached_tool_or_denial(call: &ToolCall) -> bool {
     match call.state {
         ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
         // Calls with unreadable arguments were refused.

@@ -57,9 +57,9 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    fn fix(&mut self, what: &'static str) {
-        if !self.fixes.contains(&what) {
-            self.fixes.push(what);
+    fn fix(&mut self, description: &'static str) {
+        if !self.fixes.contains(&description) {
+            self.fixes.push(description);
         }
     }
 

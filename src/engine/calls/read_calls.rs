@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::domain::conversation::message::{Message, ToolContent};
 use crate::domain::model::ModelTurn;
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::calls::tool_names::{self, NameMatch};
+use crate::engine::calls::name_repair::{self, NameMatch};
 use crate::engine::calls::{arguments, duplicates, json_repair};
 use crate::engine::machine::DecisionBuilder;
-use crate::engine::offer::usable::callable;
+use crate::engine::offer::usable::callable_tools;
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 use crate::engine::strategy::plan::progress;
@@ -32,7 +32,7 @@ pub struct PlannedCall {
 }
 
 /// Returns the calls of an answer as rows of the next step.
-pub fn planned(
+pub fn plan_calls(
     decision: &DecisionBuilder<'_>,
     message: &Message,
     turn: &ModelTurn,
@@ -41,7 +41,7 @@ pub fn planned(
 ) -> Vec<PlannedCall> {
     let mut raw = turn.arguments.iter();
     // A model may call a tool that it knows, even if it is not on offer now, but not a tool that was dropped.
-    let callable = callable(decision.before.tools.as_deref().unwrap_or_default(), decision.before);
+    let callable = callable_tools(decision.before.tools.as_deref().unwrap_or_default(), decision.before);
     let calls = message.tool_calls().zip(0_u32..);
     let mut planned: Vec<PlannedCall> = Vec::new();
     for (part, position) in calls {
@@ -50,14 +50,14 @@ pub fn planned(
             Some(text) => read_arguments(decision, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
         };
-        let known = tool_names::named(&part.name, decision.before.tools.as_deref().unwrap_or_default());
+        let known = name_repair::named(&part.name, decision.before.tools.as_deref().unwrap_or_default());
         let meant = match known {
             // The name of a dropped tool is not repaired into the name of another one.
             Some(known) => match callable.iter().find(|tool| tool.name == known.name) {
                 Some(tool) => NameMatch::Tool(tool, (tool.name != part.name).then_some("spelling")),
                 None => NameMatch::None(Vec::new()),
             },
-            None => tool_names::match_name(&part.name, &callable, &decision.profile().repair),
+            None => name_repair::match_name(&part.name, &callable, &decision.profile().repair),
         };
         let (definition, matched_by) = match &meant {
             NameMatch::Tool(tool, matched_by) => (Some(*tool), *matched_by),
@@ -99,7 +99,7 @@ pub fn planned(
             state: ToolCallState::Planned,
             outcome: None,
         };
-        let outcome = refused(decision, &call, &planned, &callable, &meant, parsed.fault.as_deref(), completeness);
+        let outcome = refused_call(decision, &call, &planned, &callable, &meant, parsed.fault.as_deref(), completeness);
         planned.push(PlannedCall { call, outcome });
     }
     planned
@@ -121,7 +121,7 @@ fn read_arguments(
 
 /// Returns the outcome of a refused call. A call that breaks a rule of the loop is `Cancelled`, which counts as no failure of its tool; a
 /// faulty call is `Failed`.
-fn refused(
+fn refused_call(
     decision: &DecisionBuilder<'_>,
     call: &ToolCall,
     before: &[PlannedCall],

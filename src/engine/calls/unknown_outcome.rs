@@ -20,7 +20,7 @@ const DID_NOT_HAPPEN: (&str, &str) = ("did_not_happen", "It had no effect: run i
 const SKIP: (&str, &str) = ("skip", "Unknown: tell the model, and continue");
 
 /// Decides about a call that an earlier claim started.
-pub fn resolve(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn decide_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     if server_questions::continue_if_answered(decision, id) {
         return;
     }
@@ -31,23 +31,23 @@ pub fn resolve(decision: &mut DecisionBuilder<'_>, id: &CallId) {
             // Closed before it takes effect: after a crash the outcome is unknown again, and this answer no longer applies.
             decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
             match question.kind {
-                InputKind::Question => ask_user::answered(decision, id, &answer),
-                InputKind::ClientTool => client_call::answered(decision, id, &answer),
+                InputKind::Question => ask_user::apply_answer(decision, id, &answer),
+                InputKind::ClientTool => client_call::apply_result(decision, id, &answer),
                 InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => act_on(decision, id, &answer),
             }
         } else if question.expires_in_ms == Some(0) {
             decision.close_question(&question, InputState::Expired);
             match question.kind {
-                InputKind::Question => ask_user::unanswered(decision, id),
-                InputKind::ClientTool => client_call::unanswered(decision, id),
+                InputKind::Question => ask_user::end_unanswered(decision, id),
+                InputKind::ClientTool => client_call::end_unanswered(decision, id),
                 InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => {
-                    unknown(decision, id, prompts::UNANSWERED.to_owned());
+                    end_with_unknown_outcome(decision, id, prompts::UNANSWERED.to_owned());
                 }
             }
         }
         return;
     }
-    let Some(call) = started(decision, id) else { return };
+    let Some(call) = started_call(decision, id) else { return };
     // Follows a task under way, because another call would start a second task.
     if call.handle.as_ref().and_then(Handle::task).is_some() {
         return decision.follow_call(id);
@@ -77,9 +77,9 @@ pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
 }
 
 /// Applies the server's answer about a call.
-pub fn reconciled(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Reconciled) -> Next {
+pub fn apply_reconciliation(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Reconciled) -> Next {
     let is_asked = |call: Arc<ToolCall>| matches!(call.replay, ReplayClass::Reconcile { .. });
-    if !started(decision, id).is_some_and(is_asked) || decision.progress.question_about(id).is_some() {
+    if !started_call(decision, id).is_some_and(is_asked) || decision.progress.question_about(id).is_some() {
         return Next::Wait;
     }
     match answer {
@@ -99,29 +99,29 @@ pub fn is_asked_about(decision: &DecisionBuilder<'_>, outcome: &ToolOutcome) -> 
 
 /// Asks a human about a call whose outcome stayed unknown to this worker.
 pub fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
-    if started(decision, id).is_none() || decision.progress.question_about(id).is_some() {
+    if started_call(decision, id).is_none() || decision.progress.question_about(id).is_some() {
         return Next::Wait;
     }
-    ask(decision, id);
+    ask_for_approval(decision, id);
     Next::Advance
 }
 
 fn report_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
     match decision.profile().on_unknown {
         OnUnknown::Rerun => decision.run_call(id),
-        OnUnknown::Ask => ask(decision, id),
-        OnUnknown::TellModel | OnUnknown::Fail => unknown(decision, id, text),
+        OnUnknown::Ask => ask_for_approval(decision, id),
+        OnUnknown::TellModel | OnUnknown::Fail => end_with_unknown_outcome(decision, id, text),
     }
 }
 
 /// Stores an unknown outcome without a duration, which the audit measures by the database's clock.
-fn unknown(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
+fn end_with_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, text: String) {
     let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
     finish_call(decision, id, outcome);
 }
 
-fn ask(decision: &mut DecisionBuilder<'_>, id: &CallId) {
-    let Some(call) = started(decision, id) else { return };
+fn ask_for_approval(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    let Some(call) = started_call(decision, id) else { return };
     let question = Question {
         text: prompts::did_it_happen(&call.name),
         choices: InputChoice::all(&[HAPPENED, DID_NOT_HAPPEN, SKIP]),
@@ -139,15 +139,15 @@ fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer)
         finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {
         // The task failed without effect: the tool is called again, and the task is not polled any more.
-        if started(decision, id).is_some_and(|call| call.handle.is_some()) {
+        if started_call(decision, id).is_some_and(|call| call.handle.is_some()) {
             decision.change(Change::ToolHandle(id.clone(), None));
         }
         decision.run_call(id);
     } else {
-        unknown(decision, id, prompts::with_words(prompts::LEFT_UNCLEAR, words));
+        end_with_unknown_outcome(decision, id, prompts::with_words(prompts::LEFT_UNCLEAR, words));
     }
 }
 
-fn started(decision: &DecisionBuilder<'_>, id: &CallId) -> Option<Arc<ToolCall>> {
+fn started_call(decision: &DecisionBuilder<'_>, id: &CallId) -> Option<Arc<ToolCall>> {
     decision.progress.call(id).filter(|call| call.state == ToolCallState::Started).cloned()
 }

@@ -30,18 +30,18 @@ pub struct DecisionBuilder<'a> {
     pub before: &'a RunRecord,
     /// The rows with the changes so far, without earlier messages and tool definitions.
     pub progress: RunRecord,
-    around: &'a DecisionEnvironment<'a>,
+    environment: &'a DecisionEnvironment<'a>,
     decision: Decision,
 }
 
 impl<'a> DecisionBuilder<'a> {
-    pub fn new(state: &'a RunState, around: &'a DecisionEnvironment<'a>) -> Self {
+    pub fn new(state: &'a RunState, environment: &'a DecisionEnvironment<'a>) -> Self {
         let (facts, before) = (&state.facts, &state.record);
-        Self { facts, before, progress: working_copy(before), around, decision: Decision::default() }
+        Self { facts, before, progress: working_copy(before), environment, decision: Decision::default() }
     }
 
     /// Puts counters, usage and the charge for a reserved call before all other changes, because no change may follow the run's end.
-    pub fn done(mut self, charge: Option<Change>) -> Decision {
+    pub fn into_decision(mut self, charge: Option<Change>) -> Decision {
         let is_charged = self.is_charged();
         self.decision.changes.splice(0..0, charge);
         if is_charged {
@@ -54,7 +54,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Returns whether the decision ends the run or gives up its lease.
-    pub fn gives_up_lease(&self) -> bool {
+    pub fn releases_lease(&self) -> bool {
         self.decision.changes.iter().any(|change| matches!(change, Change::Finish { .. } | Change::Release { .. }))
     }
 
@@ -99,11 +99,11 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     pub fn message_id(&self) -> MessageId {
-        MessageId::generate(self.around.ids)
+        MessageId::generate(self.environment.ids)
     }
 
     pub fn part_id(&self) -> PartId {
-        PartId::generate(self.around.ids)
+        PartId::generate(self.environment.ids)
     }
 
     pub fn tools(&self) -> &[Arc<ToolDefinition>] {
@@ -125,13 +125,13 @@ impl<'a> DecisionBuilder<'a> {
 
     pub fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
         let limit = self.profile().max_run_ms;
-        limit > 0 && self.around.elapsed_ms.saturating_add(wait_ms) >= limit
+        limit > 0 && self.environment.elapsed_ms.saturating_add(wait_ms) >= limit
     }
 
     /// Returns the milliseconds until the run's own time limit, if it has one.
     pub fn time_left(&self) -> Option<u64> {
         let limit = self.profile().max_run_ms;
-        (limit > 0).then(|| limit.saturating_sub(self.around.elapsed_ms))
+        (limit > 0).then(|| limit.saturating_sub(self.environment.elapsed_ms))
     }
 
     // Status.
@@ -141,11 +141,11 @@ impl<'a> DecisionBuilder<'a> {
         if record.status == status && record.reason == reason {
             return;
         }
-        let shown_before = ConversationStatus::from(record.status);
+        let status_before = ConversationStatus::from(record.status);
         self.change(Change::Status(status, reason));
-        let shown = ConversationStatus::from(status);
-        if shown != shown_before {
-            self.conversation_updated(shown);
+        let status_after = ConversationStatus::from(status);
+        if status_after != status_before {
+            self.conversation_updated(status_after);
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> DecisionBuilder<'a> {
 
     pub fn message(&self, role: Role, parts: Vec<Part>) -> Message {
         let of = self.before.fence.ids();
-        Message { created_at: self.around.now.to_rfc3339(), ..Message::new(self.message_id(), of, role, parts) }
+        Message { created_at: self.environment.now.to_rfc3339(), ..Message::new(self.message_id(), of, role, parts) }
     }
 
     fn text_part(&self, text: &str) -> Part {
@@ -313,7 +313,7 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Returns a question about a call, which expires after `expires_ms` milliseconds; 0 for never.
     pub fn question(&self, call: &CallId, kind: InputKind, question: Question, expires_ms: u64) -> InputRequest {
-        let id = InputId::generate(self.around.ids);
+        let id = InputId::generate(self.environment.ids);
         InputRequest::about(call, id, self.before.fence.ids(), kind, question, expires_ms)
     }
 
@@ -332,7 +332,7 @@ impl<'a> DecisionBuilder<'a> {
         let call_id = request.call_id.clone().filter(|_| request.kind == InputKind::ClientTool)?;
         let name = request.question.tool.clone().unwrap_or_default();
         let arguments = request.question.arguments.clone().unwrap_or_default();
-        let expires_at = request.expires_in_ms.map(|left| self.around.now.after(left).to_rfc3339());
+        let expires_at = request.expires_in_ms.map(|left| self.environment.now.after(left).to_rfc3339());
         Some(ClientCall { call_id, name, arguments, expires_at })
     }
 

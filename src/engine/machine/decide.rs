@@ -28,28 +28,28 @@ use crate::engine::strategy;
 /// Returns the decision about `input`, and adds the input's facts to `state`.
 ///
 /// Depends on its arguments alone and never panics. An input that is impossible in a state gives an empty decision.
-pub fn decide(state: &mut RunState, input: Input, surroundings: &DecisionEnvironment<'_>) -> Decision {
+pub fn decide(state: &mut RunState, input: Input, environment: &DecisionEnvironment<'_>) -> Decision {
     state.learn(&input);
     if state.is_over() {
         return Decision::default();
     }
-    let may_be_lost = durability::may_be_lost(state, &input, &surroundings.spent);
-    let mut decision = DecisionBuilder::new(state, surroundings);
-    decision.charge(surroundings.spent);
+    let may_be_lost = durability::may_be_lost(state, &input, &environment.spent);
+    let mut decision = DecisionBuilder::new(state, environment);
+    decision.charge(environment.spent);
     let mut next = answer(&mut decision, input);
     loop {
         next = match next {
             Next::Wait => break,
             Next::ModelStep => model_step::begin(&mut decision),
             Next::Window => context_window::make_room(&mut decision),
-            Next::CallModel(call) => match budget::allow(&mut decision, &call) {
+            Next::CallModel(call) => match budget::check_budget(&mut decision, &call) {
                 Some(instead) => instead,
-                None => model_step::call(&mut decision, *call),
+                None => model_step::call_model(&mut decision, *call),
             },
             Next::ToolStep(calls) => tool_step::begin(&mut decision, calls),
             Next::ResumeCalls => tool_step::resume(&mut decision),
             Next::Advance => schedule::advance(&mut decision),
-            Next::CallsDone(step) => tool_step::done(&mut decision, step),
+            Next::CallsDone(step) => tool_step::end_step(&mut decision, step),
             Next::EndTurn(reason) => model_step::end_turn(&mut decision, reason),
             Next::End(end) => ending::end(&mut decision, end),
             Next::Release(after_ms, cause) => {
@@ -58,8 +58,8 @@ pub fn decide(state: &mut RunState, input: Input, surroundings: &DecisionEnviron
             }
         };
     }
-    let charge = budget::charge(&decision);
-    let mut decision = decision.done(charge);
+    let charge = budget::charge_for_call(&decision);
+    let mut decision = decision.into_decision(charge);
     if may_be_lost {
         decision.durability = durability::of(&decision);
     }
@@ -71,22 +71,22 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         Input::Claimed { tools, contexts, finished } => {
             budget::charge_lost(decision);
             claim::apply_unsaved_outcomes(decision, finished);
-            claim::claimed(decision, tools, contexts)
+            claim::begin_claim(decision, tools, contexts)
         }
-        Input::ToolsRanked(ranked) => match strategy::of(decision.profile()).ranked(decision, &ranked) {
+        Input::ToolsRanked(ranked) => match strategy::of(decision.profile()).tools_ranked(decision, &ranked) {
             Some(next) => next,
             None => store_selection::store_ranked_tools(decision, ranked),
         },
-        Input::Reserved(..) => budget::answered(decision),
+        Input::Reserved(..) => budget::continue_after_reply(decision),
         Input::ModelFinished { message, turn, closing } => answered(decision, message, turn, closing),
         Input::ModelFailed(error) => model_failure::failed(decision, error, None),
         Input::ModelCut { error, partial } => model_failure::failed(decision, error, partial),
         Input::ToolFinished(id, outcome) if unknown_outcome::is_asked_about(decision, &outcome) => {
             unknown_outcome::ended_unknown(decision, &id)
         }
-        Input::ToolFinished(id, outcome) => tool_step::finished(decision, &id, outcome),
+        Input::ToolFinished(id, outcome) => tool_step::apply_outcome(decision, &id, outcome),
         Input::ToolPauses(id, pause) => server_questions::ask_all(decision, &id, pause),
-        Input::Reconciled(id, answer) => unknown_outcome::reconciled(decision, &id, answer),
+        Input::Reconciled(id, answer) => unknown_outcome::apply_reconciliation(decision, &id, answer),
         // A joined message takes effect at the next model call, or when an answer arrives that does not know it.
         Input::Joined(_) | Input::Draining => Next::Wait,
         Input::CancelRequested { by, partial, stopped } => {
@@ -109,13 +109,13 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
 /// Dispatches an answer to its reader: the strategy, the choice of tools or the loop.
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
     let before = decision.progress.usage;
-    let Some(answer) = model_step::accept(decision, message, turn, closing) else { return Next::Wait };
-    match strategy::of(decision.profile()).answered(decision, answer) {
+    let Some(answer) = model_step::accept_answer(decision, message, turn, closing) else { return Next::Wait };
+    match strategy::of(decision.profile()).model_answered(decision, answer) {
         ControlFlow::Break(next) => next,
         ControlFlow::Continue(answer) if decision.source_before().missing() == Prerequisite::Categories => {
             store_selection::store_categories(decision, &answer)
         }
-        ControlFlow::Continue(answer) => model_step::answered(decision, answer, before),
+        ControlFlow::Continue(answer) => model_step::apply_answer(decision, answer, before),
     }
 }
 

@@ -18,10 +18,10 @@ use crate::engine::offer::usable;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFacts {
     /// No step and no call may begin.
-    pub draining: bool,
+    pub is_draining: bool,
     pub grants: Vec<ToolGrant>,
     /// Names of changed tools that wait for a tool review.
-    pub held: Vec<String>,
+    pub withheld_tools: Vec<String>,
     /// By model.
     pub capacities: Vec<(String, Capacity)>,
     pub servers: Vec<ServerNote>,
@@ -158,12 +158,12 @@ pub struct RunState {
     pub record: RunRecord,
     pub(in crate::engine) facts: RunFacts,
     /// Whether the lease was given up: the run belongs to its next claim.
-    released: bool,
+    is_released: bool,
 }
 
 impl RunState {
     pub fn load(record: RunRecord) -> Self {
-        Self { record, facts: RunFacts::default(), released: false }
+        Self { record, facts: RunFacts::default(), is_released: false }
     }
 
     /// Applies changes as the store does. If the store then fails, the state is invalid and must be reloaded.
@@ -173,7 +173,7 @@ impl RunState {
             if matches!(change, Change::ChargeBudget { .. }) {
                 self.facts.reserved = None;
             }
-            self.released |= matches!(change, Change::Release { .. });
+            self.is_released |= matches!(change, Change::Release { .. });
         }
     }
 
@@ -190,7 +190,7 @@ impl RunState {
                 self.record.joined += 1;
             }
             Input::Reserved(reserve, answer) => self.facts.reserved = Some((*reserve, *answer)),
-            Input::Draining => self.facts.draining = true,
+            Input::Draining => self.facts.is_draining = true,
             _ => {}
         }
     }
@@ -207,11 +207,11 @@ impl RunState {
 
     /// Returns whether the run has ended or was released.
     pub fn is_over(&self) -> bool {
-        self.released || self.record.status.is_terminal()
+        self.is_released || self.record.status.is_terminal()
     }
 
     /// Returns the tools that the run may use in the next model call, or in the one under way.
     pub fn usable_tools(&self) -> Vec<&Arc<ToolDefinition>> {
-        usable::usable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
+        usable::usable_tools(self.record.tools.as_deref().unwrap_or_default(), &self.record)
     }
 }

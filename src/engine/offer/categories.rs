@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::domain::conversation::message::Message;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
-use crate::engine::calls::tool_names::normalize;
+use crate::engine::calls::name_repair::normalize;
 use crate::engine::prompts;
 use crate::support::text;
 

@@ -35,8 +35,10 @@ fn is_mentioned(filter: &ToolFilter, server: &str, (user_text, uncut): &(Vec<Str
     let hints = filter.servers.get(server).map(|hint| hint.words.as_slice()).unwrap_or_default();
     // Makes `GitHub` match `github`.
     let is_in_message = |name: &str| {
-        let wanted = words(name);
-        holds(user_text, &wanted) || holds(user_text, &joined(name)) || (wanted.len() == 1 && uncut.contains(&wanted[0]))
+        let name_words = words(name);
+        holds(user_text, &name_words)
+            || holds(user_text, &joined(name))
+            || (name_words.len() == 1 && uncut.contains(&name_words[0]))
     };
     std::iter::once(server).chain(hints.iter().map(String::as_str)).any(is_in_message)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::categories::categories_in_answer;
 use super::query::user_text;
 use super::select_ranked::select_tools;
-use super::usable::{Prerequisite, filters_tools, usable};
+use super::usable::{Prerequisite, filters_tools, usable_tools};
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter, ToolSelection};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::strategy::hooks::Answer;
@@ -18,7 +18,7 @@ pub fn store_ranked_tools(decision: &mut DecisionBuilder<'_>, ranked: RankedTool
     }
     let filter = limited_filter(decision);
     let query = user_text(decision.before);
-    let names = select_tools(&filter, &usable(decision.tools(), &decision.progress), &query, &ranked.names);
+    let names = select_tools(&filter, &usable_tools(decision.tools(), &decision.progress), &query, &ranked.names);
     decision.counters().chosen_tools = Some(ToolSelection { by: ranked.by, names });
     Next::ModelStep
 }
@@ -35,7 +35,7 @@ fn limited_filter(decision: &DecisionBuilder<'_>) -> ToolFilter {
 
 /// Stores the categories that a model named. The answer does not become a message.
 pub fn store_categories(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
-    let names = categories_in_answer(&answer.message, &usable(decision.tools(), &decision.progress));
+    let names = categories_in_answer(&answer.message, &usable_tools(decision.tools(), &decision.progress));
     let counters = decision.counters();
     counters.named_no_category = names.is_none();
     counters.chosen_tools = names.map(|names| ToolSelection { by: SelectionMethod::Categories, names });

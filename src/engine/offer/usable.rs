@@ -22,7 +22,7 @@ pub enum Prerequisite {
 }
 
 /// Returns the tools that a run may use now, on offer or not.
-pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+pub fn usable_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     let withheld = counters.force_final
         || match profile.tools_policy {
@@ -31,21 +31,21 @@ pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&
             ToolsPolicy::OneRoundThenText => record.calls.iter().any(|call| call.step > counters.heard_step),
             ToolsPolicy::None => true,
         };
-    if withheld { Vec::new() } else { permitted(tools, record) }
+    if withheld { Vec::new() } else { permitted_tools(tools, record) }
 }
 
 /// Returns the tools that the model may call now. Tools that are on offer only in the first round stay callable.
-pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+pub fn callable_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     match record.profile.tools_policy {
-        ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted(tools, record),
+        ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted_tools(tools, record),
         ToolsPolicy::EveryRound | ToolsPolicy::FirstRoundOnly | ToolsPolicy::OneRoundThenText | ToolsPolicy::None => {
-            usable(tools, record)
+            usable_tools(tools, record)
         }
     }
 }
 
 /// Returns all tools of the run except dropped ones.
-fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+fn permitted_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     tools.iter().filter(|tool| profile.may_use(tool)).filter(|tool| !counters.dropped_tools.contains(&tool.name)).collect()
 }
@@ -63,7 +63,7 @@ pub fn filters_tools(record: &RunRecord) -> bool {
 
 /// Returns the usable tools on offer in a model call. They include the tools called in the shown history, because some providers refuse
 /// calls of undeclared tools.
-pub fn offered<'t, 'm>(
+pub fn offered_tools<'t, 'm>(
     usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
     history: impl Iterator<Item = &'m Message>,
@@ -86,7 +86,7 @@ pub fn offered<'t, 'm>(
     usable.into_iter().filter(|tool| is_chosen(tool) || is_always(tool) || names.contains(tool.name.as_str())).collect()
 }
 
-pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord, limit: Option<u32>) -> Prerequisite {
+pub fn missing_prerequisite(usable: &[&Arc<ToolDefinition>], record: &RunRecord, limit: Option<u32>) -> Prerequisite {
     // The models of a plan have their own tools.
     if progress::phase(record).is_some() {
         return Prerequisite::Nothing;

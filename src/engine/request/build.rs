@@ -78,7 +78,7 @@ impl PreparedRequest {
 }
 
 /// Builds the request of the next model step, or of the open one, cut to its budget.
-pub fn prepared(source: &Source<'_>) -> PreparedRequest {
+pub fn prepare_request(source: &Source<'_>) -> PreparedRequest {
     if let Some(mut request) = plan::request::request(source) {
         let messages = std::mem::take(&mut request.messages);
         return PreparedRequest { frame: request, projected: None, reasons: Reasons::NotAsked, messages };
@@ -89,7 +89,7 @@ pub fn prepared(source: &Source<'_>) -> PreparedRequest {
 }
 
 pub fn model_request(state: &RunState) -> ModelRequest {
-    prepared(&Source::of(state)).into_request()
+    prepare_request(&Source::of(state)).into_request()
 }
 
 /// Returns whether the run's budget counts tokens, which is slow the first time.

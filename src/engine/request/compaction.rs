@@ -96,9 +96,9 @@ pub fn drop_older_images(messages: &mut [Message], count: usize) -> usize {
 
 /// Drops the oldest `count` images and documents; the text of a document stays. Returns the number of dropped ones.
 pub fn drop_images(messages: &mut [Message], count: usize) -> usize {
-    let mut left = count;
+    let mut remaining = count;
     for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
-        if left == 0 {
+        if remaining == 0 {
             break;
         }
         match part {
@@ -107,29 +107,29 @@ pub fn drop_images(messages: &mut [Message], count: usize) -> usize {
                     Some(Length { bytes, chars }) => file.text_limit = Some(TextLimit { chars, bytes }),
                     None => name_only(part),
                 }
-                left -= 1;
+                remaining -= 1;
             }
             Part::ToolResult(result) => {
                 let pictures = result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image(_)));
-                for picture in pictures.take(left) {
+                for picture in pictures.take(remaining) {
                     *picture = ToolContent::text(NO_IMAGE);
-                    left -= 1;
+                    remaining -= 1;
                 }
             }
             Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Source(_) => {}
         }
     }
-    count - left
+    count - remaining
 }
 
 /// Replaces an image or file by a note with its name.
 fn name_only(part: &mut Part) {
-    let (what, file) = match part {
+    let (kind, file) = match part {
         Part::Image(file) => ("picture", file),
         Part::File(file) => ("file", file),
         Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => return,
     };
-    let text = format!("[{what} {}, {}: left out here, there is no room for it]", file.shown_name(), file.media_type);
+    let text = format!("[{kind} {}, {}: left out here, there is no room for it]", file.shown_name(), file.media_type);
     *part = Part::Text(TextPart { id: file.id.clone(), text });
 }
 

@@ -32,7 +32,7 @@ pub struct Source<'a> {
 
 pub struct UncoveredHistory<'a> {
     /// The user's unanswered messages among the covered ones.
-    pub asked: Vec<&'a Message>,
+    pub questions: Vec<&'a Message>,
     /// All messages that no summary covers, oldest first.
     pub rest: Vec<&'a Message>,
     /// The run whose user message is answered.
@@ -80,8 +80,8 @@ impl<'a> Source<'a> {
         let covered = self.covered();
         let is_user = |message: &&Message| message.role == Role::User && !message.internal;
         let turn = query::newest_user_run(self.history());
-        let asked = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
-        UncoveredHistory { asked, rest: self.history().skip(covered).collect(), turn }
+        let questions = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
+        UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
     }
 
     /// Returns the user's text in the turn, newest first.
@@ -90,12 +90,12 @@ impl<'a> Source<'a> {
     }
 
     pub fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
-        usable::usable(self.tools, self.record)
+        usable::usable_tools(self.tools, self.record)
     }
 
     /// Returns the tools on offer. Covered messages have no influence: the next claim does not load them, and must build the same request.
     pub fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
-        usable::offered(self.usable(), self.record, self.history().skip(self.covered()), self.capacity().max_tools)
+        usable::offered_tools(self.usable(), self.record, self.history().skip(self.covered()), self.capacity().max_tools)
     }
 
     /// Returns the tools on offer in the model step, for each model of a plan.
@@ -107,7 +107,7 @@ impl<'a> Source<'a> {
     }
 
     pub fn missing(&self) -> Prerequisite {
-        usable::missing(&self.usable(), self.record, self.capacity().max_tools)
+        usable::missing_prerequisite(&self.usable(), self.record, self.capacity().max_tools)
     }
 
     /// Returns the number of tools on offer in a model step, if a filter selects them.

@@ -85,11 +85,11 @@ fn ask_for_reasons(source: &Source<'_>) -> String {
         return String::new();
     }
     let others = if names.len() > MAX_NAMED { ", and others" } else { "" };
-    let asked = match source.record.profile.output {
+    let format_request = match source.record.profile.output {
         OutputMode::Tools => REASONS,
         OutputMode::Structured => REASONS_IN_OBJECT,
     };
-    format!("{asked} {}{others}.", names[..names.len().min(MAX_NAMED)].join(", "))
+    format!("{format_request} {}{others}.", names[..names.len().min(MAX_NAMED)].join(", "))
 }
 
 /// Lists the servers, and which of them are unavailable.
@@ -100,8 +100,9 @@ fn tool_notes(source: &Source<'_>) -> String {
         (ToolNotes::Unavailable | ToolNotes::All, _) => {}
     }
     let offers = |note: &ServerNote| source.tools.iter().any(|tool| tool.name.starts_with(&note.prefix));
-    let may_use =
-        |note: &ServerNote| profile.tools.as_ref().is_none_or(|wanted| wanted.iter().any(|tool| tool.starts_with(&note.prefix)));
+    let may_use = |note: &ServerNote| {
+        profile.tools.as_ref().is_none_or(|named_tools| named_tools.iter().any(|tool| tool.starts_with(&note.prefix)))
+    };
     let mut lines = Vec::new();
     if profile.prompt.tool_notes == ToolNotes::All {
         let named = known.servers.iter().filter(|note| offers(note));
@@ -118,7 +119,9 @@ fn tool_notes(source: &Source<'_>) -> String {
             missing.push(format!("- the tools of {}: {problem}", Value::from(note.name.as_str())));
         }
     }
-    missing.extend(known.held.iter().map(|tool| format!("- {tool}: it has changed, and must first be accepted by a tool review")));
+    missing.extend(
+        known.withheld_tools.iter().map(|tool| format!("- {tool}: it has changed, and must first be accepted by a tool review")),
+    );
     if !missing.is_empty() {
         lines.push("Not available in this turn (say so where they would be needed, and never claim to have used them):".to_owned());
         lines.append(&mut missing);

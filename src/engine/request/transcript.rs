@@ -24,10 +24,10 @@ use crate::engine::strategy::plan::progress;
 
 pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     let record = source.record;
-    let shown = source.uncovered_history();
-    let words_only = source.missing() == Prerequisite::Categories || progress::phase(record).is_some();
-    let mut builder = Builder::new(record, &shown.rest, words_only);
-    for message in shown.asked.into_iter().chain(shown.rest) {
+    let uncovered = source.uncovered_history();
+    let is_text_only = source.missing() == Prerequisite::Categories || progress::phase(record).is_some();
+    let mut builder = Builder::new(record, &uncovered.rest, is_text_only);
+    for message in uncovered.questions.into_iter().chain(uncovered.rest) {
         // Hints are sent only in their own run.
         if message.internal && message.run_id != record.fence.run_id {
             continue;
@@ -66,7 +66,7 @@ struct Builder<'a> {
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
     /// Whether calls, their results and reasoning are omitted.
-    words_only: bool,
+    is_text_only: bool,
     /// The model that gets the request. `None` if its provider refused signed content.
     reader: Option<&'a str>,
     called: HashSet<&'a CallId>,
@@ -77,10 +77,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(record: &'a RunRecord, shown: &[&'a Message], words_only: bool) -> Self {
+    fn new(record: &'a RunRecord, uncovered: &[&'a Message], is_text_only: bool) -> Self {
         let calls = &record.calls;
         let mut results = HashMap::new();
-        let tool_messages = shown.iter().filter(|message| message.role == Role::Tool);
+        let tool_messages = uncovered.iter().filter(|message| message.role == Role::Tool);
         for result in tool_messages.flat_map(|message| message.tool_results()) {
             results.entry(&result.call_id).or_insert(result);
         }
@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
             results,
             rows,
             limit: record.profile.tool_result_chars,
-            words_only,
+            is_text_only,
             reader: (!record.counters.unsigned).then(|| record.model()),
             called: HashSet::new(),
             echoed: HashSet::new(),
@@ -115,7 +115,7 @@ impl<'a> Builder<'a> {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
                 // A model that names categories has no other tool.
-                Part::ToolCall(_) | Part::Reasoning(_) if self.words_only => {}
+                Part::ToolCall(_) | Part::Reasoning(_) if self.is_text_only => {}
                 Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
                     parts.push(part.clone());
                 }

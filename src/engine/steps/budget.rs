@@ -18,7 +18,7 @@ use crate::engine::steps::limits::wait;
 const ASK_AGAIN_MS: u64 = 5_000;
 
 /// Decides whether the next model call may begin. If not, returns the continuation: a reservation request, a wait, or the end.
-pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
+pub fn check_budget(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
     let budget = decision.profile().budget;
     let source = decision.source();
     if budget.counts_money() && source.capacity().prices.is_none() {
@@ -32,12 +32,12 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
         return None;
     }
     let output = decision.profile().options.max_output_tokens;
-    let wanted = Amount::at_most(call.prepared.tokens(&source), output, source.capacity().prices.as_ref());
+    let needed = Amount::at_most(call.prepared.tokens(&source), output, source.capacity().prices.as_ref());
     // The decision's charge has ended an earlier reservation.
-    let answer = decision.facts.reserved.filter(|(asked, _)| !decision.is_charged() && asked.amount.covers(wanted));
+    let answer = decision.facts.reserved.filter(|(reserved, _)| !decision.is_charged() && reserved.amount.covers(needed));
     match answer.map(|(_, answer)| answer) {
         None => {
-            let reserve = ReservationRequest { amount: wanted, conversation: budget.conversation, day: budget.day };
+            let reserve = ReservationRequest { amount: needed, conversation: budget.conversation, day: budget.day };
             decision.command(Command::Reserve(reserve));
             Some(Next::Wait)
         }
@@ -46,12 +46,12 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
             let detail = "calls under way have reserved the rest of the day's budget";
             Some(wait(decision, ASK_AGAIN_MS, WaitReason::Budget, Some(detail.to_owned())))
         }
-        Some(ReservationOutcome::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, wanted, resets_in_ms)),
+        Some(ReservationOutcome::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, needed, resets_in_ms)),
     }
 }
 
 /// Continues after the store's reply.
-pub fn answered(decision: &DecisionBuilder<'_>) -> Next {
+pub fn continue_after_reply(decision: &DecisionBuilder<'_>) -> Next {
     match decision.open_tool_step().is_none() && decision.profile().budget.is_shared() {
         true => Next::ModelStep,
         false => Next::Wait,
@@ -69,13 +69,13 @@ pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     let source = decision.source();
     let Capacity { prices, .. } = source.capacity();
     let prices = prices.as_ref();
-    let asked = build::prepared(&source).tokens(&source);
+    let request_tokens = build::prepare_request(&source).tokens(&source);
     let is_limited = decision.profile().max_run_tokens > 0 || decision.profile().budget.run_usd.is_some();
     let amount = lost.unwrap_or_else(|| match is_limited {
-        true => Amount::at_most(asked, decision.profile().options.max_output_tokens, prices),
-        false => Amount::at_most(asked, Some(0), prices),
+        true => Amount::at_most(request_tokens, decision.profile().options.max_output_tokens, prices),
+        false => Amount::at_most(request_tokens, Some(0), prices),
     });
-    let input_tokens = asked.min(amount.tokens);
+    let input_tokens = request_tokens.min(amount.tokens);
     let cost = (prices.is_some() || amount.cost > Cost::default()).then_some(amount.cost);
     decision.charge(Usage {
         input_tokens,
@@ -89,8 +89,8 @@ pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
 }
 
 /// Returns the charge for a reserved call. A decision that ends the run, or gives up its lease, makes no call and charges zero.
-pub fn charge(decision: &DecisionBuilder<'_>) -> Option<Change> {
-    if !decision.is_charged() && !decision.gives_up_lease() {
+pub fn charge_for_call(decision: &DecisionBuilder<'_>) -> Option<Change> {
+    if !decision.is_charged() && !decision.releases_lease() {
         return None;
     }
     let (before, usage) = (decision.before, decision.progress.usage);
@@ -102,7 +102,7 @@ pub fn charge(decision: &DecisionBuilder<'_>) -> Option<Change> {
     Some(Change::ChargeBudget { day, amount: Amount::of(&usage).minus(Amount::of(&before.usage)) })
 }
 
-fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetScope, spent: Amount, wanted: Amount, resets_in_ms: Option<u64>) -> Next {
+fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetScope, spent: Amount, needed: Amount, resets_in_ms: Option<u64>) -> Next {
     let budget = decision.profile().budget;
     let (whose, allowance) = match of {
         BudgetScope::Conversation => ("conversation", budget.conversation),
@@ -111,10 +111,10 @@ fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetScope, spent: Amount, w
     let limits = [
         allowance
             .tokens
-            .map(|most| format!("{} of {most} tokens are used, and the next call may need {}", spent.tokens, wanted.tokens)),
+            .map(|most| format!("{} of {most} tokens are used, and the next call may need {}", spent.tokens, needed.tokens)),
         allowance
             .usd
-            .map(|most| format!("{} of {most} US dollars are spent, and the next call may cost {}", spent.cost, wanted.cost)),
+            .map(|most| format!("{} of {most} US dollars are spent, and the next call may cost {}", spent.cost, needed.cost)),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     let detail = format!("the budget of the {whose} is used up: {}", limits.join("; "));

@@ -21,7 +21,7 @@ use crate::engine::strategy::stop_analysis;
 use crate::support::json::is_deeper_than;
 
 /// Begins or continues the run, unless it ends here.
-pub fn claimed(
+pub fn begin_claim(
     decision: &mut DecisionBuilder<'_>,
     tools: Vec<Arc<ToolDefinition>>,
     contexts: Option<Vec<ProvidedContext>>,
@@ -54,14 +54,14 @@ pub fn claimed(
             model: profile.model.clone(),
             agent: profile.name.clone(),
             agent_version: profile.version,
-            left_out: left_out(decision),
+            left_out: servers_with_omitted_tools(decision),
         });
         decision.change(Change::Started);
-        for name in &decision.facts.held {
+        for name in &decision.facts.withheld_tools {
             decision.event(EventBody::ToolQuarantined { name: name.clone(), reason: prompts::CHANGED_TOOL.to_owned() });
         }
         if record.tools.is_none() {
-            decision.change(Change::FreezeTools(frozen(tools, profile)));
+            decision.change(Change::FreezeTools(frozen_tools(tools, profile)));
             stop_analysis::correct_claim(decision);
         }
         return continue_from_rows(decision);
@@ -77,7 +77,7 @@ pub fn claimed(
 }
 
 /// Returns the servers whose tools the run gets incompletely. A run that continues another one keeps that run's tools.
-fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
+fn servers_with_omitted_tools(decision: &DecisionBuilder<'_>) -> Vec<String> {
     if decision.before.tools.is_some() {
         return Vec::new();
     }
@@ -89,7 +89,7 @@ fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
 
 /// Returns the tools that the agent may use, each name once. A schema that is nested too deeply to be stored becomes a schema for any
 /// object: the tool's server still validates arguments.
-fn frozen(tools: Vec<Arc<ToolDefinition>>, profile: &AgentProfile) -> Vec<Arc<ToolDefinition>> {
+fn frozen_tools(tools: Vec<Arc<ToolDefinition>>, profile: &AgentProfile) -> Vec<Arc<ToolDefinition>> {
     let mut usable: Vec<Arc<ToolDefinition>> = Vec::with_capacity(tools.len());
     for mut tool in tools {
         if is_deeper_than(&tool.parameters, MAX_NESTING) {

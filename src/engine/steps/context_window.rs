@@ -21,7 +21,7 @@ pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     let policy = &decision.profile().context;
     let source = decision.source();
     if policy.budget(source.capacity().window).is_none() {
-        return call(build::prepared(&source), None);
+        return call(build::prepare_request(&source), None);
     }
     let (mut request, room) = evict(decision, policy);
     store_summary(decision);
@@ -40,7 +40,7 @@ pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
         decision.force_final(prompts::FORCED_CONTEXT);
     }
     let source = decision.source();
-    let request = build::prepared(&source);
+    let request = build::prepare_request(&source);
     let room = measured(&request, &source);
     if room.remaining < 0 && policy.strategy != ContextStrategy::None {
         let detail = format!(
@@ -91,11 +91,11 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
     if room.shortage(policy.evict_below).is_none() {
         return (request, room);
     }
-    let wanted = match policy.strategy {
+    let needed = match policy.strategy {
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
             let own = decision.progress.fence.run_id.clone();
-            if evict_first(decision, policy, |shown, _| summary::newest(&shown.rest, keep, Some(&own))) {
+            if evict_first(decision, policy, |uncovered, _| summary::newest(&uncovered.rest, keep, Some(&own))) {
                 (request, room) = uncut(decision);
             }
             policy.start_gate
@@ -104,10 +104,10 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
         ContextStrategy::None => return (request, room),
     };
     // Each iteration evicts at least one message, so the loop ends.
-    while let Some(lack) = room.shortage(wanted) {
-        let enough = |shown: &UncoveredHistory<'_>, spans: &Spans| {
+    while let Some(lack) = room.shortage(needed) {
+        let enough = |uncovered: &UncoveredHistory<'_>, spans: &Spans| {
             let mut freed = 0;
-            let costs = shown.rest.iter().map(|message| estimate::message(room.measure, message));
+            let costs = uncovered.rest.iter().map(|message| estimate::message(room.measure, message));
             let count = 1 + costs
                 .take_while(|cost| {
                     freed += cost;
@@ -131,22 +131,22 @@ fn evict_first(
     count: impl Fn(&UncoveredHistory<'_>, &Spans) -> usize,
 ) -> bool {
     let source = decision.source();
-    let shown = source.uncovered_history();
+    let uncovered = source.uncovered_history();
     let open = source.record.calls.iter().filter(|call| !call.state.is_outcome());
-    let spans = Spans::of(&shown.rest, open.map(|call| &call.id));
-    let at = spans.before(count(&shown, &spans).min(may_be_left_out(&shown.rest, &source)));
-    let left_out = &shown.rest[..at];
-    let asks = |message: &&&Message| message.role == Role::User && !message.internal && Some(&message.run_id) == shown.turn;
-    let asked = shown.asked.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
-    let summary = summary::extended(policy, source.record.summary.as_ref(), left_out, asked);
+    let spans = Spans::of(&uncovered.rest, open.map(|call| &call.id));
+    let at = spans.before(count(&uncovered, &spans).min(may_be_left_out(&uncovered.rest, &source)));
+    let left_out = &uncovered.rest[..at];
+    let asks = |message: &&&Message| message.role == Role::User && !message.internal && Some(&message.run_id) == uncovered.turn;
+    let questions = uncovered.questions.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
+    let summary = summary::extend_summary(policy, source.record.summary.as_ref(), left_out, questions);
     let is_some = summary.is_some();
     decision.progress.summary = summary.or(decision.progress.summary.take());
     is_some
 }
 
 /// Returns how many messages may be evicted: all before the newest exchange of the run.
-fn may_be_left_out(shown: &[&Message], source: &Source<'_>) -> usize {
+fn may_be_left_out(uncovered: &[&Message], source: &Source<'_>) -> usize {
     let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
-    let answer = shown.iter().rposition(|message| message.role == Role::Assistant && is_own(message));
-    answer.or_else(|| shown.iter().position(is_own)).unwrap_or(shown.len().saturating_sub(1))
+    let answer = uncovered.iter().rposition(|message| message.role == Role::Assistant && is_own(message));
+    answer.or_else(|| uncovered.iter().position(is_own)).unwrap_or(uncovered.len().saturating_sub(1))
 }

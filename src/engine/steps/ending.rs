@@ -54,7 +54,7 @@ fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
         decision.reset(step, reason);
         decision.abandon_step(step);
     }
-    strategy::of(decision.profile()).ended(decision);
+    strategy::of(decision.profile()).run_ended(decision);
 }
 
 fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishReason, error: Option<ProblemBody>) {

@@ -15,7 +15,7 @@ const QUOTED_CHARS: usize = 300;
 
 /// Removes a code fence around an answer for which a schema is set, and marks one that is no JSON as malformed. An answer that was
 /// cut or refused stays as it is, and its finish reason says so.
-pub fn enforced(decision: &mut DecisionBuilder<'_>, mut answer: Answer) -> Answer {
+pub fn enforce_schema(decision: &mut DecisionBuilder<'_>, mut answer: Answer) -> Answer {
     let profile = decision.profile();
     let is_whole = matches!(answer.turn.finish, ModelFinish::Stop | ModelFinish::ToolCalls) && answer.turn.malformed.is_none();
     // A model that answers in JSON objects has its own reader.

@@ -22,7 +22,7 @@ use crate::engine::strategy::{self, stop_analysis};
 
 /// Begins the next model call, unless a limit ends the run or forces an answer.
 pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
-    if decision.facts.draining {
+    if decision.facts.is_draining {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     if decision.is_out_of_time() {
@@ -30,7 +30,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     }
     let was_forced = decision.progress.counters.force_final;
     restart_counters::restart(decision);
-    if let Some(next) = strategy::of(decision.profile()).begin(decision) {
+    if let Some(next) = strategy::of(decision.profile()).begin_model_call(decision) {
         return next;
     }
     if !decision.progress.counters.force_final {
@@ -64,7 +64,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
 }
 
 /// Makes a model call with the request that was measured.
-pub fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
+pub fn call_model(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     let announced = decision.source().announced();
     decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
     if let Some(TokenBudget { window, used, remaining, measure }) = call.room {
@@ -85,7 +85,12 @@ pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Nex
 }
 
 /// Accepts an answer. `None` if no model call is open, or the answer was accepted before.
-pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Option<Answer> {
+pub fn accept_answer(
+    decision: &mut DecisionBuilder<'_>,
+    message: Message,
+    turn: ModelTurn,
+    closing: Vec<EventBody>,
+) -> Option<Answer> {
     let step = decision.open_model_step()?;
     if decision.before.history.iter().any(|known| known.id == message.id) {
         return None;
@@ -97,8 +102,8 @@ pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelT
 }
 
 /// Judges an answer of the loop's own model. `before` is the usage without it.
-pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
-    let Answer { step, message, turn, closing } = json_answer::enforced(decision, answer);
+pub fn apply_answer(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
+    let Answer { step, message, turn, closing } = json_answer::enforce_schema(decision, answer);
     let usage = turn.usage;
     let is_last = decision.progress.counters.force_final;
     let limit = decision.profile().options.max_output_tokens;
@@ -116,9 +121,9 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
     if !is_last {
         counters.rounds = counters.rounds.saturating_add(1);
     }
-    let asks_again = decision.profile().empty_replies > 0;
-    let verdict = match classify_answer(&message, turn.finish, is_last, asks_again) {
-        AnswerClassification::Final if asks_again && call_as_text::is_call(decision, &message) => AnswerClassification::Worded,
+    let repeats_request = decision.profile().empty_replies > 0;
+    let verdict = match classify_answer(&message, turn.finish, is_last, repeats_request) {
+        AnswerClassification::Final if repeats_request && call_as_text::is_call(decision, &message) => AnswerClassification::Worded,
         verdict => verdict,
     };
     let counters = decision.counters();
@@ -150,7 +155,7 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
         AnswerClassification::Calls | AnswerClassification::CutCalls => {
             let completeness = if matches!(verdict, AnswerClassification::Calls) { Completeness::Whole } else { Completeness::Cut };
             decision.counters().cut_answers += u32::from(completeness == Completeness::Cut);
-            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), completeness);
+            let calls = read_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), completeness);
             store_answer(decision, step, message, closing, usage);
             Next::ToolStep(calls)
         }
@@ -268,8 +273,8 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
 }
 
 /// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Text ends the
-/// turn, even if it announces more work, unless the loop `asks_again`.
-fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> AnswerClassification {
+/// turn, even if it announces more work, unless the loop `repeats_request`.
+fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, repeats_request: bool) -> AnswerClassification {
     // A picture is an answer, too.
     let has_text = message.shows_something();
     let has_called = message.tool_calls().next().is_some();
@@ -278,8 +283,10 @@ fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, asks_a
         ModelFinish::Refused => AnswerClassification::Refused,
         ModelFinish::Length if has_calls => AnswerClassification::CutCalls,
         ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => AnswerClassification::Calls,
-        ModelFinish::Stop | ModelFinish::ToolCalls if has_called && !has_text && asks_again => AnswerClassification::Uncallable,
-        ModelFinish::ToolCalls if !is_last && has_text && asks_again => AnswerClassification::Hollow,
+        ModelFinish::Stop | ModelFinish::ToolCalls if has_called && !has_text && repeats_request => {
+            AnswerClassification::Uncallable
+        }
+        ModelFinish::ToolCalls if !is_last && has_text && repeats_request => AnswerClassification::Hollow,
         ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length if has_text => AnswerClassification::Final,
         ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => AnswerClassification::Empty,
     }

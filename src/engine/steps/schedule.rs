@@ -22,11 +22,11 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     let in_state = |decision: &DecisionBuilder<'_>, state: ToolCallState| -> Vec<CallId> {
         decision.progress.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
     };
-    let asked = |decision: &DecisionBuilder<'_>| -> (Vec<CallId>, Vec<CallId>) {
+    let planned_calls = |decision: &DecisionBuilder<'_>| -> (Vec<CallId>, Vec<CallId>) {
         in_state(decision, ToolCallState::Started).into_iter().partition(|id| decision.progress.question_about(id).is_some())
     };
-    let mut under_way = asked(decision).1;
-    let may_begin = !decision.facts.draining;
+    let mut under_way = planned_calls(decision).1;
+    let may_begin = !decision.facts.is_draining;
     if may_begin {
         approval::store_denials(decision, step);
     }
@@ -44,7 +44,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     let (to_client, to_user): (Vec<CallId>, Vec<CallId>) =
-        asked(decision).0.into_iter().partition(|id| client_call::is_client_call(decision, id));
+        planned_calls(decision).0.into_iter().partition(|id| client_call::is_client_call(decision, id));
     if let Some(id) = to_user.first() {
         return wait_for_answers(decision, id, WaitReason::Input);
     }
@@ -100,9 +100,9 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
         }
         if is_question || is_client_call {
             if is_question {
-                ask_user::begin(decision, &id);
+                ask_user::ask_question(decision, &id);
             } else {
-                client_call::begin(decision, &id);
+                client_call::wait_for_client(decision, &id);
             }
             call_waits |= decision.progress.waits_for_answer(&id);
             continue;

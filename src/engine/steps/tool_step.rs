@@ -46,7 +46,7 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     }
     let started = decision.progress.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| decision.facts.under_way.contains(id));
-    if decision.facts.draining && under_way.is_empty() {
+    if decision.facts.is_draining && under_way.is_empty() {
         // The next claim judges them.
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
@@ -55,26 +55,27 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
         // The question could not be stored, so its server was told that there is no answer.
         unknown_outcome::close_questions_of_server(decision, &id);
     }
-    if decision.facts.draining {
+    if decision.facts.is_draining {
         // The run is handed back after the calls under way; then the others are judged.
         return Next::Wait;
     }
     for id in lost {
-        unknown_outcome::resolve(decision, &id);
+        unknown_outcome::decide_unknown_outcome(decision, &id);
     }
     Next::Advance
 }
 
-pub fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
+/// Records the outcome of a call, and continues unless the call already had one.
+pub fn apply_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
     if record_outcome(decision, id, outcome) { Next::Advance } else { Next::Wait }
 }
 
 /// Stores the results as a message, and begins the next model step.
-pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
+pub fn end_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     tool_message::add(decision, step);
     decision.complete_step(step, None);
-    let has_unheard = decision.progress.has_unseen_messages();
-    if !has_unheard && let Some(end) = end_undoing(decision, step) {
+    let has_unseen_messages = decision.progress.has_unseen_messages();
+    if !has_unseen_messages && let Some(end) = end_undoing(decision, step) {
         return end;
     }
     let strategy = strategy::of(decision.profile());
@@ -86,8 +87,8 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
         return Next::fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
     }
     // A message that joined meanwhile is for the model.
-    if approval::ends_turn(decision, step) && !has_unheard {
-        strategy.ended(decision);
+    if approval::ends_turn(decision, step) && !has_unseen_messages {
+        strategy.run_ended(decision);
         decision.add_assistant_text(prompts::DENIED, FinishReason::Stop);
         return Next::complete(FinishReason::Stop);
     }

@@ -18,17 +18,17 @@ pub struct Answer {
 
 pub trait Hooks {
     /// Begins the next model call; `None` if the loop begins it.
-    fn begin(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
+    fn begin_model_call(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
         None
     }
 
     /// Uses a ranking of tools; `None` if the loop asked for it.
-    fn ranked(&self, _: &mut DecisionBuilder<'_>, _: &RankedTools) -> Option<Next> {
+    fn tools_ranked(&self, _: &mut DecisionBuilder<'_>, _: &RankedTools) -> Option<Next> {
         None
     }
 
     /// Judges an answer, or returns it to the loop.
-    fn answered(&self, _: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
+    fn model_answered(&self, _: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
         ControlFlow::Continue(answer)
     }
 
@@ -36,14 +36,14 @@ pub trait Hooks {
     fn calls_done(&self, _: &mut DecisionBuilder<'_>) {}
 
     /// Runs when a message has joined that no model has read.
-    fn joined(&self, _: &mut DecisionBuilder<'_>) {}
+    fn message_joined(&self, _: &mut DecisionBuilder<'_>) {}
 
     /// Continues after the strategy's own model call has finally failed.
     fn model_failed(&self, _: &mut DecisionBuilder<'_>, _: u32) -> Next {
         Next::ModelStep
     }
 
-    fn ended(&self, _: &mut DecisionBuilder<'_>) {}
+    fn run_ended(&self, _: &mut DecisionBuilder<'_>) {}
 }
 
 /// The hooks of a run without a plan.

@@ -9,7 +9,7 @@ use crate::domain::ids::RunId;
 use crate::domain::model::ModelFinish;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolCallState, ToolDefinition};
 use crate::engine::machine::DecisionBuilder;
-use crate::engine::offer::usable::usable;
+use crate::engine::offer::usable::usable_tools;
 use crate::engine::prompts;
 use crate::engine::steps::limits;
 use crate::support::search_words::{holds, words};
@@ -72,7 +72,7 @@ pub fn nudge_reason(
         && !decision.is_out_of_time()
         && !limits::is_run_over(profile, record.usage)
         && !decision.progress.has_unseen_messages()
-        && !usable(decision.tools(), record).is_empty();
+        && !usable_tools(decision.tools(), record).is_empty();
     if !has_worked || !may_work {
         return None;
     }

@@ -104,7 +104,7 @@ fn unusable_context_is_named_with_its_reason() {
         let policy = PromptPolicy { tool_notes, ..PromptPolicy::default() };
         let mut state = state(AgentProfile { tools, tools_policy, ..profile(policy) }, ("", ""));
         state.facts.servers = notes.clone();
-        state.facts.held = vec!["web__get".to_owned()];
+        state.facts.withheld_tools = vec!["web__get".to_owned()];
         model_request(&state).system
     };
     let every = ToolsPolicy::EveryRound;

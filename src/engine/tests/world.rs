@@ -22,7 +22,7 @@ use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::check_sendable;
 use crate::engine::decide;
-use crate::engine::request::build::{PreparedRequest, prepared};
+use crate::engine::request::build::{PreparedRequest, prepare_request};
 use crate::engine::request::source::Source;
 use crate::engine::request::window::remaining::TokenBudget;
 use crate::engine::{
@@ -634,12 +634,12 @@ impl World {
 
 /// Returns the token budget of the model step, if it has one.
 pub(super) fn room(source: &Source<'_>) -> Option<TokenBudget> {
-    prepared(source).token_budget(source)
+    prepare_request(source).token_budget(source)
 }
 
 /// Returns the request of the model step before tools become text, and its messages.
 pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
-    let PreparedRequest { frame, messages, .. } = prepared(source);
+    let PreparedRequest { frame, messages, .. } = prepare_request(source);
     (frame, messages)
 }
 

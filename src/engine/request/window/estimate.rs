@@ -94,7 +94,7 @@ pub fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message
 pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
     let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));
-    let schema = request.options.output_schema.as_ref().map_or(0, |wanted| measure.json(&[], &wanted.schema));
+    let schema = request.options.output_schema.as_ref().map_or(0, |schema| measure.json(&[], &schema.schema));
     measure.prose(&request.system).saturating_add(tools.sum()).saturating_add(schema)
 }
 

@@ -24,18 +24,18 @@ impl TokenBudget {
         let measure = Measure::of(source);
         let used = cost(measure);
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let left = match held_tokens(source) {
+        let available = match held_tokens(source) {
             None => i64::MAX,
             // The characters that fit into that many tokens, at 2.8 each.
-            Some(held) => signed(held).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
+            Some(held_tokens) => signed(held_tokens).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
         };
-        let left = signed(window).saturating_sub(signed(used)).min(left);
-        Self { window, used, remaining: left.saturating_sub(signed(policy.reserved())), measure }
+        let available = signed(window).saturating_sub(signed(used)).min(available);
+        Self { window, used, remaining: available.saturating_sub(signed(policy.reserved())), measure }
     }
 
-    pub fn shortage(&self, wanted: u64) -> Option<u64> {
-        let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
-        u64::try_from(wanted.saturating_sub(self.remaining)).ok().filter(|lack| *lack > 0)
+    pub fn shortage(&self, needed: u64) -> Option<u64> {
+        let needed = i64::try_from(needed).unwrap_or(i64::MAX);
+        u64::try_from(needed.saturating_sub(self.remaining)).ok().filter(|lack| *lack > 0)
     }
 }
 
@@ -65,8 +65,8 @@ pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message
         Bound { measure, room }
     };
     let mut bounds = vec![bound(Measure::of(source), window, kept_free)];
-    if let Some(held) = held_tokens(source) {
-        bounds.push(bound(Measure::Estimate, held, json_tokens(usize::try_from(kept_free).unwrap_or(usize::MAX))));
+    if let Some(held_tokens) = held_tokens(source) {
+        bounds.push(bound(Measure::Estimate, held_tokens, json_tokens(usize::try_from(kept_free).unwrap_or(usize::MAX))));
     }
     fit::cut_to(messages, &bounds);
 }

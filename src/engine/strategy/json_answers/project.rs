@@ -28,10 +28,10 @@ pub fn project(request: &mut ModelRequest, reasons: Reasons) {
         Some(ToolChoice::Tool(name)) => tools.retain(|tool| tool.name == name),
         Some(ToolChoice::Auto | ToolChoice::Required) | None => {}
     }
-    let wanted = request.options.output_schema.take().map(|wanted| wanted.schema);
-    let instruction = one_object(offer, &tools, wanted.as_ref(), reasons);
+    let answer_schema = request.options.output_schema.take().map(|answer_schema| answer_schema.schema);
+    let instruction = one_object(offer, &tools, answer_schema.as_ref(), reasons);
     request.system = if request.system.is_empty() { instruction } else { format!("{}\n\n{instruction}", request.system) };
-    let answer = wanted.unwrap_or_else(|| json!({ "type": "string" }));
+    let answer = answer_schema.unwrap_or_else(|| json!({ "type": "string" }));
     request.options.output_schema =
         Some(OutputSchema { name: "step".to_owned(), schema: schema(offer, answer, &tools, reasons), strict: false });
     request.messages = history(std::mem::take(&mut request.messages));
@@ -161,8 +161,8 @@ fn result_parts(part: Part) -> Vec<Part> {
 }
 
 /// Describes the JSON objects, the tools, and the schema of the answer if one is required.
-fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>, reasons: Reasons) -> String {
-    let words = match wanted {
+fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], answer_schema: Option<&Value>, reasons: Reasons) -> String {
+    let words = match answer_schema {
         None => r#"{"answer": "your words"}"#.to_owned(),
         Some(schema) => format!(r#"{{"answer": ...}}, whose value has this JSON Schema: {schema}"#),
     };

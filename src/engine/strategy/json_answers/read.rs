@@ -47,7 +47,7 @@ pub struct Reader {
     raw: String,
     stage: ReadState,
     /// Bytes of decoded text that were passed on.
-    shown: usize,
+    shown_bytes: usize,
     /// Whether the model has made a tool call of the dialect, although no tools were declared.
     has_dialect_call: bool,
     malformed: Option<MalformedAnswer>,
@@ -55,7 +55,15 @@ pub struct Reader {
 
 impl Reader {
     pub fn new(offer: Offer, shape: AnswerFormat) -> Self {
-        Self { offer, shape, raw: String::new(), stage: ReadState::Beginning, shown: 0, has_dialect_call: false, malformed: None }
+        Self {
+            offer,
+            shape,
+            raw: String::new(),
+            stage: ReadState::Beginning,
+            shown_bytes: 0,
+            has_dialect_call: false,
+            malformed: None,
+        }
     }
 
     pub fn bytes(&self) -> usize {
@@ -97,8 +105,8 @@ impl Reader {
         }
         let ReadState::Text { at } = self.stage else { return None };
         let decoded = decode(&self.raw, at);
-        self.stage = if decoded.closed { ReadState::Complete } else { ReadState::Text { at: decoded.at } };
-        self.shown += decoded.text.len();
+        self.stage = if decoded.is_closed { ReadState::Complete } else { ReadState::Text { at: decoded.at } };
+        self.shown_bytes += decoded.text.len();
         (!decoded.text.is_empty()).then_some(ModelEvent::Text(decoded.text))
     }
 
@@ -114,7 +122,7 @@ impl Reader {
         };
         match step {
             Ok(ParsedAnswer::Answer(answer_text)) => {
-                let rest = answer_text.get(self.shown..).unwrap_or_default().to_owned();
+                let rest = answer_text.get(self.shown_bytes..).unwrap_or_default().to_owned();
                 let finish = if finish == ModelFinish::ToolCalls { ModelFinish::Stop } else { finish };
                 vec![ModelEvent::Text(rest), ModelEvent::Finished(finish)]
             }
@@ -130,11 +138,11 @@ impl Reader {
             }
             // Refusals are plain text.
             Err(_) if finish == ModelFinish::Refused => {
-                let answer_text = if self.shown == 0 { object.to_owned() } else { String::new() };
+                let answer_text = if self.shown_bytes == 0 { object.to_owned() } else { String::new() };
                 vec![ModelEvent::Text(answer_text), ModelEvent::Finished(finish)]
             }
             // Text that the output limit cut is kept, as in any answer.
-            Err(_) if finish == ModelFinish::Length && self.shown > 0 => vec![ModelEvent::Finished(finish)],
+            Err(_) if finish == ModelFinish::Length && self.shown_bytes > 0 => vec![ModelEvent::Finished(finish)],
             Err(reason) => {
                 let reason = if finish == ModelFinish::Length { format!("it reached the output limit: {reason}") } else { reason };
                 self.malformed = Some(MalformedAnswer { reason, quoted: text::prefix_chars(object, QUOTED_CHARS).to_owned() });
@@ -223,7 +231,7 @@ fn find_answer_text(raw: &str) -> Option<usize> {
 struct Decoded {
     text: String,
     at: usize,
-    closed: bool,
+    is_closed: bool,
 }
 
 /// Decodes a JSON string from `at` up to the first incomplete or invalid escape. Escapes of characters that cannot be stored (U+0000,
@@ -234,15 +242,15 @@ fn decode(raw: &str, mut at: usize) -> Decoded {
         let rest = raw.get(at..).unwrap_or_default();
         let Some(special) = rest.find(['"', '\\']) else {
             out.push_str(rest);
-            return Decoded { text: out, at: raw.len(), closed: false };
+            return Decoded { text: out, at: raw.len(), is_closed: false };
         };
         out.push_str(&rest[..special]);
         at += special;
         let rest = &rest[special..];
         if rest.starts_with('"') {
-            return Decoded { text: out, at, closed: true };
+            return Decoded { text: out, at, is_closed: true };
         }
-        let Some((character, length)) = json::decode_escape(rest) else { return Decoded { text: out, at, closed: false } };
+        let Some((character, length)) = json::decode_escape(rest) else { return Decoded { text: out, at, is_closed: false } };
         out.push(character);
         at += length;
     }
@@ -255,16 +263,16 @@ mod tests {
 
     fn read(offer: Offer, pieces: &[&str], finish: ModelFinish) -> (String, Vec<ModelEvent>, Option<String>) {
         let mut reader = Reader::new(offer, AnswerFormat::Text);
-        let mut shown = String::new();
+        let mut shown_bytes = String::new();
         let mut rest = Vec::new();
         let events = pieces.iter().map(|piece| ModelEvent::Text((*piece).to_owned())).chain([ModelEvent::Finished(finish)]);
         for event in events.flat_map(|event| reader.read(event)).collect::<Vec<_>>() {
             match event {
-                ModelEvent::Text(more) => shown.push_str(&more),
+                ModelEvent::Text(more) => shown_bytes.push_str(&more),
                 other => rest.push(other),
             }
         }
-        (shown, rest, reader.malformed().map(|malformed| malformed.reason))
+        (shown_bytes, rest, reader.malformed().map(|malformed| malformed.reason))
     }
 
     #[rstest]
@@ -273,12 +281,12 @@ mod tests {
     #[case(r#" {"tool":null,"arguments":null,"answer":"a\n\"b\" \u00e9 \ud83d\ude00"} "#, "a\n\"b\" é 😀")]
     #[case(r#"{"answer":"\u0000 \ud83d \ude00 \ud83d\u0041 \\u0000"}"#, "\u{fffd} \u{fffd} \u{fffd} \u{fffd}A \\u0000")]
     fn words_are_the_same_in_any_pieces(#[case] object: &str, #[case] answer_text: &str) {
-        let (shown, rest, malformed) = read(Offer::Either, &[object], ModelFinish::Stop);
-        assert_eq!((shown.as_str(), &malformed), (answer_text, &None));
+        let (shown_bytes, rest, malformed) = read(Offer::Either, &[object], ModelFinish::Stop);
+        assert_eq!((shown_bytes.as_str(), &malformed), (answer_text, &None));
         assert_eq!(rest, [ModelEvent::Finished(ModelFinish::Stop)]);
         let singly: Vec<String> = object.chars().map(String::from).collect();
         let singly: Vec<&str> = singly.iter().map(String::as_str).collect();
-        assert_eq!(read(Offer::Either, &singly, ModelFinish::Stop), (shown, rest, malformed));
+        assert_eq!(read(Offer::Either, &singly, ModelFinish::Stop), (shown_bytes, rest, malformed));
     }
 
     #[test]
@@ -294,8 +302,9 @@ mod tests {
 
     #[test]
     fn a_call_is_a_call() {
-        let (shown, rest, malformed) = read(Offer::Either, &[r#"{"tool":"read","#, r#""arguments":{"n":1}}"#], ModelFinish::Stop);
-        assert_eq!((shown.as_str(), malformed), ("", None));
+        let (shown_bytes, rest, malformed) =
+            read(Offer::Either, &[r#"{"tool":"read","#, r#""arguments":{"n":1}}"#], ModelFinish::Stop);
+        assert_eq!((shown_bytes.as_str(), malformed), ("", None));
         let begun =
             ModelEvent::ToolCallStarted { index: JSON_CALL_INDEX, provider_call_id: String::new(), name: "read".to_owned() };
         let arguments = ModelEvent::ToolCallArguments { index: JSON_CALL_INDEX, delta: r#"{"n":1}"#.to_owned() };
@@ -326,8 +335,8 @@ mod tests {
     fn an_object_is_one_that_is_offered() {
         let call = r#"{"tool":"read","arguments":{}}"#;
         assert!(read(Offer::Answer, &[call], ModelFinish::Stop).2.is_some_and(|reason| reason.contains("no tools")));
-        let (shown, _, malformed) = read(Offer::Call, &[r#"{"answer":"No."}"#], ModelFinish::Stop);
-        assert!(shown.is_empty() && malformed.is_some_and(|reason| reason.contains("called first")));
+        let (shown_bytes, _, malformed) = read(Offer::Call, &[r#"{"answer":"No."}"#], ModelFinish::Stop);
+        assert!(shown_bytes.is_empty() && malformed.is_some_and(|reason| reason.contains("called first")));
     }
 
     /// A call of the provider's kind, with or without words, where the agent wants none.
@@ -344,8 +353,8 @@ mod tests {
 
     #[test]
     fn cut_words_are_kept_and_cut_calls_are_not() {
-        let (shown, _, malformed) = read(Offer::Either, &[r#"{"answer":"One tw"#], ModelFinish::Length);
-        assert_eq!((shown.as_str(), malformed), ("One tw", None));
+        let (shown_bytes, _, malformed) = read(Offer::Either, &[r#"{"answer":"One tw"#], ModelFinish::Length);
+        assert_eq!((shown_bytes.as_str(), malformed), ("One tw", None));
         let (_, rest, malformed) = read(Offer::Either, &[r#"{"tool":"write","arguments":{"text":"a"#], ModelFinish::Length);
         assert_eq!(rest, [ModelEvent::Finished(ModelFinish::Length)]);
         assert!(malformed.is_some_and(|reason| reason.contains("output limit")));
@@ -353,8 +362,8 @@ mod tests {
 
     #[test]
     fn refusals_are_plain_words() {
-        let (shown, _, malformed) = read(Offer::Either, &["I will not."], ModelFinish::Refused);
-        assert_eq!((shown.as_str(), malformed), ("I will not.", None));
+        let (shown_bytes, _, malformed) = read(Offer::Either, &["I will not."], ModelFinish::Refused);
+        assert_eq!((shown_bytes.as_str(), malformed), ("I will not.", None));
     }
 
     #[test]

@@ -19,12 +19,12 @@ use crate::domain::run::plan::{Plan, PlanPhase, PlanStep, PlanStepState, Planned
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter};
-use crate::engine::calls::duplicates::reached_tool_or_denial;
+use crate::engine::calls::duplicates::has_reached_tool_or_denial;
 use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::offer::select_ranked::select_tools;
-use crate::engine::offer::usable::usable;
+use crate::engine::offer::usable::usable_tools;
 use crate::engine::prompts;
 use crate::engine::request::build;
 use crate::engine::steps::store_answer::{store_answer, store_text};
@@ -44,7 +44,7 @@ const LISTED_CHARS: usize = 150;
 pub struct PlanExecute;
 
 impl Hooks for PlanExecute {
-    fn begin(&self, decision: &mut DecisionBuilder<'_>) -> Option<Next> {
+    fn begin_model_call(&self, decision: &mut DecisionBuilder<'_>) -> Option<Next> {
         if !can_continue(decision) {
             give_up(decision, "no tool may be called any more");
             return None;
@@ -68,7 +68,7 @@ impl Hooks for PlanExecute {
         }
         decision.set_status(RunStatus::Processing, None);
         let source = decision.source();
-        let prepared = build::prepared(&source);
+        let prepared = build::prepare_request(&source);
         let room = prepared.token_budget(&source);
         // The loop can evict messages from a request that is too long, and reports an error if that does not help.
         if room.is_some_and(|room| room.remaining < 0) && decision.profile().context.strategy != ContextStrategy::None {
@@ -78,25 +78,25 @@ impl Hooks for PlanExecute {
         Some(Next::CallModel(Box::new(ModelCall { prepared, room })))
     }
 
-    fn ranked(&self, decision: &mut DecisionBuilder<'_>, ranked: &RankedTools) -> Option<Next> {
+    fn tools_ranked(&self, decision: &mut DecisionBuilder<'_>, tools_ranked: &RankedTools) -> Option<Next> {
         phase(&decision.progress)?;
         if decision.open_tool_step().is_some() || !is_unranked(decision) {
             return Some(Next::Wait);
         }
-        if ranked.by == SelectionMethod::Lexical && decision.profile().plan.without_vectors == RankingFallback::Loop {
+        if tools_ranked.by == SelectionMethod::Lexical && decision.profile().plan.without_vectors == RankingFallback::Loop {
             give_up(decision, "no vectors find the tools of a step");
             return Some(Next::ModelStep);
         }
         let filter = ToolFilter { k: decision.profile().plan.k, ..decision.profile().tool_filter.clone() };
         let query = query(&decision.progress).unwrap_or_default();
-        let names = select_tools(&filter, &usable(decision.tools(), &decision.progress), &query, &ranked.names);
+        let names = select_tools(&filter, &usable_tools(decision.tools(), &decision.progress), &query, &tools_ranked.names);
         if let Some(plan) = decision.counters().plan.as_mut() {
             plan.chosen = Some(names);
         }
         Some(Next::ModelStep)
     }
 
-    fn answered(&self, decision: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
+    fn model_answered(&self, decision: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
         ControlFlow::Break(match phase(decision.before) {
             Some(PlanPhase::Planning) => handle_plan(decision, answer),
             Some(PlanPhase::Executing) => routed(decision, answer),
@@ -117,7 +117,7 @@ impl Hooks for PlanExecute {
     }
 
     /// The plan does not know the message that joined. A plan without any call is made anew.
-    fn joined(&self, decision: &mut DecisionBuilder<'_>) {
+    fn message_joined(&self, decision: &mut DecisionBuilder<'_>) {
         if phase(&decision.progress).is_none() {
             return;
         }
@@ -140,7 +140,7 @@ impl Hooks for PlanExecute {
         Next::ModelStep
     }
 
-    fn ended(&self, decision: &mut DecisionBuilder<'_>) {
+    fn run_ended(&self, decision: &mut DecisionBuilder<'_>) {
         if phase(&decision.progress).is_some() {
             close(decision);
             close_steps(decision);
@@ -154,7 +154,7 @@ fn can_continue(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let choice = &decision.profile().options.tool_choice;
     let is_telling = phase(record) == Some(PlanPhase::Telling);
-    let has_tools = is_telling || !usable(decision.tools(), record).is_empty() && !forces_final(decision);
+    let has_tools = is_telling || !usable_tools(decision.tools(), record).is_empty() && !forces_final(decision);
     has_tools
         && !record.counters.force_final
         && !limits::is_run_over(decision.profile(), record.usage)
@@ -222,12 +222,12 @@ fn handle_plan(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn,
             return Next::EndTurn(FinishReason::Stop);
         }
         Some(PlanAnswer::Steps(steps)) if steps.len() <= most => {
-            let shown = steps.iter().zip(1..).map(|(step, number)| PlannedStep {
+            let listed_steps = steps.iter().zip(1..).map(|(step, number)| PlannedStep {
                 step: number,
                 server: step.server.clone(),
                 description: step.description.clone(),
             });
-            decision.event(EventBody::PlanCreated { steps: shown.collect() });
+            decision.event(EventBody::PlanCreated { steps: listed_steps.collect() });
             decision.counters().plan = Some(Plan { steps, ..Plan::empty(PlanPhase::Executing) });
         }
         Some(PlanAnswer::Steps(steps)) => {
@@ -277,7 +277,7 @@ fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, clos
     let at = plan.at;
     if let (Some(call), Some(planned)) = (call, plan.steps.get_mut(at)) {
         planned.call = Some(call);
-        let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
+        let calls = read_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
         store_answer(decision, step, message, closing, turn.usage);
         return Next::ToolStep(calls);
     }
@@ -327,13 +327,13 @@ fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
 fn has_called(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
-    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| reached_tool_or_denial(call));
+    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| has_reached_tool_or_denial(call));
     calls.any(|call| decision.tools().iter().any(|tool| tool.name == call.name))
 }
 
 /// Accepts the planner's report. A list replaces a report without text.
 fn reported(decision: &mut DecisionBuilder<'_>, answer: Answer) -> Next {
-    let Answer { step, message, turn, closing } = json_answer::enforced(decision, answer);
+    let Answer { step, message, turn, closing } = json_answer::enforce_schema(decision, answer);
     let has_words = !message.text().trim().is_empty() && turn.malformed.is_none();
     if has_words || turn.finish == ModelFinish::Refused {
         let reason = turn.finish.as_finish_reason();
@@ -381,5 +381,5 @@ fn is_unranked(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     phase(record) == Some(PlanPhase::Executing)
         && record.counters.plan.as_ref().is_some_and(|plan| plan.chosen.is_none())
-        && usable(decision.tools(), record).len() > decision.profile().plan.k
+        && usable_tools(decision.tools(), record).len() > decision.profile().plan.k
 }

@@ -8,22 +8,22 @@ const ORDERED: [&str; 10] = ["first", "second", "third", "fourth", "fifth", "six
 /// Returns whether a description refers to the step with this index, counted from 1 in words: "step 2", "steps 1, 2 and 3", "steps
 /// 1-3", "step two", "the second step".
 pub(super) fn names_step(description: &str, at: usize) -> bool {
-    let wanted = at.saturating_add(1);
+    let step_number = at.saturating_add(1);
     let description_words = words(&description.replace(['-', '\u{2013}', '\u{2014}'], " to "));
     (0..description_words.len()).any(|position| {
         let Some(rest) = description_words[position].strip_prefix("step") else { return false };
         match rest.strip_prefix('s').unwrap_or(rest) {
             "" => {
-                lists(description_words[position + 1..].iter(), counted, wanted)
-                    || lists(description_words[..position].iter().rev(), ordered, wanted)
+                lists(description_words[position + 1..].iter(), counted, step_number)
+                    || lists(description_words[..position].iter().rev(), ordered, step_number)
             }
-            number => number.parse() == Ok(wanted),
+            number => number.parse() == Ok(step_number),
         }
     })
 }
 
-/// Returns whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that includes `wanted`.
-fn lists<'w>(description_words: impl Iterator<Item = &'w String>, number: fn(&str) -> Option<usize>, wanted: usize) -> bool {
+/// Returns whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that includes `step_number`.
+fn lists<'w>(description_words: impl Iterator<Item = &'w String>, number: fn(&str) -> Option<usize>, step_number: usize) -> bool {
     let (mut last, mut is_range) = (None, false);
     for word in description_words {
         match word.as_str() {
@@ -32,7 +32,7 @@ fn lists<'w>(description_words: impl Iterator<Item = &'w String>, number: fn(&st
             word => {
                 let Some(this) = number(word) else { return false };
                 let other = last.filter(|_| is_range).unwrap_or(this);
-                if (this.min(other)..=this.max(other)).contains(&wanted) {
+                if (this.min(other)..=this.max(other)).contains(&step_number) {
                     return true;
                 }
                 (last, is_range) = (Some(this), false);

@@ -478,7 +478,7 @@ proptest! {
         let mut covers = None;
         for until in [come, history.len()] {
             let covered = covers.as_ref().map_or(0, |summary: &ContextSummary| summary.messages as usize);
-            let later = summary::compacted(&context, covers.as_ref(), &history[covered..until]);
+            let later = summary::compact_history(&context, covers.as_ref(), &history[covered..until]);
             let Some(later) = later else { continue };
             let at = later.messages as usize;
             prop_assert!(at > covered && at <= until);

@@ -72,8 +72,9 @@ fn only_match<'d>(
     if let Some(tool) = sole_match(offered, |tool| self::normalize(&tool.name) == letters) {
         return Some((tool, "spelling"));
     }
-    let is_half =
-        |tool: &ToolDefinition, wanted: &str| self::normalize(tool_half(tool)) == wanted || self::normalize(&tool.tool) == wanted;
+    let is_half = |tool: &ToolDefinition, wanted_name: &str| {
+        self::normalize(tool_half(tool)) == wanted_name || self::normalize(&tool.tool) == wanted_name
+    };
     if let Some(tool) = sole_match(offered, |tool| is_half(tool, &letters)) {
         return Some((tool, "prefix"));
     }
@@ -85,16 +86,16 @@ fn only_match<'d>(
     if let Some(tool) = alias.and_then(by_alias) {
         return Some((tool, "alias"));
     }
-    let (server_half, wanted) = split_server(written, offered);
+    let (server_half, wanted_name) = split_server(written, offered);
     let by_word = |(word, other): (&str, &str)| {
-        let words: Vec<&str> = wanted.split(|c: char| !c.is_alphanumeric()).collect();
+        let words: Vec<&str> = wanted_name.split(|c: char| !c.is_alphanumeric()).collect();
         let renamed = words.iter().any(|written_word| written_word.eq_ignore_ascii_case(word));
         let renamed = renamed.then(|| {
             words.iter().map(|written_word| if written_word.eq_ignore_ascii_case(word) { other } else { written_word }).collect()
         });
         let renamed: Option<String> = renamed;
-        let wanted = self::normalize(&renamed?);
-        sole_match(offered, |tool| server_half.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted))
+        let wanted_name = self::normalize(&renamed?);
+        sole_match(offered, |tool| server_half.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted_name))
     };
     SYNONYMS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
 }
@@ -102,7 +103,7 @@ fn only_match<'d>(
 /// Returns the most similar tool of the server in the name, or of the only server. A tool with another verb is only suggested, unless it
 /// only reads: `write_file` is similar to `read_file`.
 fn most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
-    let (server_half, wanted) = split_server(written, offered);
+    let (server_half, wanted_name) = split_server(written, offered);
     let server_half = match server_half {
         Some(server) => server,
         None => {
@@ -112,11 +113,11 @@ fn most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Optio
     };
     let of_server = offered.iter().filter(|tool| tool.server.as_deref() == server_half);
     let mut ranked: Vec<(f64, &'d Arc<ToolDefinition>)> =
-        of_server.map(|tool| (similarity(wanted, tool_half(tool)), *tool)).collect();
+        of_server.map(|tool| (similarity(wanted_name, tool_half(tool)), *tool)).collect();
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
     let (best, tool) = *ranked.first()?;
     let is_tied = ranked.get(1).is_some_and(|(second, _)| *second >= best);
-    let is_harmless = tool.replay == ReplayClass::Read || verb(tool_half(tool)) == verb(wanted);
+    let is_harmless = tool.replay == ReplayClass::Read || verb(tool_half(tool)) == verb(wanted_name);
     (best >= SIMILAR && !is_tied && !tool.safety.destructive && is_harmless).then_some(tool)
 }
 
