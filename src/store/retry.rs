@@ -13,10 +13,10 @@ pub async fn retry_while_unavailable<T, F: Future<Output = StoreResult<T>>>(
     time_limit: Duration,
     ask: impl Fn() -> F,
 ) -> StoreResult<T> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     loop {
         match ask().await {
-            Err(error) if error.is_transient() && begun.elapsed() < time_limit => tokio::time::sleep(PAUSE).await,
+            Err(error) if error.is_transient() && started_at.elapsed() < time_limit => tokio::time::sleep(PAUSE).await,
             answer => return answer,
         }
     }

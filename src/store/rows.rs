@@ -86,16 +86,16 @@ const MAX_NESTING: usize = 127;
 
 /// Encodes a value as JSON text that [`decode`] can read.
 pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
-    let text = serde_json::to_string(value).map_err(|error| corrupt(table, column, id, error))?;
+    let text = serde_json::to_string(value).map_err(|error| corrupt_value(table, column, id, error))?;
     if nesting(&text) > MAX_NESTING {
-        return Err(corrupt(table, column, id, format!("it is nested more than {MAX_NESTING} levels deep")));
+        return Err(corrupt_value(table, column, id, format!("it is nested more than {MAX_NESTING} levels deep")));
     }
     Ok(text)
 }
 
 /// Decodes a value from JSON text.
 pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static str, id: &str, text: &str) -> StoreResult<T> {
-    serde_json::from_str(text).map_err(|error| corrupt(table, column, id, error))
+    serde_json::from_str(text).map_err(|error| corrupt_value(table, column, id, error))
 }
 
 /// Decodes messages from their bodies. A run keeps them in memory until its end, so their capacity is trimmed.
@@ -130,7 +130,7 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<Admission>(value.get_mut("admission"));
     let servers = value.pointer_mut("/tool_filter/servers").and_then(serde_json::Value::as_object_mut);
     servers.into_iter().flatten().for_each(|(_, server)| keep_fields::<ServerHint>(Some(server)));
-    serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
+    serde_json::from_value(value).map_err(|error| corrupt_value("runs", "profile", run, error))
 }
 
 /// Reads the claim cause. An unknown cause counts as a crash, after which a worker checks the most. The run is already claimed: an
@@ -192,10 +192,10 @@ pub(super) fn parse_word<T>(
     text: &str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> StoreResult<T> {
-    read(text).ok_or_else(|| corrupt(table, column, id, format!("unknown value {text:?}")))
+    read(text).ok_or_else(|| corrupt_value(table, column, id, format!("unknown value {text:?}")))
 }
 
-fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
+fn corrupt_value(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
 }
 
@@ -207,7 +207,7 @@ pub(super) fn read_claim(row: &Row, epoch: i64, claimed_at: Instant) -> StoreRes
         cause: claim_cause(run_id.as_str(), row.get("claim_cause")?),
         queued_ms: row.count("queued_ms")?,
         trace: row.get::<Option<String>>("trace_id")?.map(TraceId::from_stored),
-        crashes: unsigned(row.get("crashes")?),
+        crashes: unsigned_count(row.get("crashes")?),
         claimed_at,
         fence: Fence { run_id, conversation_id: ConversationId::from_stored(row.get("conversation_id")?), epoch },
     })
@@ -238,7 +238,7 @@ pub(super) enum TranscriptScope {
 }
 
 /// Converts a stored count. No statement makes it negative.
-pub(super) fn unsigned(count: i64) -> u32 {
+pub(super) fn unsigned_count(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(0)
 }
 

@@ -435,7 +435,7 @@ pub struct NewGrant {
 #[derive(Debug, Clone, Copy)]
 pub struct InputFilter<'a> {
     pub owner: &'a UserId,
-    pub asked: QuestionFilterKind,
+    pub kind: QuestionFilterKind,
     pub state: Option<InputState>,
     pub conversation: Option<&'a ConversationId>,
 }

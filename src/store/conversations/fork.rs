@@ -232,9 +232,9 @@ pub(in crate::store) fn select(
             // Only the first row of a run contains the profile.
             profile: row.get::<Option<String>>("profile")?.unwrap_or_default(),
             agent: row.get("agent")?,
-            agent_version: rows::unsigned(row.get("agent_version")?),
+            agent_version: rows::unsigned_count(row.get("agent_version")?),
             model: row.get("model")?,
-            end: ended(row, of_run)?,
+            end: copied_end(row, of_run)?,
             messages: vec![(position, message)],
         });
     }
@@ -248,7 +248,7 @@ pub(in crate::store) fn select(
     Ok(Ok((CopiedDocument { title, tags, system_prompt, instructions, choice, metadata, turns }, from)))
 }
 
-fn ended(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
+fn copied_end(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
     let reason = rows::read_optional_word(row, "runs", "finish_reason", id, FinishReason::from_name)?;
     let error: Option<ProblemBody> = rows::read_optional_json(row, "runs", "error", id)?;
     Ok(match (rows::read_word(row, "runs", "status", id, RunStatus::from_name)?, error) {

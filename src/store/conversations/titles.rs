@@ -41,5 +41,5 @@ pub trait TitleStore: Send + Sync {
 
     /// Books the usage, also for the day, and sets the title unless the conversation got another one meanwhile. Appends
     /// `conversation.updated` if the title was set.
-    async fn finish_title(&self, made: GeneratedTitle) -> StoreResult<Vec<StoredEvent>>;
+    async fn finish_title(&self, title: GeneratedTitle) -> StoreResult<Vec<StoredEvent>>;
 }

@@ -274,6 +274,6 @@ pub(super) async fn write(
             Some(FirstClaim { fence, claimed_at, record })
         }
     };
-    let events = created_rows::numbered(&accept.conversation_id, base, events);
+    let events = created_rows::number_events(&accept.conversation_id, base, events);
     Ok(Some(AcceptOutcome::Run { run, message, first_seq: base + 1, events, interrupted: Vec::new(), claim }))
 }

@@ -164,7 +164,7 @@ fn answer(write: &RunWrite, write_offset: Option<WriteOffset>, found: &[Option<H
     let write_offset = write_offset.ok_or(WriteRejection::Fenced)?;
     let Head { base, title, status } = found.get(write_offset.fence).and_then(Option::as_ref).ok_or(WriteRejection::Fenced)?;
     let completed = match title {
-        Some(title) => created_rows::updates(write, title, status.map_or("", ConversationStatus::as_str)),
+        Some(title) => created_rows::update_events(write, title, status.map_or("", ConversationStatus::as_str)),
         None => Vec::new(),
     };
     let has_next_run = *status == Some(ConversationStatus::Queued);
@@ -221,13 +221,13 @@ async fn write(connection: &mut PgConnection, batch: &MergedBatch<'_>) -> StoreR
     let MergedBatch { fences, events, lists, .. } = batch;
     let parts: Vec<_> = lists.iter().map(|(part, _)| *part).collect();
     // The text consists of constants.
-    let statement = AssertSqlSafe(statement(&parts, fences.iter().any(|fenced| fenced.lets_go)));
+    let statement = AssertSqlSafe(statement(&parts, fences.iter().any(|fenced| fenced.releases_lease)));
     let mut query = sqlx::query(statement)
         .bind(fences.iter().map(|fenced| fenced.fence.conversation_id.as_str()).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.fence.run_id.as_str()).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.fence.epoch).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.events).collect::<Vec<_>>())
-        .bind(fences.iter().map(|fenced| fenced.lets_go).collect::<Vec<_>>())
+        .bind(fences.iter().map(|fenced| fenced.releases_lease).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.joined).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.after).collect::<Vec<_>>())
         .bind(events.iter().map(|(ord, _, _)| *ord).collect::<Vec<_>>())

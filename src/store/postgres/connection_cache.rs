@@ -20,7 +20,7 @@ pub(super) const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
 const KEEP_FOR: Duration = Duration::from_secs(600);
 
 pub(super) struct ConnectionCache {
-    line: GuardedPool,
+    guarded_pool: GuardedPool,
     idle: Mutex<Option<CachedConnection>>,
 }
 
@@ -49,8 +49,8 @@ impl CachedConnection {
 }
 
 impl ConnectionCache {
-    pub(super) fn new(line: GuardedPool) -> Self {
-        Self { line, idle: Mutex::default() }
+    pub(super) fn new(guarded_pool: GuardedPool) -> Self {
+        Self { guarded_pool, idle: Mutex::default() }
     }
 
     /// Takes the cached connection, or else a connection of the pool.
@@ -67,7 +67,7 @@ impl ConnectionCache {
                 Ok(Err(_)) | Err(_) => cached.connection.close_on_drop(),
             }
         }
-        let connection = self.line.acquire().await?;
+        let connection = self.guarded_pool.acquire().await?;
         Ok(CachedConnection { connection, since: Instant::now(), used_at: Instant::now() })
     }
 

@@ -60,12 +60,12 @@ impl PostgresStore {
         idle: Option<IdleAge>,
     ) -> StoreResult<Option<DeletedConversation>> {
         // No client waits for a conditional deletion.
-        let line = if idle.is_some() { &self.chores } else { &self.api };
-        let database = Database::Postgres(line);
+        let guarded_pool = if idle.is_some() { &self.chores } else { &self.api };
+        let database = Database::Postgres(guarded_pool);
         let work = || database.transaction(async |tx| take_away(tx, owner, id, idle).await, Option::is_some);
         let deleted = database.retry(work).await?;
         if deleted.is_some()
-            && let Err(error) = remove_rest(line, id.as_str()).await
+            && let Err(error) = remove_rest(guarded_pool, id.as_str()).await
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
         }
@@ -102,7 +102,7 @@ async fn take_away(
 }
 
 /// Deletes the conversation's row last, so that its id is not reused before.
-async fn remove_rest(line: &GuardedPool, id: &str) -> StoreResult<()> {
+async fn remove_rest(guarded_pool: &GuardedPool, id: &str) -> StoreResult<()> {
     let pieces = [
         "DELETE FROM messages WHERE conversation_id = $1 AND position <= (
              SELECT max(position) FROM (
@@ -114,8 +114,8 @@ async fn remove_rest(line: &GuardedPool, id: &str) -> StoreResult<()> {
          )",
     ];
     for piece in pieces {
-        while sqlx::query(piece).bind(id).bind(PIECE).execute(line).await?.rows_affected() > 0 {}
+        while sqlx::query(piece).bind(id).bind(PIECE).execute(guarded_pool).await?.rows_affected() > 0 {}
     }
-    sqlx::query("DELETE FROM conversations WHERE id = $1 AND owner_id = $2").bind(id).bind(NOBODY).execute(line).await?;
+    sqlx::query("DELETE FROM conversations WHERE id = $1 AND owner_id = $2").bind(id).bind(NOBODY).execute(guarded_pool).await?;
     Ok(())
 }

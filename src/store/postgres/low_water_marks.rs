@@ -72,18 +72,18 @@ impl LowWater {
 
     /// Raises the marks to the beginning of the queue and of the leases, and lowers them for entries that appeared before. After an
     /// error they stay, which only makes claims slower.
-    pub(super) async fn raise(&self, line: &GuardedPool) -> StoreResult<()> {
+    pub(super) async fn raise(&self, guarded_pool: &GuardedPool) -> StoreResult<()> {
         let whole = self.whole_is_due(Instant::now());
         let from = if whole { Marks::default() } else { self.marks() };
         // Measures the scan alone, without the wait for a connection.
         let mut took = Duration::ZERO;
         let timed = async |connection: &mut PgConnection| {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let found = read_marks(connection, from).await;
-            took = begun.elapsed();
+            took = started_at.elapsed();
             found
         };
-        let found = line.ask(timed).await;
+        let found = guarded_pool.ask(timed).await;
         if whole {
             self.looked_through(Instant::now(), took, found.is_ok());
         }

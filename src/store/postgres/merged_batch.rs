@@ -43,7 +43,7 @@ pub(super) struct FenceWrites<'a> {
     /// The smallest sequence number that the log must have reached.
     pub(super) after: i64,
     /// Whether the lease is released: the run ends or waits.
-    pub(super) lets_go: bool,
+    pub(super) releases_lease: bool,
     /// The conversation's status after the end of the run.
     pub(super) ends_as: Option<ConversationStatus>,
     /// Whether a write violated a rule. Later writes of the fence would leave a gap in the log.
@@ -198,7 +198,15 @@ pub(super) fn merge(writes: &[RunWrite]) -> StoreResult<MergedBatch<'_>> {
     sorted.sort_by_key(|fence| (&fence.conversation_id, &fence.run_id, fence.epoch));
     for fence in sorted {
         known.entry(fence).or_insert_with(|| {
-            fences.push(FenceWrites { fence, events: 0, joined: None, after: 0, lets_go: false, ends_as: None, is_broken: false });
+            fences.push(FenceWrites {
+                fence,
+                events: 0,
+                joined: None,
+                after: 0,
+                releases_lease: false,
+                ends_as: None,
+                is_broken: false,
+            });
             fences.len() - 1
         });
     }
@@ -207,7 +215,7 @@ pub(super) fn merge(writes: &[RunWrite]) -> StoreResult<MergedBatch<'_>> {
     let (mut events, mut updates) = (Vec::new(), Vec::new());
     for write in writes {
         let Some(index) = known.get(&write.fence).copied() else { continue };
-        let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.lets_go && !fenced.is_broken) else {
+        let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.releases_lease && !fenced.is_broken) else {
             places.push(None);
             continue;
         };
@@ -321,7 +329,7 @@ impl Tables {
                 self.finish(at, *status, *finish_reason, error.as_ref())?;
             }
             Change::Release { after_ms, cause } => {
-                at.fenced.lets_go = true;
+                at.fenced.releases_lease = true;
                 let closed = self.inputs_closed.iter().filter(|row| row.ord == ord).map(|row| row.id.clone()).collect();
                 let patch = self.run(ord);
                 patch.released = true;
@@ -402,8 +410,8 @@ impl Tables {
     /// Starts a call: it is sent to its tool, or waits for an approval.
     fn begin_call(&mut self, ord: usize, id: &CallId, next: ToolCallState) {
         let (state, started) = (next.as_str(), next == ToolCallState::Started);
-        let (planned, asked) = (ToolCallState::Planned.as_str(), ToolCallState::AwaitingApproval.as_str());
-        let may_follow = |now: &'static str| now == planned || started && now == asked;
+        let (planned, awaiting_approval) = (ToolCallState::Planned.as_str(), ToolCallState::AwaitingApproval.as_str());
+        let may_follow = |now: &'static str| now == planned || started && now == awaiting_approval;
         let call = self.call(ord, id);
         // Without a state in the batch, the statement checks the stored state.
         if call.state.is_none_or(may_follow) {
@@ -458,7 +466,7 @@ impl Tables {
         let last = created_rows::terminal_event(at.write).map(|index| at.fenced.events + 1 + i64::try_from(index).unwrap_or(0));
         let error =
             error.map(|error| rows::encode_storable("runs", "error", at.fenced.fence.run_id.as_str(), error)).transpose()?;
-        at.fenced.lets_go = true;
+        at.fenced.releases_lease = true;
         at.fenced.ends_as = Some(status.into());
         // A later statement sets the conversation's status, because it sees runs that were queued meanwhile.
         self.conversations.remove(&at.ord);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::PostgresStore;
-use super::errors::retried;
+use super::errors::retry_transaction;
 use super::timeouts::ANSWER_LIMIT;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
@@ -30,7 +30,7 @@ impl PerBackend for PostgresStore {
         let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
             let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
             let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
-            retried(|| Box::pin(self.accept(accept, key))).await
+            retry_transaction(|| Box::pin(self.accept(accept, key))).await
         });
         accepted.await
     }

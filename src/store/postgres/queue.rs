@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use super::PostgresStore;
-use super::errors::retried;
+use super::errors::retry_transaction;
 use super::timeouts::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, with_deadline};
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::run::record::{Fence, RunRecord};
@@ -236,7 +236,7 @@ impl QueueStore for PostgresStore {
                 Ok((claimed_at, claim.fetch_all(connection).await?))
             })
         };
-        let (claimed_at, found) = with_deadline(ANSWER_LIMIT, retried(claim)).await?;
+        let (claimed_at, found) = with_deadline(ANSWER_LIMIT, retry_transaction(claim)).await?;
         Ok(rows::readable_claims(
             found.into_iter().map(Row::Postgres).map(|row| rows::read_claim(&row, row.get("epoch")?, claimed_at)),
         ))
@@ -264,7 +264,7 @@ impl QueueStore for PostgresStore {
                 }
             })
         };
-        let epoch: Option<i64> = with_deadline(ANSWER_LIMIT, retried(raise)).await?;
+        let epoch: Option<i64> = with_deadline(ANSWER_LIMIT, retry_transaction(raise)).await?;
         Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }))
     }
 
@@ -302,7 +302,7 @@ impl QueueStore for PostgresStore {
                 Ok(renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since).fetch_all(connection).await?)
             })
         };
-        let found: Vec<(String, bool, i64, i64)> = with_deadline(RENEWAL_LIMIT, retried(renew)).await?;
+        let found: Vec<(String, bool, i64, i64)> = with_deadline(RENEWAL_LIMIT, retry_transaction(renew)).await?;
         let mut renewal = Renewal::default();
         let mut unnamed = Vec::new();
         for (run, is_renewed, epoch, age_ms) in found {

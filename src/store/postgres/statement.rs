@@ -7,14 +7,14 @@ use crate::support::failpoint;
 /// Updates the matching heads. `$1` to `$7`.
 const HEADS: &str = "WITH fence AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[], $7::bigint[])
-        WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, after, place)
+        WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, releases_lease, joined, after, place)
 ), head AS (
     UPDATE conversation_heads h
-    SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.lets_go THEN NULL ELSE h.run_id END
+    SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.releases_lease THEN NULL ELSE h.run_id END
     FROM fence f
     WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
         AND h.joined = coalesce(f.joined, h.joined) AND h.last_seq >= f.after
-    RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
+    RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.releases_lease, h.last_seq - f.events AS base
 )";
 
 /// Inserts their events. `$8` to `$14`.
@@ -54,12 +54,12 @@ impl Part {
     }
 }
 
-/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends
+/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `releases_lease`: a run ends
 /// or is released.
 ///
 /// The statement returns for each valid fence its index, the previous sequence number of its log, and the title of its conversation
 /// as JSON if that changes.
-pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
+pub(super) fn statement(parts: &[Part], releases_lease: bool) -> String {
     let mut text = String::from(HEADS);
     let forgets_the_fence =
         failpoint::is_planted("fence-ignored") || failpoint::is_planted("orphan-kept") && parts.contains(&CALLS_CHANGED);
@@ -84,7 +84,7 @@ pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
         let check = part.check.filter(|_| !forgets_the_fence);
         checks.extend(check.map(|check| with_list(index, check)));
     }
-    if lets_go {
+    if releases_lease {
         text.push_str(", ");
         text.push_str(LEASES);
     }
@@ -283,7 +283,7 @@ pub(super) const CONVERSATIONS: Part = Part::new(
 const LEASES: &str = "lease AS (
     DELETE FROM run_leases WHERE run_id IN (
         SELECT l.run_id FROM run_leases l JOIN head h ON h.run_id = l.run_id AND h.epoch = l.epoch
-        WHERE h.lets_go ORDER BY l.run_id FOR UPDATE OF l
+        WHERE h.releases_lease ORDER BY l.run_id FOR UPDATE OF l
     )
 )";
 

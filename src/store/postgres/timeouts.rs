@@ -37,28 +37,31 @@ fn no_answer(after: Duration) -> Error {
 }
 
 /// Performs work on a connection of the pool. The connection is returned with the answer, and closed if the caller stops waiting.
-pub(super) async fn ask<T>(line: &GuardedPool, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
-    let answer = line.acquire().await?.ask(work).await;
+pub(super) async fn ask<T>(
+    guarded_pool: &GuardedPool,
+    work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>,
+) -> StoreResult<T> {
+    let answer = guarded_pool.acquire().await?.ask(work).await;
     if answer.is_ok() {
-        line.pulse.beat();
+        guarded_pool.last_reply.record();
     }
     answer
 }
 
 /// Number of checks without an answer after which a database counts as silent. A process that gets no CPU for seconds finds the
 /// answers when it continues: that time counts as one check.
-const LOOKS: u32 = 10;
+const CHECKS: u32 = 10;
 
 /// The time of the database's last answer to any caller of this process.
 #[derive(Debug)]
 struct LastReply(Mutex<Instant>);
 
 impl LastReply {
-    fn beat(&self) {
+    fn record(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    fn last(&self) -> Instant {
+    fn last_reply_at(&self) -> Instant {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,7 +74,7 @@ impl LastReply {
 pub struct GuardedPool {
     pub(in crate::store) pool: PgPool,
     silence: Duration,
-    pulse: Arc<LastReply>,
+    last_reply: Arc<LastReply>,
     /// Whether a pooler is in front of the database. See [`pooler`].
     is_pooled: bool,
 }
@@ -79,12 +82,12 @@ pub struct GuardedPool {
 impl GuardedPool {
     /// `silence` is the time without any answer after which the database counts as silent.
     pub(super) fn new(pool: PgPool, silence: Duration, is_pooled: bool) -> Self {
-        Self { pool, silence, pulse: Arc::new(LastReply(Mutex::new(Instant::now()))), is_pooled }
+        Self { pool, silence, last_reply: Arc::new(LastReply(Mutex::new(Instant::now()))), is_pooled }
     }
 
     /// Returns another pool of the same database, with another limit.
     pub(super) fn with_pool(&self, pool: PgPool, silence: Duration) -> Self {
-        Self { pool, silence, pulse: Arc::clone(&self.pulse), is_pooled: self.is_pooled }
+        Self { pool, silence, last_reply: Arc::clone(&self.last_reply), is_pooled: self.is_pooled }
     }
 
     pub(in crate::store) fn is_pooled(&self) -> bool {
@@ -103,14 +106,14 @@ impl GuardedPool {
         limit: Duration,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let silent = async {
-            let (mut quiet, mut heard) = (0, self.pulse.last());
-            while quiet < LOOKS && begun.elapsed() < limit {
-                tokio::time::sleep(self.silence / LOOKS).await;
-                let last = self.pulse.last();
-                quiet = if last == heard { quiet + 1 } else { 0 };
-                heard = last;
+            let (mut silent_checks, mut seen_reply) = (0, self.last_reply.last_reply_at());
+            while silent_checks < CHECKS && started_at.elapsed() < limit {
+                tokio::time::sleep(self.silence / CHECKS).await;
+                let last_reply_at = self.last_reply.last_reply_at();
+                silent_checks = if last_reply_at == seen_reply { silent_checks + 1 } else { 0 };
+                seen_reply = last_reply_at;
             }
         };
         tokio::select! {
@@ -118,11 +121,11 @@ impl GuardedPool {
             biased;
             outcome = work => {
                 if outcome.is_ok() {
-                    self.pulse.beat();
+                    self.last_reply.record();
                 }
                 outcome
             }
-            () = silent => Err(no_answer(begun.elapsed()).into()),
+            () = silent => Err(no_answer(started_at.elapsed()).into()),
         }
     }
 
@@ -205,25 +208,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wait_ends_only_if_all_connections_are_silent() {
         let pool = PgPool::connect_lazy("postgres://nobody@localhost/none").unwrap();
-        let line = GuardedPool::new(pool.clone(), Duration::from_millis(1_500), false);
-        let never = || line.unless_silent(ANSWER_LIMIT, std::future::pending::<Result<(), Error>>());
-        let begun = Instant::now();
+        let guarded_pool = GuardedPool::new(pool.clone(), Duration::from_millis(1_500), false);
+        let never = || guarded_pool.unless_silent(ANSWER_LIMIT, std::future::pending::<Result<(), Error>>());
+        let started_at = Instant::now();
         assert!(never().await.is_err());
-        assert!(begun.elapsed() >= Duration::from_millis(1_500) && begun.elapsed() < Duration::from_millis(1_700));
+        assert!(started_at.elapsed() >= Duration::from_millis(1_500) && started_at.elapsed() < Duration::from_millis(1_700));
 
         // While any statement gets an answer, a statement without one may wait for the statement timeout.
-        let other = line.with_pool(pool, ANSWER_LIMIT);
+        let other = guarded_pool.with_pool(pool, ANSWER_LIMIT);
         let answers = async {
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 other.unless_silent(ANSWER_LIMIT, async { Ok::<_, Error>(()) }).await.unwrap();
             }
         };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         tokio::select! {
             outcome = never() => assert!(outcome.is_err()),
             () = answers => {}
         }
-        assert!(begun.elapsed() >= ANSWER_LIMIT && begun.elapsed() < ANSWER_LIMIT + Duration::from_secs(1));
+        assert!(started_at.elapsed() >= ANSWER_LIMIT && started_at.elapsed() < ANSWER_LIMIT + Duration::from_secs(1));
     }
 }

@@ -43,7 +43,7 @@ impl ListedDefinition {
 pub trait ToolReviewStore: Send + Sync {
     /// Compares tools with their stored definitions. The first definition of a tool is stored as accepted. Another one is stored as
     /// changed, and replaces an earlier changed one. Returns the ids of the definitions that are not accepted.
-    async fn compare_tool_definitions(&self, seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>>;
+    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>>;
 
     /// Returns definitions of the viewer's servers and of shared servers, newest first, at most [`MAX_REVIEWS`].
     async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>>;
@@ -78,13 +78,13 @@ pub(in crate::store) struct DefinitionDiff<'s> {
 }
 
 /// Compares seen definitions with stored ones.
-pub(in crate::store) fn compare<'s>(seen: &'s [ListedDefinition], stored: &[StoredDefinition]) -> DefinitionDiff<'s> {
+pub(in crate::store) fn compare<'s>(listed: &'s [ListedDefinition], stored: &[StoredDefinition]) -> DefinitionDiff<'s> {
     let accepted: HashSet<(&str, &str, &str, &str)> = stored.iter().filter(|stored| stored.is_accepted).map(key).collect();
     let changed: HashSet<_> = stored.iter().filter(|stored| !stored.is_accepted).map(key).collect();
     let tools: HashSet<_> =
         stored.iter().map(|stored| (stored.owner.as_str(), stored.server.as_str(), stored.tool.as_str())).collect();
     let mut diff = DefinitionDiff { new: Vec::new(), changed: Vec::new() };
-    for tool in seen {
+    for tool in listed {
         let (owner, server, name) = (tool.owner(), tool.server.as_str(), tool.tool.as_str());
         let full = (owner, server, name, tool.definition_hash.as_str());
         if accepted.contains(&full) {
@@ -107,8 +107,8 @@ fn key(stored: &StoredDefinition) -> (&str, &str, &str, &str) {
 }
 
 /// Returns the servers of the tools with their owners, each once.
-pub(in crate::store) fn servers(seen: &[ListedDefinition]) -> Vec<(&str, &str)> {
-    let mut servers: Vec<(&str, &str)> = seen.iter().map(|tool| (tool.owner(), tool.server.as_str())).collect();
+pub(in crate::store) fn servers(listed: &[ListedDefinition]) -> Vec<(&str, &str)> {
+    let mut servers: Vec<(&str, &str)> = listed.iter().map(|tool| (tool.owner(), tool.server.as_str())).collect();
     servers.sort_unstable();
     servers.dedup();
     servers

@@ -33,12 +33,12 @@ pub(in crate::store) const OLD_PIECE: i64 = 1_000;
 
 /// Returns an amount as stored.
 pub(in crate::store) fn parts(amount: Amount) -> (i64, i64) {
-    let kept = |number: u64| i64::try_from(number.min(MOST)).unwrap_or(i64::MAX);
-    (kept(amount.tokens), kept(amount.cost.as_trillionths()))
+    let stored = |number: u64| i64::try_from(number.min(MOST)).unwrap_or(i64::MAX);
+    (stored(amount.tokens), stored(amount.cost.as_trillionths()))
 }
 
 /// Returns a stored amount.
 pub(in crate::store) fn amount(tokens: i64, cost: i64) -> Amount {
-    let number = |kept: i64| u64::try_from(kept).unwrap_or(0);
+    let number = |stored: i64| u64::try_from(stored).unwrap_or(0);
     Amount { tokens: number(tokens), cost: Cost::trillionths(number(cost)) }
 }

@@ -15,7 +15,7 @@ pub struct ControlSignal {
     /// Whether a message that joined the run is unreadable. The run cannot continue without it, and cannot be loaded either.
     pub is_damaged: bool,
     /// Whether the run is gone: its conversation was deleted.
-    pub gone: bool,
+    pub is_gone: bool,
 }
 
 impl ControlSignal {
@@ -32,6 +32,6 @@ impl ControlSignal {
 
     /// Returns whether the signal requires an action.
     pub(in crate::store) fn has_changes(&self) -> bool {
-        self.gone || self.is_damaged || self.cancel_by.is_some() || !self.joined.is_empty()
+        self.is_gone || self.is_damaged || self.cancel_by.is_some() || !self.joined.is_empty()
     }
 }

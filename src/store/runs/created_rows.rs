@@ -99,12 +99,12 @@ pub(in crate::store) fn continuation_events(resume: &ResumeRun, supersedes: Vec<
     let queued = NewEvent::new(&EventBody::RunQueued { position: 0, supersedes }, Some(run.clone()), 0, now);
     let updated = title.map(|title| conversation_updated(title, ConversationStatus::Queued, now));
     let taken_over = resume.how.batch().map(|batch| &batch.message);
-    let shown = taken_over.into_iter().flat_map(|message| {
+    let taken_over_events = taken_over.into_iter().flat_map(|message| {
         let started = EventBody::MessageStarted { message_id: message.id.clone(), role: message.role };
         [started, EventBody::MessageCompleted { message: message.clone() }]
     });
-    let shown = shown.map(|body| NewEvent::new(&body, Some(run.clone()), 0, now));
-    [queued].into_iter().chain(updated).chain(shown).collect()
+    let taken_over_events = taken_over_events.map(|body| NewEvent::new(&body, Some(run.clone()), 0, now));
+    [queued].into_iter().chain(updated).chain(taken_over_events).collect()
 }
 
 /// Returns whether the status of a run allows a new run to continue it.
@@ -160,7 +160,7 @@ pub(in crate::store) fn conversation_updated(title: &str, status: ConversationSt
 const MAX_NAMED: usize = 1_000;
 
 /// Returns the `conversation.updated` after these messages were removed from an idle conversation.
-pub(in crate::store) fn rewound(title: &str, superseded: &[MessageId], now: UnixMillis) -> Vec<NewEvent> {
+pub(in crate::store) fn rewind_events(title: &str, superseded: &[MessageId], now: UnixMillis) -> Vec<NewEvent> {
     let events = superseded.chunks(MAX_NAMED).map(|supersedes| {
         let (title, supersedes) = (Some(title.to_owned()), supersedes.to_vec());
         NewEvent::new(&EventBody::ConversationUpdated { title, status: ConversationStatus::Idle, supersedes }, None, 0, now)
@@ -239,7 +239,7 @@ pub(in crate::store) fn final_update(write: &RunWrite) -> Option<usize> {
 
 /// Returns the stored data of a write's [`UPDATED`] events, with their indexes. `title` is JSON, and `status` is the current status
 /// of the conversation. The Postgres statements produce the same bytes.
-pub(in crate::store) fn updates(write: &RunWrite, title: &str, status: &str) -> Vec<(usize, String)> {
+pub(in crate::store) fn update_events(write: &RunWrite, title: &str, status: &str) -> Vec<(usize, String)> {
     let last = final_update(write);
     let updated = write.events.iter().enumerate().filter(|(_, event)| event.kind == UPDATED);
     updated
@@ -272,12 +272,12 @@ pub(in crate::store) fn accepted_events(
 }
 
 /// Returns events as stored: numbered from `base + 1`.
-pub(in crate::store) fn numbered(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
+pub(in crate::store) fn number_events(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
     events.into_iter().zip(base + 1..).map(|(event, seq)| event.stored(conversation.clone(), seq)).collect()
 }
 
 /// Returns the outcome of a compaction, and its event if messages were evicted.
-pub(in crate::store) fn compacted(
+pub(in crate::store) fn compaction_events(
     before: Option<ContextSummary>,
     after: Option<ContextSummary>,
     now: UnixMillis,
@@ -299,10 +299,10 @@ mod tests {
     #[test]
     fn many_messages_are_named_by_several_events() {
         let ids: Vec<_> = (0..=MAX_NAMED).map(|n| MessageId::from_stored(format!("msg_{n}"))).collect();
-        let events = rewound("T", &ids, UnixMillis(0));
+        let events = rewind_events("T", &ids, UnixMillis(0));
         assert_eq!(events.len(), 2);
         assert_eq!(events[1].data, r#"{"title":"T","status":"idle","supersedes":["msg_1000"]}"#);
-        assert!(rewound("T", &[], UnixMillis(0)).is_empty());
+        assert!(rewind_events("T", &[], UnixMillis(0)).is_empty());
     }
 
     #[test]

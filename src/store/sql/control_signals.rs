@@ -30,8 +30,8 @@ pub(in crate::store) async fn control_signals(database: Database<'_>, runs: &[Ru
         let run_id = RunId::from_stored(row.get("id")?);
         let message = row.get::<Option<&str>>("body")?.map(|body| decode("messages", "body", run_id.as_str(), body));
         if signals.last().is_none_or(|last| last.run_id != run_id) {
-            let (cancel_by, gone) = (row.get("cancel_by")?, row.get("is_gone")?);
-            signals.push(ControlSignal { run_id, cancel_by, joined: Vec::new(), is_damaged: false, gone });
+            let (cancel_by, is_gone) = (row.get("cancel_by")?, row.get("is_gone")?);
+            signals.push(ControlSignal { run_id, cancel_by, joined: Vec::new(), is_damaged: false, is_gone });
         }
         if let (Some(signal), Some(message)) = (signals.last_mut(), message) {
             signal.join(message);

@@ -9,7 +9,7 @@ use super::statement::Statement;
 use super::transaction::{PostgresTransaction, Transaction};
 use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::StoreResult;
-use crate::store::postgres::errors::retried;
+use crate::store::postgres::errors::retry_transaction;
 use crate::store::postgres::timeouts::{ANSWER_LIMIT, GuardedPool};
 use crate::store::sqlite::connection::SqliteStore;
 
@@ -103,11 +103,11 @@ impl Database<'_> {
         write: Statement,
         written: &[Value<'_>],
         read: Statement,
-        wanted: &[Value<'_>],
+        read_values: &[Value<'_>],
     ) -> StoreResult<Option<Row>> {
         let work = async |tx: &mut Transaction| {
             tx.execute(write, written).await?;
-            tx.fetch_optional(read, wanted).await
+            tx.fetch_optional(read, read_values).await
         };
         self.retry(|| self.transaction(work, |_| true)).await
     }
@@ -164,8 +164,8 @@ impl Database<'_> {
     pub async fn retry<T, F: Future<Output = StoreResult<T>>>(self, transaction: impl Fn() -> F) -> StoreResult<T> {
         match self {
             // Boxed, because the future of the wait would contain the passed future twice.
-            Self::Postgres(line) => retried(|| line.unless_silent(ANSWER_LIMIT, Box::pin(transaction()))).await,
-            Self::Sqlite(_) => retried(transaction).await,
+            Self::Postgres(line) => retry_transaction(|| line.unless_silent(ANSWER_LIMIT, Box::pin(transaction()))).await,
+            Self::Sqlite(_) => retry_transaction(transaction).await,
         }
     }
 }

@@ -28,19 +28,19 @@ pub enum Transaction {
 /// caller.
 pub struct PostgresTransaction {
     connection: PoolConnection<Postgres>,
-    line: GuardedPool,
+    guarded_pool: GuardedPool,
     is_open: bool,
 }
 
 impl PostgresTransaction {
-    pub async fn begin(line: &GuardedPool) -> StoreResult<Self> {
-        let begun = line.unless_silent(ANSWER_LIMIT, async {
-            let connection = line.pool.acquire().await?;
-            let mut begun = Self { connection, line: line.clone(), is_open: true };
-            raw_sql(if line.is_pooled() { pooler::BEGIN } else { "BEGIN" }).execute(&mut *begun.connection).await?;
-            Ok::<_, sqlx::Error>(begun)
+    pub async fn begin(guarded_pool: &GuardedPool) -> StoreResult<Self> {
+        let transaction = guarded_pool.unless_silent(ANSWER_LIMIT, async {
+            let connection = guarded_pool.pool.acquire().await?;
+            let mut transaction = Self { connection, guarded_pool: guarded_pool.clone(), is_open: true };
+            raw_sql(if guarded_pool.is_pooled() { pooler::BEGIN } else { "BEGIN" }).execute(&mut *transaction.connection).await?;
+            Ok::<_, sqlx::Error>(transaction)
         });
-        Ok(begun.await?)
+        Ok(transaction.await?)
     }
 
     /// Performs work on the connection itself, with statements of Postgres only. An error ends the transaction.
@@ -50,25 +50,28 @@ impl PostgresTransaction {
         if !self.is_open {
             return Err(StoreError::Statement(sqlx::Error::Protocol("the transaction has already ended".to_owned())));
         }
-        let answer = self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await;
+        let answer = self.guarded_pool.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await;
         if answer.as_ref().is_err_and(StoreError::is_answered) {
-            self.is_open =
-                self.line.unless_silent(ANSWER_LIMIT, finish(&mut self.connection, &self.line, "ROLLBACK")).await.is_err();
+            self.is_open = self
+                .guarded_pool
+                .unless_silent(ANSWER_LIMIT, finish(&mut self.connection, &self.guarded_pool, "ROLLBACK"))
+                .await
+                .is_err();
         }
         answer
     }
 
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
-        let line = self.line.clone();
-        self.work(async |connection| Ok(finish(connection, &line, command).await?)).await?;
+        let guarded_pool = self.guarded_pool.clone();
+        self.work(async |connection| Ok(finish(connection, &guarded_pool, command).await?)).await?;
         self.is_open = false;
         Ok(())
     }
 }
 
 /// Ends a transaction. Behind a pooler, its prepared statements end with it.
-async fn finish(connection: &mut PgConnection, line: &GuardedPool, command: &'static str) -> Result<(), sqlx::Error> {
-    if line.is_pooled() {
+async fn finish(connection: &mut PgConnection, guarded_pool: &GuardedPool, command: &'static str) -> Result<(), sqlx::Error> {
+    if guarded_pool.is_pooled() {
         connection.clear_cached_statements().await?;
     }
     raw_sql(command).execute(connection).await?;

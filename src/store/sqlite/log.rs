@@ -114,7 +114,7 @@ async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, Stri
     let id = write.fence.conversation_id.as_str();
     let (title, status): (String, String) =
         sqlx::query_as("SELECT title, status FROM conversations WHERE id = ?").bind(id).fetch_one(&mut **tx).await?;
-    Ok(created_rows::updates(write, &encode("conversations", "title", id, &title)?, &status))
+    Ok(created_rows::update_events(write, &encode("conversations", "title", id, &title)?, &status))
 }
 
 /// Returns whether a write would end its run before a joined message is processed.

@@ -52,8 +52,8 @@ fn request(fence: &Fence) -> InputRequest {
     }
 }
 
-fn filter(owner: &UserId, asked: QuestionFilterKind, state: Option<InputState>) -> InputFilter<'_> {
-    InputFilter { owner, asked, state, conversation: None }
+fn filter(owner: &UserId, kind: QuestionFilterKind, state: Option<InputState>) -> InputFilter<'_> {
+    InputFilter { owner, kind, state, conversation: None }
 }
 
 fn asks(request: &InputRequest) -> Vec<Change> {

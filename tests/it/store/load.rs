@@ -434,7 +434,7 @@ async fn hints_of_the_loop_have_not_joined(world: &World) {
     assert_eq!(world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap(), []);
     // A missing run is reported, so that its worker stops.
     let missing = RunId::generate(&UuidIds);
-    let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), is_damaged: false, gone: true };
+    let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), is_damaged: false, is_gone: true };
     assert_eq!(world.store.control_signals(&[fence.run_id, missing]).await.unwrap(), [gone]);
     assert_eq!(world.store.control_signals(&[]).await.unwrap(), []);
 }

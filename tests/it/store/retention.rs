@@ -73,7 +73,7 @@ fn folder(world: &World, mode: CompactionMode) -> DeltaCompactor {
 
 /// Runs a pass to its end. Returns the numbers of runs and events.
 async fn finish(mut folder: DeltaCompactor) -> (u64, u64) {
-    while folder.step().await.unwrap() == CompactionStep::Went {}
+    while folder.step().await.unwrap() == CompactionStep::Compacted {}
     (folder.runs, folder.events)
 }
 
@@ -109,7 +109,7 @@ async fn compacted_run_has_the_same_text(world: &World) {
     let bounds = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!((bounds.oldest, Some(bounds.head)), (1, before.last().map(|event| event.seq)));
     assert_eq!(finish(folder(world, CompactionMode::Write)).await, (0, 0), "a second pass finds nothing");
-    assert_eq!(folder(world, CompactionMode::Write).left().await.unwrap(), 0);
+    assert_eq!(folder(world, CompactionMode::Write).runs_left().await.unwrap(), 0);
 }
 
 async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
@@ -148,8 +148,8 @@ async fn a_pass_that_was_cut_short_is_gone_on_with(world: &World) {
     // Each pass stops after one piece and leaves a valid log.
     for passes in 1.. {
         let mut folder = folder(world, CompactionMode::Write);
-        assert_eq!(folder.left().await.unwrap(), 1, "it has not finished");
-        assert_eq!(folder.step().await.unwrap(), CompactionStep::Went);
+        assert_eq!(folder.runs_left().await.unwrap(), 1, "it has not finished");
+        assert_eq!(folder.step().await.unwrap(), CompactionStep::Compacted);
         let log = whole_log(world, &fence.conversation_id).await;
         assert_eq!(text(&log), text(&before));
         if log.len() == before.len() - 1_299 {
@@ -190,9 +190,9 @@ async fn a_fold_of_events_that_are_no_more_changes_nothing(world: &World) {
     let before = whole_log(world, conversation).await;
     let folds = compact_deltas(&before, &fence.run_id);
     let mut none_of_them = folds.clone();
-    none_of_them[0].gone.push(999);
+    none_of_them[0].replaced_seqs.push(999);
     let mut of_another = folds.clone();
-    of_another.push(CompactedDelta { seq: 999, data: "{}".to_owned(), gone: Vec::new() });
+    of_another.push(CompactedDelta { seq: 999, data: "{}".to_owned(), replaced_seqs: Vec::new() });
     for stale in [&none_of_them, &of_another] {
         assert!(!world.store.compact_deltas(conversation, stale, Some(&fence.run_id)).await.unwrap());
         assert_eq!(whole_log(world, conversation).await, before);

@@ -82,24 +82,24 @@ pub(in crate::store::sql) async fn has_all(tx: &mut Transaction, owner: &UserId,
 pub(in crate::store::sql) async fn insert_conversation(
     tx: &mut Transaction,
     owner: &UserId,
-    made: &Conversation,
+    conversation: &Conversation,
     now: UnixMillis,
 ) -> StoreResult<bool> {
-    let id = made.id.as_str();
-    let metadata = Some(&made.metadata).filter(|metadata| !metadata.is_empty());
+    let id = conversation.id.as_str();
+    let metadata = Some(&conversation.metadata).filter(|metadata| !metadata.is_empty());
     let metadata = metadata.map(|metadata| encode_storable("conversations", "metadata", id, metadata)).transpose()?;
     let insert = values![
         id,
         owner.as_str(),
-        &made.title,
-        made.status.as_str(),
+        &conversation.title,
+        conversation.status.as_str(),
         now,
-        encode_storable("conversations", "tags", id, &made.tags)?,
-        made.system_prompt.as_deref(),
-        made.instructions.as_deref(),
-        made.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?,
-        made.agent.as_deref(),
-        made.model.as_deref(),
+        encode_storable("conversations", "tags", id, &conversation.tags)?,
+        conversation.system_prompt.as_deref(),
+        conversation.instructions.as_deref(),
+        conversation.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?,
+        conversation.agent.as_deref(),
+        conversation.model.as_deref(),
         metadata,
     ];
     let is_made = tx.execute(INSERT, insert).await? > 0;

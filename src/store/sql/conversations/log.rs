@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::rows::{encode, unsigned};
+use crate::store::rows::{encode, unsigned_count};
 use crate::store::runs::created_rows;
 use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
@@ -76,7 +76,7 @@ impl Transaction {
         base: i64,
         events: Vec<NewEvent>,
     ) -> StoreResult<Vec<StoredEvent>> {
-        let events = created_rows::numbered(conversation, base, events);
+        let events = created_rows::number_events(conversation, base, events);
         let Some(last) = events.last() else { return Ok(events) };
         let rows: Vec<_> =
             events.iter().map(|event| (event.seq, &event.run_id, event.attempt, &event.kind, event.at, &event.data)).collect();
@@ -149,7 +149,7 @@ fn read_event(row: &Row, conversation: &ConversationId) -> Result<StoredEvent, s
         },
         conversation_id: conversation.clone(),
         run_id: row.get::<Option<String>>("run_id")?.map(RunId::from_stored),
-        attempt: unsigned(row.get("attempt")?),
+        attempt: unsigned_count(row.get("attempt")?),
         at: UnixMillis(row.get("at")?),
         data: row.get("data")?,
     })

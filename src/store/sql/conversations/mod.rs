@@ -249,13 +249,13 @@ async fn create_in(
     if has_all(tx, &new.owner, new.max_conversations).await? {
         return Ok(IdempotentOutcome::Fresh(CreateOutcome::TooMany));
     }
-    let made = new_conversation(new);
-    if !insert_conversation(tx, &new.owner, &made, new.now).await? {
+    let created_conversation = new_conversation(new);
+    if !insert_conversation(tx, &new.owner, &created_conversation, new.now).await? {
         // The insert waited for a concurrent request with the same key. If that has created the conversation, its outcome is
         // returned.
         return Ok(tx.recorded(key).await?.unwrap_or(IdempotentOutcome::Fresh(CreateOutcome::Exists)));
     }
-    let created = CreateOutcome::Conversation(Box::new(made));
+    let created = CreateOutcome::Conversation(Box::new(created_conversation));
     tx.record(key, &created).await?;
     Ok(IdempotentOutcome::Fresh(created))
 }
@@ -277,8 +277,8 @@ async fn list(
             (LIST.sqlite, " AND EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = $6)", "", limit.max(SEARCHED_ROWS))
         }
     };
-    let wanted = filter.query.as_deref().map(|query| storable(query).to_lowercase());
-    let rows_read = if wanted.is_some() { rows_read } else { limit };
+    let title_query = filter.query.as_deref().map(|query| storable(query).to_lowercase());
+    let rows_read = if title_query.is_some() { rows_read } else { limit };
     let conditions = [
         filter.archived.map(|is| if is { " AND c.archived_at IS NOT NULL" } else { " AND c.archived_at IS NULL" }),
         filter.pinned.map(|_| " AND c.pinned = $5"),
@@ -297,9 +297,9 @@ async fn list(
         for row in &rows {
             let conversation = read_conversation(row)?;
             (created_at, id) = (row.get("created_at")?, conversation.id.to_string());
-            let is_wanted = match (database, &wanted) {
+            let is_wanted = match (database, &title_query) {
                 (Database::Postgres(_), _) | (_, None) => true,
-                (Database::Sqlite(_), Some(wanted)) => conversation.title.to_lowercase().contains(wanted),
+                (Database::Sqlite(_), Some(title_query)) => conversation.title.to_lowercase().contains(title_query),
             };
             if is_wanted {
                 found.push((created_at, conversation));

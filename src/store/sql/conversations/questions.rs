@@ -9,7 +9,7 @@ use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId
 use crate::domain::run::question::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::tool::approval::ToolGrant;
 use crate::store::pages::page_by_time;
-use crate::store::rows::{encode_storable, read_json, read_optional_json, read_time, read_word, unsigned};
+use crate::store::rows::{encode_storable, read_json, read_optional_json, read_time, read_word, unsigned_count};
 use crate::store::runs::created_rows;
 use crate::store::sql::backend::Backend;
 use crate::store::sql::database::Database;
@@ -72,10 +72,10 @@ impl<B: Backend> InputStore for B {
         let limit = page.limit.clamp(1, 100);
         // The first page begins before the largest possible time.
         let (created_at, id) = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.at, after.id.as_str()));
-        let InputFilter { owner, asked, state, conversation } = filter;
+        let InputFilter { owner, kind, state, conversation } = filter;
         let state = state.map(InputState::as_str);
         let conversation = conversation.map(ConversationId::as_str);
-        let page = values![owner.as_str(), created_at, id, state, asked == QuestionFilterKind::Approvals, limit + 1, conversation];
+        let page = values![owner.as_str(), created_at, id, state, kind == QuestionFilterKind::Approvals, limit + 1, conversation];
         let rows = self.database().fetch_all(PAGE, page).await?;
         let items = rows.iter().map(|row| Ok((row.get("created_at")?, read_input(row)?))).collect::<StoreResult<Vec<_>>>()?;
         Ok(page_by_time(items, limit, |last| &last.request.id))
@@ -186,7 +186,7 @@ async fn resolve_in(
     let request = &record.request;
     tx.execute(WAKE, values![request.run_id.as_str()]).await?;
     let attempt = tx.fetch_optional(ATTEMPT, values![request.run_id.as_str(), owner.as_str()]).await?;
-    let attempt = attempt.map(|row| row.only()).transpose()?.map_or(0, unsigned);
+    let attempt = attempt.map(|row| row.only()).transpose()?.map_or(0, unsigned_count);
     let event = created_rows::input_answered(request, attempt, resolve);
     let events = tx.append(&request.conversation_id, base, vec![event]).await?;
     let resolved = ResolveOutcome::Answered { record, events };

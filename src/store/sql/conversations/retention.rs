@@ -143,9 +143,10 @@ impl dyn RecordStore + '_ {
         through: Option<&RunId>,
     ) -> StoreResult<bool> {
         let id = conversation.as_str();
-        let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
+        let replaced_seqs: Vec<i64> = folds.iter().flat_map(|fold| fold.replaced_seqs.iter().copied()).collect();
         let texts: Vec<(i64, &str)> = folds.iter().map(|fold| (fold.seq, fold.data.as_str())).collect();
-        let (count, gone, texts) = (gone.len(), encode("events", "seq", id, &gone)?, encode("events", "data", id, &texts)?);
+        let (count, replaced_seqs, texts) =
+            (replaced_seqs.len(), encode("events", "seq", id, &replaced_seqs)?, encode("events", "data", id, &texts)?);
         let fold = async |tx: &mut Transaction| {
             // The commit does not wait for the disk: if a loss of power restores deltas, they are compacted again, and cursors stay
             // valid.
@@ -153,7 +154,7 @@ impl dyn RecordStore + '_ {
             if !tx.try_lock("", FOLDING).await? {
                 return Ok(false);
             }
-            let removed = tx.execute(REMOVE_EVENTS, values![id, &gone]).await?;
+            let removed = tx.execute(REMOVE_EVENTS, values![id, &replaced_seqs]).await?;
             let replaced = tx.execute(REPLACE_EVENTS, values![id, &texts]).await?;
             if usize::try_from(removed) != Ok(count) || usize::try_from(replaced) != Ok(folds.len()) {
                 return Ok(false);

@@ -88,7 +88,7 @@ pub(in crate::store::sql) async fn rewind_in(
     }
     let Some(conversation) = find(tx, owner, id).await? else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
     let mut conversation = Box::new(conversation);
-    let events = tx.append(id, base, created_rows::rewound(&conversation.title, &superseded, *now)).await?;
+    let events = tx.append(id, base, created_rows::rewind_events(&conversation.title, &superseded, *now)).await?;
     conversation.last_seq = events.last().map_or(base, |event| event.seq);
     let rewound = RewindOutcome::Conversation { conversation, superseded, events };
     tx.record(key, &rewound).await?;

@@ -3,7 +3,7 @@
 //! Owns the statements of use cases on `context_summaries`. Runs write theirs through the log writer. Must not know how a summary
 //! is made.
 
-use crate::domain::conversation::summary::compacted;
+use crate::domain::conversation::summary::compact_history;
 use crate::store::rows::{decode, encode_storable, history};
 use crate::store::runs::created_rows;
 use crate::store::sql::statement::statements;
@@ -52,8 +52,8 @@ pub(in crate::store::sql) async fn compact_in(
     }
     let rows = tx.fetch_all(HISTORY, values![id, covered.0, covered.1]).await?;
     let bodies = rows.iter().map(|row| row.only()).collect::<Result<Vec<String>, _>>()?;
-    let after = compacted(policy, before.as_ref(), &history(id, &bodies)?);
-    let (done, event) = created_rows::compacted(before, after, *now);
+    let after = compact_history(policy, before.as_ref(), &history(id, &bodies)?);
+    let (done, event) = created_rows::compaction_events(before, after, *now);
     if let (CompactOutcome::Done { summary: Some(summary), .. }, Some(_)) = (&done, &event) {
         let body = encode_storable("context_summaries", "body", id, summary)?;
         tx.execute(SUMMARIZE, values![id, owner.as_str(), summary.covers.as_str(), body]).await?;

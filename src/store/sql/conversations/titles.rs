@@ -40,32 +40,32 @@ impl<B: Backend> TitleStore for B {
         Ok(row.map(|row| row.only()).transpose()?)
     }
 
-    async fn finish_title(&self, made: GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
+    async fn finish_title(&self, generated: GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
         let database = self.maintenance_database();
-        database.retry(|| database.transaction(async |tx| finish(tx, &made).await, |_| true)).await
+        database.retry(|| database.transaction(async |tx| finish(tx, &generated).await, |_| true)).await
     }
 }
 
-async fn finish(tx: &mut Transaction, made: &GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
-    let id = made.conversation.as_str();
-    let head = tx.lock_head(&made.owner, &made.conversation).await?;
+async fn finish(tx: &mut Transaction, generated: &GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
+    let id = generated.conversation.as_str();
+    let head = tx.lock_head(&generated.owner, &generated.conversation).await?;
     // The spending of the day counts even if the conversation was deleted.
-    if let Some((run, amount)) = made.booked() {
+    if let Some((run, amount)) = generated.booked() {
         let (tokens, cost) = budget::parts(amount);
-        tx.execute(BOOK_SPENDING, values![made.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
+        tx.execute(BOOK_SPENDING, values![generated.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
     }
     let mut events = Vec::new();
     if let Some(base) = head {
-        if let Some(usage) = &made.usage {
+        if let Some(usage) = &generated.usage {
             let usage = encode(TABLE, "title_usage", id, usage)?;
-            tx.execute(BOOK_USAGE, values![id, usage, &made.model, made.now]).await?;
+            tx.execute(BOOK_USAGE, values![id, usage, &generated.model, generated.now]).await?;
         }
-        if let Some(title) = &made.title
-            && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, made.now, &made.was]).await?
+        if let Some(title) = &generated.title
+            && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, generated.now, &generated.was]).await?
         {
             let status = parse_word(TABLE, "status", id, row.only()?, ConversationStatus::from_name)?;
-            let updated = vec![created_rows::conversation_updated(title, status, made.now)];
-            events = tx.append(&made.conversation, base, updated).await?;
+            let updated = vec![created_rows::conversation_updated(title, status, generated.now)];
+            events = tx.append(&generated.conversation, base, updated).await?;
         }
     }
     Ok(events)

@@ -50,7 +50,7 @@ statements! {
              version = version + 1
          WHERE id = $1 AND version = $2 RETURNING version"];
 
-    RENEW = ["UPDATE mcp_servers SET generation = generation + 1 WHERE id = $1 AND coalesce(owner_id, '') = $2"];
+    INCREMENT_GENERATION = ["UPDATE mcp_servers SET generation = generation + 1 WHERE id = $1 AND coalesce(owner_id, '') = $2"];
 
     DELETE = ["DELETE FROM mcp_servers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3"];
 
@@ -124,7 +124,7 @@ impl dyn RecordStore + '_ {
 
     /// Increments the generation of a server of that owner, or of the server. Returns false if there is none.
     pub async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
-        Ok(self.database().execute(RENEW, values![id.as_str(), owner_text(owner)]).await? > 0)
+        Ok(self.database().execute(INCREMENT_GENERATION, values![id.as_str(), owner_text(owner)]).await? > 0)
     }
 
     /// Deletes a server of that owner, or of the server. Returns false if none has that version.

@@ -43,7 +43,7 @@ impl Database<'_> {
         inserts: &[(Statement, &[Value<'_>])],
     ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<I>>> {
         let is_made = |outcome: &IdempotentOutcome<CreateNamedOutcome<I>>| {
-            outcome.is_fresh_and(|made| matches!(made, CreateNamedOutcome::Made(_)))
+            outcome.is_fresh_and(|outcome| matches!(outcome, CreateNamedOutcome::Made(_)))
         };
         self.once(row.key, || self.transaction(async |tx| create_named_in(tx, &row, inserts).await, is_made)).await
     }
@@ -53,12 +53,12 @@ impl Database<'_> {
         self,
         page: Statement,
         viewer: &UserId,
-        wanted: &PageRequest<NameCursor<I>>,
+        page_request: &PageRequest<NameCursor<I>>,
         read: fn(&Row) -> StoreResult<T>,
         cursor: fn(&T) -> NameCursor<I>,
     ) -> StoreResult<Page<T>> {
-        let limit = wanted.limit.clamp(1, 100);
-        let (name, id) = wanted.after.as_ref().map_or(("", String::new()), |after| (&after.name, after.id.to_string()));
+        let limit = page_request.limit.clamp(1, 100);
+        let (name, id) = page_request.after.as_ref().map_or(("", String::new()), |after| (&after.name, after.id.to_string()));
         let rows = self.read_all(page, values![viewer.as_str(), name, &id, limit + 1], read).await?;
         Ok(page_of(rows, limit, |last| cursor(last).to_string()))
     }
@@ -88,9 +88,9 @@ async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
             return Ok(IdempotentOutcome::Fresh(CreateNamedOutcome::NameTaken));
         }
     }
-    let made = CreateNamedOutcome::Made(id.clone());
-    tx.record(key, &made).await?;
-    Ok(IdempotentOutcome::Fresh(made))
+    let outcome = CreateNamedOutcome::Made(id.clone());
+    tx.record(key, &outcome).await?;
+    Ok(IdempotentOutcome::Fresh(outcome))
 }
 
 impl Transaction {

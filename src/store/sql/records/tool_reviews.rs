@@ -59,17 +59,17 @@ statements! {
 
 #[async_trait]
 impl<B: Backend> ToolReviewStore for B {
-    async fn compare_tool_definitions(&self, seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
-        let owners_and_servers = serde_json::json!(servers(seen)).to_string();
+    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
+        let owners_and_servers = serde_json::json!(servers(listed)).to_string();
         let rows = self.maintenance_database().fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
-        let diff = compare(seen, &read_all(&rows)?);
+        let diff = compare(listed, &read_all(&rows)?);
         if diff.new.is_empty() {
             return Ok(diff.changed);
         }
         let store = async |tx: &mut Transaction| {
             tx.lock(SHARED, LOCK).await?;
             let rows = tx.fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
-            let diff = compare(seen, &read_all(&rows)?);
+            let diff = compare(listed, &read_all(&rows)?);
             for (tool, status) in diff.new {
                 if status == ToolReviewStatus::Changed {
                     tx.execute(DELETE_CHANGED, values![tool.owner(), &tool.server, &tool.tool]).await?;

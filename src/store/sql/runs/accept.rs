@@ -7,7 +7,7 @@ use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus}
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::OnBusy;
 use crate::store::conversations::fork::WrittenMessage;
-use crate::store::rows::{read_word, storable_message, unsigned};
+use crate::store::rows::{read_word, storable_message, unsigned_count};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::{has_all, insert_conversation};
 use crate::store::sql::database::Database;
@@ -140,7 +140,7 @@ async fn store_message(tx: &mut Transaction, accept: &AcceptRun, base: i64) -> S
         base,
         title: row.get("title")?,
         status: read_word(&row, "conversations", "status", id, ConversationStatus::from_name)?,
-        unfinished: unsigned(row.get("unfinished")?),
+        unfinished: unsigned_count(row.get("unfinished")?),
     };
     let mut waiting = found.unfinished;
     let mut stopped = CancelledRuns::default();
@@ -245,5 +245,5 @@ pub(in crate::store) async fn refused_files(tx: &mut Transaction, accept: &Accep
 
 /// Returns the number of uploaded files in the messages of a conversation.
 pub(in crate::store::sql) async fn count_files(tx: &mut Transaction, conversation: &ConversationId) -> StoreResult<u32> {
-    Ok(unsigned(tx.fetch_one(COUNT_FILES, values![conversation.as_str()]).await?.only()?))
+    Ok(unsigned_count(tx.fetch_one(COUNT_FILES, values![conversation.as_str()]).await?.only()?))
 }

@@ -8,7 +8,7 @@ use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::run::call_handle::Handle;
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::domain::tool::{Repair, ToolCall, ToolCallState, ToolOutcome};
-use crate::store::rows::{decode, encode, encode_storable, read_json, read_optional_json, read_time, read_word, unsigned};
+use crate::store::rows::{decode, encode, encode_storable, read_json, read_optional_json, read_time, read_word, unsigned_count};
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
@@ -114,8 +114,8 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
     Ok(ToolCall {
         run_id: run.clone(),
         message_id: MessageId::from_stored(row.get("message_id")?),
-        step: unsigned(row.get("step")?),
-        position: unsigned(row.get("position")?),
+        step: unsigned_count(row.get("step")?),
+        position: unsigned_count(row.get("position")?),
         provider_call_id: row.get("provider_call_id")?,
         name: row.get("name")?,
         server: row.get("server")?,
@@ -142,7 +142,8 @@ fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
     // Repaired arguments differ from the written ones even if no human edited them, and the store cannot repeat the repair.
     let is_repaired = repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
     let edited = !is_repaired && written.is_some_and(|written| written != arguments);
-    let (is_error, duration_ms) = (outcome.as_ref().is_some_and(|it| it.is_error), outcome.as_ref().map(|it| it.duration_ms));
+    let (is_error, duration_ms) =
+        (outcome.as_ref().is_some_and(|outcome| outcome.is_error), outcome.as_ref().map(|outcome| outcome.duration_ms));
     Ok(ToolCallRecord {
         run_id: RunId::from_stored(row.get("run_id")?),
         message_id: MessageId::from_stored(row.get("message_id")?),

@@ -6,7 +6,7 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::RunStatus;
-use crate::store::rows::unsigned;
+use crate::store::rows::unsigned_count;
 use crate::store::runs::created_rows;
 use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
 use crate::store::sql::statement::statements;
@@ -108,7 +108,7 @@ pub(in crate::store::sql) async fn stop_runs(
         if row.get("begun")? {
             stopped.requested.push(id);
         } else {
-            stopped.events.push(created_rows::run_cancelled(&id, unsigned(row.get("attempt")?), by, now));
+            stopped.events.push(created_rows::run_cancelled(&id, unsigned_count(row.get("attempt")?), by, now));
             stopped.ended_active |= row.get::<bool>("active")?;
             ended.push(id);
         }

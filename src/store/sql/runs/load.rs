@@ -14,7 +14,7 @@ use crate::domain::run::record::{Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::store::StoreResult;
 use crate::store::rows::{
-    claim_cause, decode_profile, own_layers, read_json, read_optional_json, read_optional_word, read_word, unsigned,
+    claim_cause, decode_profile, own_layers, read_json, read_optional_json, read_optional_word, read_word, unsigned_count,
 };
 use crate::store::runs::budget;
 use crate::store::sql::conversations::questions::open_questions;
@@ -84,9 +84,9 @@ pub(in crate::store) async fn record(
     Ok(RunRecord {
         fence: fence.clone(),
         owner,
-        attempt: unsigned(row.get("attempt")?),
+        attempt: unsigned_count(row.get("attempt")?),
         // The current claim is counted, but has not ended.
-        crashes: unsigned(row.get("crashes")?).saturating_sub(1),
+        crashes: unsigned_count(row.get("crashes")?).saturating_sub(1),
         cause: claim_cause(id, row.get("claim_cause")?),
         status: read_word(row, "runs", "status", id, RunStatus::from_name)?,
         reason: read_optional_word(row, "runs", "reason", id, WaitReason::from_name)?,
@@ -112,7 +112,7 @@ pub(in crate::store) async fn record(
 fn read_step(row: &Row, run: &RunId) -> StoreResult<StepRow> {
     Ok(StepRow {
         run_id: run.clone(),
-        step: unsigned(row.get("step")?),
+        step: unsigned_count(row.get("step")?),
         kind: read_word(row, "run_steps", "kind", run.as_str(), StepKind::from_name)?,
         status: read_word(row, "run_steps", "status", run.as_str(), StepStatus::from_name)?,
     })

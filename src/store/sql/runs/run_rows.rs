@@ -7,7 +7,7 @@ use crate::domain::model::Usage;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::domain::trace::TraceId;
 use crate::store::StoreResult;
-use crate::store::rows::{read_json, read_optional_json, read_optional_word, read_time, read_word, unsigned};
+use crate::store::rows::{read_json, read_optional_json, read_optional_word, read_time, read_word, unsigned_count};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -51,9 +51,9 @@ impl RunRow {
             status: read_word(row, table, "status", &id, RunStatus::from_name)?,
             reason: read_optional_word(row, table, "reason", &id, WaitReason::from_name)?,
             agent: row.get("agent")?,
-            agent_version: unsigned(row.get("agent_version")?),
+            agent_version: unsigned_count(row.get("agent_version")?),
             model: row.get("model")?,
-            attempt: unsigned(row.get("attempt")?),
+            attempt: unsigned_count(row.get("attempt")?),
             finish_reason: read_optional_word(row, table, "finish_reason", &id, FinishReason::from_name)?,
             usage: (usage != Usage::default()).then_some(usage),
             error: read_optional_json(row, table, "error", &id)?,
@@ -66,7 +66,7 @@ impl RunRow {
         };
         Ok(Self {
             run,
-            crashes: unsigned(row.get("crashes")?),
+            crashes: unsigned_count(row.get("crashes")?),
             first_seq: row.get("first_seq")?,
             last_seq: row.get("last_seq")?,
             cancel_requested_by: row.get("cancel_requested_by")?,

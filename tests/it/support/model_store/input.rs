@@ -23,13 +23,13 @@ impl InputStore for ModelStore {
     }
 
     async fn input_requests(&self, filter: InputFilter<'_>, page: &PageRequest<InputCursor>) -> StoreResult<Page<InputRecord>> {
-        let InputFilter { owner, asked, state, conversation } = filter;
+        let InputFilter { owner, kind, state, conversation } = filter;
         let model = self.state();
         let found = model.runs.values().filter(|row| row.owner == *owner).flat_map(|row| &row.inputs);
         let found = found.filter(|asked| asked.request.kind != InputKind::ClientTool);
         let found = found.filter(|asked| state.is_none_or(|state| asked.request.state == state));
         let found = found.filter(|found| conversation.is_none_or(|id| found.request.conversation_id == *id));
-        let found = found.filter(|found| (found.request.kind == InputKind::Approval) == (asked == QuestionFilterKind::Approvals));
+        let found = found.filter(|found| (found.request.kind == InputKind::Approval) == (kind == QuestionFilterKind::Approvals));
         let mut asked: Vec<_> = found.map(|asked| (millis(&asked.created_at), asked.request.id.clone(), asked.clone())).collect();
         asked.sort_by(|one, other| (other.0, &other.1).cmp(&(one.0, &one.1)));
         asked.retain(|(at, id, _)| page.after.as_ref().is_none_or(|after| (*at, id) < (after.at, &after.id)));

@@ -131,7 +131,7 @@ impl QueueStore for ModelStore {
                     cancel_by: None,
                     joined: Vec::new(),
                     is_damaged: false,
-                    gone: true,
+                    is_gone: true,
                 };
             };
             let joined =
@@ -141,10 +141,10 @@ impl QueueStore for ModelStore {
                 cancel_by: row.cancel_by.clone().filter(|_| !row.is_over()),
                 joined: joined.map(|(_, message)| message.clone()).collect(),
                 is_damaged: false,
-                gone: false,
+                is_gone: false,
             }
         });
-        Ok(signals.filter(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+        Ok(signals.filter(|signal| signal.is_gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {

@@ -2,7 +2,7 @@
 
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::conversation::message::{Message, Role};
-use capstan::domain::conversation::summary::{compacted, section};
+use capstan::domain::conversation::summary::{compact_history, section};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, MessageId, RunId};
 use capstan::store::{
@@ -152,7 +152,7 @@ impl State {
             let covered = read.iter().position(|message| message.id == before.covers).unwrap();
             read.drain(..=covered);
         }
-        let Some(after) = compacted(policy, before.as_ref(), &read) else {
+        let Some(after) = compact_history(policy, before.as_ref(), &read) else {
             return (CompactOutcome::Done { messages: 0, summary: before, events: Vec::new() }, true);
         };
         let messages = after.messages - before.map_or(0, |before| before.messages);
