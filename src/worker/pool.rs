@@ -151,8 +151,8 @@ impl Worker {
             if let Some(mut slots) = self.free_slots() {
                 let deps = &self.context.deps;
                 let lease = heartbeat::millis(self.context.options.lease);
-                let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
-                match deps.store.claim_runs(&self.context.options.node, wanted, lease).await {
+                let batch_size = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
+                match deps.store.claim_runs(&self.context.options.node, batch_size, lease).await {
                     Ok(claims) => {
                         let has_none = claims.is_empty();
                         for claim in claims {
@@ -191,7 +191,7 @@ impl Worker {
             self.stop_claiming.cancelled().await;
             self.context.deps.hub.hand_off().close();
         };
-        let begun = async {
+        let started = async {
             while let Some(HandedRun { claim, trace, slot }) = handed.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
                 let claimed_at: Instant = claimed_at.into();
@@ -200,7 +200,7 @@ impl Worker {
                 self.begin(ClaimedRunStart { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
             }
         };
-        futures_util::future::join(closed, begun).await;
+        futures_util::future::join(closed, started).await;
     }
 
     /// Acquires all free slots, up to the size of one claim. `None` if all are taken.

@@ -17,17 +17,17 @@ use crate::store::{AttachedFile, RecordStore, StoreResult, WorkerStore, retry_wh
 use crate::support::locks::lock;
 
 /// The most bytes of files in one request, about as much as providers accept. The newest files have precedence, and each file is sent once.
-const MAX_BYTES: u64 = 24 * 1024 * 1024;
+const MAX_REQUEST_BYTES: u64 = 24 * 1024 * 1024;
 
 /// The most bytes of files in all requests that are being sent; others wait. A request has each byte about four times, in base64: in the
 /// cache, in the part and in the body.
-const ALL_BYTES: u32 = 96 * 1024 * 1024;
+const MAX_PROCESS_BYTES: u32 = 96 * 1024 * 1024;
 
 /// The same limit per owner, so that one owner cannot block the others.
-const OWNER_BYTES: u32 = ALL_BYTES / 3;
+const MAX_OWNER_BYTES: u32 = MAX_PROCESS_BYTES / 3;
 
 /// Files larger than this are encoded on a blocking thread.
-const LARGE: usize = 1024 * 1024;
+const BLOCKING_ENCODE_BYTES: usize = 1024 * 1024;
 
 /// The capacity of the cache of encoded files, in bytes.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
@@ -40,14 +40,14 @@ const PDF: &str = "application/pdf";
 /// A request with its files, and the memory permits that it holds until it is sent.
 pub struct RequestWithFiles {
     pub request: ModelRequest,
-    _room: Option<MemoryPermits>,
+    _memory: Option<MemoryPermits>,
 }
 
 /// The memory permits of an owner and of the process.
 type MemoryPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 pub struct Attachments {
-    room: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     owners: Mutex<HashMap<UserId, Weak<Semaphore>>>,
     /// Data URLs by file.
     cache: Cache<FileId, Arc<str>>,
@@ -57,7 +57,7 @@ impl Default for Attachments {
     fn default() -> Self {
         let size = |_: &FileId, url: &Arc<str>| u32::try_from(url.len()).unwrap_or(u32::MAX);
         let cache = Cache::builder().max_capacity(CACHE_BYTES).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
-        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache }
+        Self { memory: Arc::new(Semaphore::new(MAX_PROCESS_BYTES as usize)), owners: Mutex::default(), cache }
     }
 }
 
@@ -128,16 +128,16 @@ fn name_images(request: &mut ModelRequest) {
 }
 
 impl Attachments {
-    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot process becomes its text. `sees` is
+    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot process becomes its text. `has_vision` is
     /// whether the model has vision, if known. Fails if the files cannot be read in time.
-    pub async fn expand(
+    pub async fn add_files(
         &self,
         store: &dyn WorkerStore,
         request: ModelRequest,
-        sees: Option<bool>,
+        has_vision: Option<bool>,
     ) -> Result<RequestWithFiles, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read now");
-        match tokio::time::timeout(READ_LIMIT, self.fill(store, request, sees)).await {
+        match tokio::time::timeout(READ_LIMIT, self.read_and_replace(store, request, has_vision)).await {
             Ok(Ok(expanded)) => Ok(expanded),
             Ok(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the files of a conversation cannot be read");
@@ -150,46 +150,51 @@ impl Attachments {
         }
     }
 
-    async fn fill(&self, store: &dyn WorkerStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<RequestWithFiles> {
-        if sees == Some(false) {
+    async fn read_and_replace(
+        &self,
+        store: &dyn WorkerStore,
+        mut request: ModelRequest,
+        has_vision: Option<bool>,
+    ) -> StoreResult<RequestWithFiles> {
+        if has_vision == Some(false) {
             name_images(&mut request);
         }
         cut_inline(&mut request);
         // The newest reference to a file applies, which is the first one here.
-        let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
+        let mut unique: Vec<(FileId, Option<TextLimit>)> = Vec::new();
         for (reference, id) in references(&mut request) {
-            if wanted.iter().all(|(known, _)| *known != id) {
+            if unique.iter().all(|(known, _)| *known != id) {
                 let limit = match reference {
                     Reference::Part(part) => part.text_limit,
                     Reference::Picture(_) => None,
                 };
-                wanted.push((id, limit));
+                unique.push((id, limit));
             }
         }
-        let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
+        let ids: Vec<FileId> = unique.iter().map(|(id, _)| id.clone()).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else {
-            return Ok(RequestWithFiles { request, _room: None });
+            return Ok(RequestWithFiles { request, _memory: None });
         };
         let files = store.records();
         // Retried, because an unavailable store is no failure of the model, and an agent may tolerate no such failure.
         let found = retry_while_unavailable(READ_LIMIT, || files.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
-        let (mut native, mut bytes) = (HashMap::new(), 0_u64);
-        for (id, limit) in &wanted {
+        let (mut native_urls, mut bytes) = (HashMap::new(), 0_u64);
+        for (id, limit) in &unique {
             // The request has no room for the pages of a file whose text is cut.
             let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
             // A model with vision also gets PDF pages, if its dialect supports documents. If vision is unknown, images are tried.
-            let goes = match file.media_type.as_str() {
-                PDF => sees == Some(true),
-                _ => file.is_picture() && sees != Some(false),
+            let fits_dialect = match file.media_type.as_str() {
+                PDF => has_vision == Some(true),
+                _ => file.is_picture() && has_vision != Some(false),
             };
-            if goes && bytes + file.size <= MAX_BYTES {
+            if fits_dialect && bytes + file.size <= MAX_REQUEST_BYTES {
                 bytes += file.size;
-                native.insert(id.clone(), None);
+                native_urls.insert(id.clone(), None);
             }
         }
-        let room = self.reserve_memory(&owner, bytes).await;
-        for (id, url) in &mut native {
+        let memory = self.reserve_memory(&owner, bytes).await;
+        for (id, url) in &mut native_urls {
             if let Some(AttachedFile { file, .. }) = found.get(id) {
                 *url = self.data_url(files, &owner, id, &file.media_type).await?;
             }
@@ -197,38 +202,38 @@ impl Attachments {
         let mut sent = HashSet::new();
         for (reference, id) in references(&mut request) {
             let attached = found.get(&id);
-            let is_again = !sent.insert(id.clone());
-            let url = native.get(&id).and_then(Option::as_ref).filter(|_| !is_again);
+            let is_repeated = !sent.insert(id.clone());
+            let url = native_urls.get(&id).and_then(Option::as_ref).filter(|_| !is_repeated);
             match reference {
                 Reference::Part(part) => {
                     part.text =
-                        Some(if is_again { repeated_note(part, attached) } else { file_text(part, attached, url.is_some()) });
+                        Some(if is_repeated { repeated_note(part, attached) } else { file_text(part, attached, url.is_some()) });
                     part.url = url.map(|url| url.to_string());
                 }
-                Reference::Picture(content) => show_image(content, attached, url.map(AsRef::as_ref), is_again),
+                Reference::Picture(content) => show_image(content, attached, url.map(AsRef::as_ref), is_repeated),
             }
         }
-        Ok(RequestWithFiles { request, _room: room })
+        Ok(RequestWithFiles { request, _memory: memory })
     }
 
     async fn reserve_memory(&self, owner: &UserId, bytes: u64) -> Option<MemoryPermits> {
-        let bytes = u32::try_from(bytes).unwrap_or(OWNER_BYTES).min(OWNER_BYTES);
+        let bytes = u32::try_from(bytes).unwrap_or(MAX_OWNER_BYTES).min(MAX_OWNER_BYTES);
         if bytes == 0 {
             return None;
         }
-        let own = self.room_of(owner).acquire_many_owned(bytes).await.ok()?;
-        Some((own, Arc::clone(&self.room).acquire_many_owned(bytes).await.ok()?))
+        let own = self.owner_memory(owner).acquire_many_owned(bytes).await.ok()?;
+        Some((own, Arc::clone(&self.memory).acquire_many_owned(bytes).await.ok()?))
     }
 
-    fn room_of(&self, owner: &UserId) -> Arc<Semaphore> {
+    fn owner_memory(&self, owner: &UserId) -> Arc<Semaphore> {
         let mut owners = lock(&self.owners);
-        if let Some(room) = owners.get(owner).and_then(Weak::upgrade) {
-            return room;
+        if let Some(memory) = owners.get(owner).and_then(Weak::upgrade) {
+            return memory;
         }
-        owners.retain(|_, room| room.strong_count() > 0);
-        let room = Arc::new(Semaphore::new(OWNER_BYTES as usize));
-        owners.insert(owner.clone(), Arc::downgrade(&room));
-        room
+        owners.retain(|_, memory| memory.strong_count() > 0);
+        let memory = Arc::new(Semaphore::new(MAX_OWNER_BYTES as usize));
+        owners.insert(owner.clone(), Arc::downgrade(&memory));
+        memory
     }
 
     /// Returns `None` if the file was deleted meanwhile.
@@ -251,13 +256,13 @@ impl Attachments {
         if size == 0 {
             return Ok(None);
         }
-        let begin = format!("data:{media_type};base64,");
+        let prefix = format!("data:{media_type};base64,");
         let encode = move || -> Arc<str> {
-            let mut url = begin;
+            let mut url = prefix;
             STANDARD.encode_string(&bytes, &mut url);
             url.into()
         };
-        let url = if size > LARGE { tokio::task::spawn_blocking(encode).await.ok() } else { Some(encode()) };
+        let url = if size > BLOCKING_ENCODE_BYTES { tokio::task::spawn_blocking(encode).await.ok() } else { Some(encode()) };
         let Some(url) = url else { return Ok(None) };
         self.remember(id.clone(), &url);
         Ok(Some(url))
@@ -271,7 +276,7 @@ impl Attachments {
 }
 
 /// Puts the bytes of an image into the result of a tool, or replaces the image by a note.
-fn show_image(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
+fn show_image(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_repeated: bool) {
     let ToolContent::Image(picture) = content else { return };
     let data = url.and_then(|url| url.split_once(";base64,")).map(|(_, data)| data.to_owned());
     if data.is_some() {
@@ -281,7 +286,7 @@ fn show_image(content: &mut ToolContent, attached: Option<&AttachedFile>, url: O
     let described = picture.described("picture");
     *content = ToolContent::text(match attached {
         None => format!("[{described}: it has been deleted since]"),
-        Some(_) if is_again => format!("[{described}: the same as in a later message]"),
+        Some(_) if is_repeated => format!("[{described}: the same as in a later message]"),
         Some(_) => format!("[{described}: not sent, because the model accepts no images or the request is full]"),
     });
 }
@@ -316,14 +321,14 @@ fn not_sent(part: &FilePart) -> String {
 /// Returns the text of a file of `size` bytes, cut to the limit of the request. `has_more` is whether the file has text that is not stored.
 fn shown_text(part: &FilePart, text: &str, has_more: bool, size: u64) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
-    let left = part.text_limit.map_or(text, |limit| limit.cut(text));
-    let is_cut = has_more || left.len() < text.len();
-    let chars = if is_cut { left.chars().count() } else { 0 };
+    let cut_text = part.text_limit.map_or(text, |limit| limit.cut(text));
+    let is_cut = has_more || cut_text.len() < text.len();
+    let chars = if is_cut { cut_text.chars().count() } else { 0 };
     let cut = match is_cut {
         true => format!("\n[cut: only the first {chars} characters of the text of {name}, which has {size} bytes]"),
         false => String::new(),
     };
-    format!("[file {name}, {kind}]\n{left}{cut}")
+    format!("[file {name}, {kind}]\n{cut_text}{cut}")
 }
 
 #[cfg(test)]

@@ -49,9 +49,9 @@ impl QuestionSender {
         let id = InputId::generate(self.deps.ids.as_ref());
         let request = InputRequest::about(call, id, self.fence.ids(), InputKind::Elicitation, question, self.expires_ms);
         let InputRequest { id, kind, call_id, question, .. } = request.clone();
-        let asked = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
+        let requested = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
         // A question without a row is not asked: the server learns that there is no answer.
-        if log.commit(&[asked], vec![Change::AskInput(request)]).await.is_err() {
+        if log.commit(&[requested], vec![Change::AskInput(request)]).await.is_err() {
             return;
         }
         let expires = Instant::now() + Duration::from_millis(self.expires_ms);

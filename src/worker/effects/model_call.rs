@@ -54,7 +54,7 @@ pub struct ModelCall {
     began: Instant,
     /// The label of the model's provider in metrics.
     provider: String,
-    shown: bool,
+    has_shown_items: bool,
 }
 
 impl ModelCall {
@@ -62,14 +62,14 @@ impl ModelCall {
     pub fn new(context: &WorkerContext, run: &RunState, request: ModelRequest) -> Self {
         let assembler = Assembler::of(run, &request);
         metrics::histogram!("capstan_request_messages").record(request.messages.len() as f64);
-        metrics::histogram!("capstan_request_tokens").record(assembler.asked_tokens() as f64);
+        metrics::histogram!("capstan_request_tokens").record(assembler.request_tokens() as f64);
         let WorkerContext { deps, attachments, .. } = context;
-        let sees = run.has_vision(&request.model);
+        let has_vision = run.has_vision(&request.model);
         let provider = run_metrics::provider_label(&request.model);
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let pending: PendingRequest = Box::pin(async move {
             // The memory permits are released when the provider begins to answer.
-            let expanded = attachments.expand(store.as_ref(), request, sees).await?;
+            let expanded = attachments.add_files(store.as_ref(), request, has_vision).await?;
             models.stream(expanded.request).await
         });
         let store_picture = picture_storer(ContentStore::new(deps), run.record.owner.clone());
@@ -80,7 +80,7 @@ impl ModelCall {
             phase: Phase::Requesting(pending),
             began: Instant::now(),
             provider,
-            shown: false,
+            has_shown_items: false,
         }
     }
 
@@ -138,8 +138,8 @@ impl ModelCall {
 
     fn show(&mut self, event: ModelEvent, urgency: Urgency, log: &RunLog) {
         let items = self.assembler.push(event, self.ids.as_ref());
-        if !self.shown && !items.is_empty() {
-            self.shown = true;
+        if !self.has_shown_items && !items.is_empty() {
+            self.has_shown_items = true;
             metrics::histogram!("capstan_first_token_seconds", "provider" => self.provider.clone())
                 .record(self.began.elapsed().as_secs_f64());
         }
@@ -209,7 +209,7 @@ mod tests {
             phase: Phase::Streaming(Box::pin(endless)),
             began: Instant::now(),
             provider: "demo".to_owned(),
-            shown: false,
+            has_shown_items: false,
         };
         let heard = tokio::time::timeout(Duration::from_secs(60), call.run(&log)).await;
         assert_eq!(heard, Ok(Ok(())), "the call is given up");

@@ -40,7 +40,7 @@ pub async fn show(
     by_itself: &CancellationToken,
 ) -> Option<InputRequired> {
     let mut pause = None;
-    let mut asked: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = FuturesUnordered::new();
+    let mut answers: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
     let mut next = Instant::now();
     loop {
@@ -55,12 +55,12 @@ pub async fn show(
                 Some(Report::Progress(report)) => newest = Some(report),
                 Some(Report::Asks(asks)) => {
                     if let Some((asker, _)) = company {
-                        asked.push(Box::pin(asker.ask(call, *asks)));
+                        answers.push(Box::pin(asker.ask(call, *asks)));
                     }
                 }
                 Some(Report::Samples(samples)) => {
                     if let Some((_, sampler)) = company {
-                        asked.push(Box::pin(sampler.answer(*samples)));
+                        answers.push(Box::pin(sampler.answer(*samples)));
                     }
                 }
                 Some(Report::Handle(Handle { id, stored })) => {
@@ -73,7 +73,7 @@ pub async fn show(
                 Some(Report::Pauses(asks)) => pause = Some(*asks),
                 None => break,
             },
-            Some(()) = asked.next() => {}
+            Some(()) = answers.next() => {}
             () = may_show, if newest.is_some() => {
                 if let Some(Progress { progress, total, message }) = newest.take() {
                     let message = message.map(|message| prefix_chars(&message, MESSAGE_CHARS).to_owned());
@@ -85,7 +85,7 @@ pub async fn show(
         }
     }
     // The call has ended: open questions are closed before its outcome is stored.
-    while asked.next().await.is_some() {}
+    while answers.next().await.is_some() {}
     pause
 }
 

@@ -18,19 +18,19 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// A pending request for a reservation.
 pub struct Reservation {
     reserve: ReservationRequest,
-    asked: Pin<Box<dyn Future<Output = StoreResult<Option<ReservationOutcome>>> + Send>>,
+    reply: Pin<Box<dyn Future<Output = StoreResult<Option<ReservationOutcome>>> + Send>>,
 }
 
 impl Reservation {
     pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: ReservationRequest) -> Self {
         let store = Arc::clone(&deps.store);
-        Self { reserve, asked: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
+        Self { reserve, reply: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
     }
 
     /// Waits for the reply to the pending request; never completes without one.
     pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<ReservationOutcome>> {
         match under_way {
-            Some(Self { asked, .. }) => asked.await,
+            Some(Self { reply, .. }) => reply.await,
             None => std::future::pending().await,
         }
     }
@@ -49,7 +49,7 @@ impl Reservation {
 
     /// Waits for a reply that will not be used: the next write releases the granted budget.
     pub async fn end(mut self, state: &mut RunState) {
-        if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
+        if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.reply.as_mut()).await {
             state.learn(&Input::Reserved(self.reserve, answer));
         }
     }

@@ -74,7 +74,7 @@ impl SamplingUsage {
 
 pub struct Sampler {
     pub deps: WorkerDeps,
-    pub held: ActiveLease,
+    pub active_lease: ActiveLease,
     /// The longest time without a renewal of the lease.
     pub self_stop: Duration,
     pub owner: UserId,
@@ -93,7 +93,7 @@ impl Sampler {
     pub async fn answer(&self, samples: SamplingCall) {
         let SamplingCall { request, mut answer } = samples;
         // The process may have been suspended since the call began, and another worker may have claimed the run.
-        let lost = (!self.held.is_fresh(self.self_stop)).then_some("this process no longer holds the run");
+        let lost = (!self.active_lease.is_fresh(self.self_stop)).then_some("this process no longer holds the run");
         // Checked each time, because earlier sampling counts, in this call and in others.
         if let Some(reason) = self.spending.reason_against(&self.profile).or(lost) {
             let _ = answer.send(Err(reason.to_owned()));
@@ -106,7 +106,7 @@ impl Sampler {
                 () = tokio::time::sleep(ANSWER_LIMIT) => ModelError::new(ModelErrorKind::Timeout, "the model did not answer in time"),
             }
         };
-        let (answered, usage) = one_answer(&self.deps, self.asked(request), self.held.fence.ids(), over).await;
+        let (answered, usage) = one_answer(&self.deps, self.model_request(request), self.active_lease.fence.ids(), over).await;
         self.spending.add(usage);
         let (input, output) = (usage.input_tokens, usage.output_tokens);
         run_metrics::count_tokens(&usage, &run_metrics::provider_label(&self.model));
@@ -120,11 +120,16 @@ impl Sampler {
         let _ = answer.send(answered);
     }
 
-    fn asked(&self, request: SamplingRequest) -> ModelRequest {
+    fn model_request(&self, request: SamplingRequest) -> ModelRequest {
         let SamplingRequest { system, turns, options } = request;
         let ids = self.deps.ids.as_ref();
         let message = |(role, text): (Role, String)| {
-            Message::of_request(MessageId::generate(ids), self.held.fence.ids(), role, TextPart { id: PartId::generate(ids), text })
+            Message::of_request(
+                MessageId::generate(ids),
+                self.active_lease.fence.ids(),
+                role,
+                TextPart { id: PartId::generate(ids), text },
+            )
         };
         ModelRequest {
             owner: Some(self.owner.clone()),

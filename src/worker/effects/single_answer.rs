@@ -17,9 +17,9 @@ pub async fn one_answer(
     (run, conversation): (RunId, ConversationId),
     over: impl Future<Output = ModelError>,
 ) -> (Result<(Message, ModelTurn), ModelError>, Usage) {
-    let mut answer = Assembler::new(run, conversation, request.model.clone(), 0).asked(&request);
+    let mut answer = Assembler::new(run, conversation, request.model.clone(), 0).for_request(&request);
     let models = Arc::clone(&deps.models);
-    let asked = async {
+    let received = async {
         let mut stream = models.stream(request).await?;
         while let Some(event) = stream.next().await {
             let event = event?;
@@ -31,14 +31,14 @@ pub async fn one_answer(
         }
         Ok(())
     };
-    let (asked, is_given_up) = tokio::select! {
+    let (received, is_given_up) = tokio::select! {
         biased;
         why = over => (Err(why), true),
-        asked = asked => (asked, false),
+        received = received => (received, false),
     };
     // The provider may have read the request of a dropped call.
     let spent = if is_given_up { answer.given_up() } else { answer.spent() };
-    match asked.and_then(|()| answer.finish(deps.ids.as_ref(), deps.clock.now())) {
+    match received.and_then(|()| answer.finish(deps.ids.as_ref(), deps.clock.now())) {
         Ok((message, turn, _)) => {
             let usage = turn.usage;
             (Ok((message, turn)), usage)

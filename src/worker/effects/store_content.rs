@@ -152,11 +152,11 @@ impl ContentStore {
         &self,
         owner: &UserId,
         binary: BinaryContent,
-        what: &str,
+        kind: &str,
         text: Option<FileText>,
         quota: &mut ResultQuota,
     ) -> Result<BinaryContent, String> {
-        let described = binary.described(what);
+        let described = binary.described(kind);
         let bytes = binary.data.as_deref().and_then(decoded).unwrap_or_default();
         let limits = &self.files.limits;
         if bytes.len() > limits.max_bytes {

@@ -47,11 +47,11 @@ impl Titles {
         let fence = &run.record.fence;
         let (owner, conversation) = (run.record.owner.clone(), fence.conversation_id.clone());
         let (run, is_budgeted) = (fence.run_id.clone(), run.record.profile.budget.is_shared());
-        let wanted = TitleJob { owner, conversation, run, is_budgeted, request, time_limit: options.title_patience };
+        let job = TitleJob { owner, conversation, run, is_budgeted, request, time_limit: options.title_patience };
         let (deps, stop) = (deps.clone(), self.stop.clone());
         let task = async move {
             let _permit = permit;
-            if let Err(error) = wanted.make(&deps, &stop).await {
+            if let Err(error) = job.make(&deps, &stop).await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "no title was made for a conversation; its first words stay"
@@ -109,7 +109,7 @@ impl TitleJob {
         metrics::counter!("capstan_titles_total", "outcome" => outcome).increment(1);
         run_metrics::count_tokens(&usage, &run_metrics::provider_label(&model));
         let usage = (usage.model_calls > 0).then_some(usage);
-        let made = GeneratedTitle {
+        let generated = GeneratedTitle {
             owner,
             conversation: conversation.clone(),
             was,
@@ -119,7 +119,7 @@ impl TitleJob {
             budget_of,
             now: deps.clock.now(),
         };
-        let events = deps.store.finish_title(made).await?;
+        let events = deps.store.finish_title(generated).await?;
         deps.hub.publish(&conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
         Ok(())
     }

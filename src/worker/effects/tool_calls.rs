@@ -77,7 +77,14 @@ impl ToolCalls {
     }
 
     /// Sends a call to its tool, or asks its server for the result of a task.
-    pub fn run(&mut self, context: &WorkerContext, state: &RunState, held: &ActiveLease, log: &RunLog, call: Arc<ToolCall>) {
+    pub fn run(
+        &mut self,
+        context: &WorkerContext,
+        state: &RunState,
+        active_lease: &ActiveLease,
+        log: &RunLog,
+        call: Arc<ToolCall>,
+    ) {
         if self.ids.contains(&call.id) {
             return;
         }
@@ -87,11 +94,11 @@ impl ToolCalls {
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
         let (stop, detach_all) = (self.stop.clone(), self.detach_all.clone());
-        let (held, self_stop) = (held.clone(), context.options.self_stop);
+        let (active_lease, self_stop) = (active_lease.clone(), context.options.self_stop);
         let question_sender = QuestionSender {
             deps: context.deps.clone(),
             log: log.clone(),
-            fence: held.fence.clone(),
+            fence: active_lease.fence.clone(),
             owner: owner.clone(),
             tool: call.name.clone(),
             expires_ms: state.record.profile.ask_expires_ms,
@@ -99,7 +106,7 @@ impl ToolCalls {
         self.spending.know_charged(state.record.usage);
         let sampler = Sampler {
             deps: context.deps.clone(),
-            held: held.clone(),
+            active_lease: active_lease.clone(),
             self_stop: context.options.self_stop,
             profile: Arc::clone(&state.record.profile),
             owner: owner.clone(),
@@ -119,8 +126,8 @@ impl ToolCalls {
             };
             failpoint::hit("C10");
             // The process may have been suspended since the commit. It must not act when it continues.
-            if !held.is_fresh(self_stop) {
-                held.lost.cancel();
+            if !active_lease.is_fresh(self_stop) {
+                active_lease.lost.cancel();
                 std::future::pending::<()>().await;
             }
             // Cancelled when the call can be detached.
@@ -129,19 +136,19 @@ impl ToolCalls {
                 detachable.cancel();
             }
             let (progress, reports) = mpsc::channel(16);
-            let shown = progress::show(&log, &id, reports, Some((&question_sender, &sampler)), &detachable);
+            let reporting = progress::show(&log, &id, reports, Some((&question_sender, &sampler)), &detachable);
             // The lease is checked again at the moment of sending.
             let permit = CallPermit::new(stop, move || {
-                let is_held = held.is_fresh(self_stop);
+                let is_held = active_lease.is_fresh(self_stop);
                 if !is_held {
-                    held.lost.cancel();
+                    active_lease.lost.cancel();
                 }
                 is_held
             })
             .for_conversation(conversation);
             let execution = tools.execute(&owner, &definition, &call, CallControl { timeout, progress, permit });
             // The reports end when the execution drops its sender; the outcome must not wait for them.
-            let executed = futures_util::future::join(execution, shown);
+            let executed = futures_util::future::join(execution, reporting);
             let detached = async {
                 detachable.cancelled().await;
                 detach_all.cancelled().await;

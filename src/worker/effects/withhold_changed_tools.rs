@@ -53,19 +53,19 @@ pub async fn withhold_changed_tools(
             "the run's tools could not be compared with the reviewed definitions"
         );
     })?;
-    let mut held = Vec::new();
+    let mut withheld_tools = Vec::new();
     for ((name, listed), current_hash) in names.into_iter().zip(&listed_definitions).zip(hashes) {
         if changed.contains(&listed.id) {
             let ListedDefinition { server, tool, .. } = listed;
             tracing::warn!(server, tool, "a tool is not offered: its definition has changed since its tool review");
             metrics::counter!("capstan_tools_awaiting_review_total").increment(1);
-            held.push(name);
+            withheld_tools.push(name);
         } else {
             accepted.insert(current_hash, ());
         }
     }
-    tools.retain(|tool| !held.contains(&tool.name));
-    facts.held = held;
+    tools.retain(|tool| !withheld_tools.contains(&tool.name));
+    facts.withheld_tools = withheld_tools;
     Ok(())
 }
 

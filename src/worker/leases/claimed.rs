@@ -30,7 +30,7 @@ pub(in crate::worker) struct LoadedRun {
 /// Loads a run, unless it is `known`, and its facts.
 pub(in crate::worker) async fn prepare_run(
     context: &WorkerContext,
-    held: &ActiveLease,
+    active_lease: &ActiveLease,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
@@ -38,19 +38,19 @@ pub(in crate::worker) async fn prepare_run(
     carried: &mut AttemptCarryOver,
 ) -> Result<LoadedRun, AttemptEnd> {
     if carried.crashes >= SUSPECT_CRASHES
-        && let Ok(Some(record)) = context.deps.store.load_bare(&held.fence).await
+        && let Ok(Some(record)) = context.deps.store.load_bare(&active_lease.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
         // Cleared by the first decision. The run's earlier workers may have crashed because of the data or calls before that.
         carried.attempt = record.attempt;
         carried.finished.extend(carried.tools.stop().await.outcomes);
-        let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
+        let log = context.writer.for_run(active_lease.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
         let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: carried.finished.clone() };
         return Ok(LoadedRun { state: Box::new(RunState::load(record)), log, input });
     }
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
-        None => context.deps.store.load_run(&held.fence).await,
+        None => context.deps.store.load_run(&active_lease.fence).await,
     };
     let mut record = match loaded {
         Ok(Some(record)) => record,
@@ -76,7 +76,7 @@ pub(in crate::worker) async fn prepare_run(
         // The tools are stopped before the run ends, so that their outcomes are known.
         carried.finished.extend(carried.tools.stop().await.outcomes);
     }
-    let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
+    let log = context.writer.for_run(active_lease.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
     let mut state = RunState::load(record);
     let mut facts = RunFacts::default();
     let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| AttemptEnd::from(&error))?;

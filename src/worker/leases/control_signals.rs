@@ -18,19 +18,19 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
             () = deps.hub.control_signal().wait() => {}
             () = tokio::time::sleep(poll) => {}
         }
-        let runs: Vec<_> = registry.all().into_iter().map(|held| held.fence.run_id).collect();
+        let runs: Vec<_> = registry.all().into_iter().map(|active_lease| active_lease.fence.run_id).collect();
         if runs.is_empty() {
             continue;
         }
         match deps.store.control_signals(&runs).await {
             Ok(signals) => {
                 for signal in signals {
-                    let Some(held) = registry.get(&signal.run_id) else { continue };
-                    if signal.gone {
+                    let Some(active_lease) = registry.get(&signal.run_id) else { continue };
+                    if signal.is_gone {
                         // The run cannot be written any more.
-                        held.lost.cancel();
+                        active_lease.lost.cancel();
                     } else {
-                        held.send_signal(signal);
+                        active_lease.send_signal(signal);
                     }
                 }
             }

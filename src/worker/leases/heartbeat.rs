@@ -70,14 +70,14 @@ impl Database {
 }
 
 async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, database: &Database) {
-    let (ended, held) = (registry.ended(), registry.all());
+    let (ended, active_lease) = (registry.ended(), registry.all());
     let sent_at = Instant::now();
-    let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
+    let fences: Vec<_> = active_lease.iter().map(|active_lease| active_lease.fence.clone()).collect();
     *lock(&database.pending_since) = Some(sent_at);
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
     *lock(&database.pending_since) = None;
     // Without a lease to renew, the reply is no evidence for later leases.
-    database.last_renewal_failed.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
+    database.last_renewal_failed.store(answer.is_err() && !active_lease.is_empty(), Ordering::Relaxed);
     match answer {
         Ok(Renewal { renewed, unnamed }) => {
             let took = sent_at.elapsed();
@@ -89,10 +89,10 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                 );
             }
             let renewed: HashSet<_> = renewed.into_iter().collect();
-            for run in held {
+            for run in active_lease {
                 if renewed.contains(&run.fence.run_id) {
                     run.renewed(sent_at);
-                } else if !run.is_letting_go() && registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
+                } else if !run.is_releasing() && registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
                     // A run that ended while the request was pending is not lost.
                     run.span.in_scope(|| tracing::warn!("lease lost"));
                     run.lost.cancel();

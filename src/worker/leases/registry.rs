@@ -32,7 +32,7 @@ pub struct ActiveLease {
 struct Lease {
     renewed_at: Mutex<Instant>,
     /// Whether a write that gives up the lease, or its fence, is pending.
-    let_go: AtomicBool,
+    is_releasing: AtomicBool,
     /// Whether the lease was lost because the database was unavailable.
     is_excused: AtomicBool,
 }
@@ -50,13 +50,13 @@ impl ActiveLease {
     }
 
     /// Sets whether the driver is about to give the lease up, or to continue under another fence.
-    pub fn set_releasing(&self, whether: bool) {
-        self.lease.let_go.store(whether, Ordering::Release);
+    pub fn set_releasing(&self, is_releasing: bool) {
+        self.lease.is_releasing.store(is_releasing, Ordering::Release);
     }
 
     /// Returns whether the lease under this fence may have ended because its holder gave it up. If not, the next write detects it.
-    pub fn is_letting_go(&self) -> bool {
-        self.lease.let_go.load(Ordering::Acquire)
+    pub fn is_releasing(&self) -> bool {
+        self.lease.is_releasing.load(Ordering::Acquire)
     }
 
     /// Takes the run from its driver, because the database is unavailable, or the run could not be handed back at the end of the worker.
@@ -96,18 +96,18 @@ impl Registry {
         let lost = CancellationToken::new();
         let lease = Arc::new(Lease {
             renewed_at: Mutex::new(claimed_at),
-            let_go: AtomicBool::new(false),
+            is_releasing: AtomicBool::new(false),
             is_excused: AtomicBool::new(false),
         });
-        let held = ActiveLease { fence, lost, span, control, lease };
-        match lock(&self.runs).entry(held.fence.run_id.clone()) {
+        let active_lease = ActiveLease { fence, lost, span, control, lease };
+        match lock(&self.runs).entry(active_lease.fence.run_id.clone()) {
             Entry::Vacant(free) => {
-                free.insert(held.clone());
+                free.insert(active_lease.clone());
             }
-            Entry::Occupied(newer) if newer.get().fence.epoch > held.fence.epoch => held.lost.cancel(),
-            Entry::Occupied(mut older) => older.insert(held.clone()).lost.cancel(),
+            Entry::Occupied(newer) if newer.get().fence.epoch > active_lease.fence.epoch => active_lease.lost.cancel(),
+            Entry::Occupied(mut older) => older.insert(active_lease.clone()).lost.cancel(),
         }
-        (ActiveLeaseGuard { registry: self.clone(), held }, mailbox)
+        (ActiveLeaseGuard { registry: self.clone(), active_lease }, mailbox)
     }
 
     pub fn all(&self) -> Vec<ActiveLease> {
@@ -119,7 +119,7 @@ impl Registry {
         let mut given_up = std::mem::take(&mut *lock(&self.given_up));
         // A later claim may have the same epoch, if both were made within a microsecond, or the clock was set back.
         let runs = lock(&self.runs);
-        given_up.retain(|fence| runs.get(&fence.run_id).is_none_or(|held| held.fence.epoch != fence.epoch));
+        given_up.retain(|fence| runs.get(&fence.run_id).is_none_or(|active_lease| active_lease.fence.epoch != fence.epoch));
         given_up
     }
 
@@ -168,34 +168,34 @@ impl Registry {
 /// Keeps a run in the registry.
 pub struct ActiveLeaseGuard {
     registry: Registry,
-    pub held: ActiveLease,
+    pub active_lease: ActiveLease,
 }
 
 impl ActiveLeaseGuard {
     /// Continues under a newer fence of the same claim. A concurrent renewal uses either fence.
     pub fn continue_under(&mut self, fence: Fence) {
         let mut runs = lock(&self.registry.runs);
-        if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.held.fence) {
+        if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.active_lease.fence) {
             known.fence = fence.clone();
         }
-        self.held.fence = fence;
+        self.active_lease.fence = fence;
     }
 }
 
 impl Drop for ActiveLeaseGuard {
     fn drop(&mut self) {
-        let fence = &self.held.fence;
+        let fence = &self.active_lease.fence;
         // The fence may have been raised, and the reply lost.
-        let raised = self.held.is_letting_go().then(|| Fence { epoch: fence.epoch + 1, ..fence.clone() });
+        let raised = self.active_lease.is_releasing().then(|| Fence { epoch: fence.epoch + 1, ..fence.clone() });
         let newest = raised.as_ref().unwrap_or(fence).epoch;
         lock(&self.registry.ended).entry(fence.run_id.clone()).and_modify(|epoch| *epoch = newest.max(*epoch)).or_insert(newest);
         let mut runs = lock(&self.registry.runs);
         // This process may have claimed the run again in the meantime.
-        if runs.get(&fence.run_id).is_some_and(|held| held.fence == *fence) {
+        if runs.get(&fence.run_id).is_some_and(|active_lease| active_lease.fence == *fence) {
             runs.remove(&fence.run_id);
         }
         drop(runs);
-        if self.held.lease.is_excused.load(Ordering::Acquire) {
+        if self.active_lease.lease.is_excused.load(Ordering::Acquire) {
             self.registry.keep_given_up(std::iter::once(fence.clone()).chain(raised).collect());
         }
     }
@@ -217,12 +217,12 @@ mod tests {
             let registry = Registry::default();
             let guards = epochs.map(|epoch| registry.add(fence(epoch), Instant::now(), Span::none()).0);
             for guard in &guards {
-                assert_eq!(guard.held.lost.is_cancelled(), guard.held.fence.epoch == 1, "{epochs:?}");
+                assert_eq!(guard.active_lease.lost.is_cancelled(), guard.active_lease.fence.epoch == 1, "{epochs:?}");
             }
-            let known = || registry.get(&fence(0).run_id).map(|held| held.fence.epoch);
+            let known = || registry.get(&fence(0).run_id).map(|active_lease| active_lease.fence.epoch);
             assert_eq!(known(), Some(2), "{epochs:?}");
             let [first, second] = guards;
-            let (older, newer) = if first.held.fence.epoch == 1 { (first, second) } else { (second, first) };
+            let (older, newer) = if first.active_lease.fence.epoch == 1 { (first, second) } else { (second, first) };
             drop(older);
             assert_eq!(known(), Some(2), "the older one takes only itself out");
             drop(newer);
@@ -254,7 +254,7 @@ mod tests {
     async fn raised_fence_of_an_ended_driver_is_not_orphaned() {
         let registry = Registry::default();
         let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
-        guard.held.set_releasing(true);
+        guard.active_lease.set_releasing(true);
         drop(guard);
         assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)));
     }
@@ -264,7 +264,7 @@ mod tests {
         let registry = Registry::default();
         let (mut guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
         guard.continue_under(fence(2));
-        assert_eq!(registry.get(&fence(0).run_id).map(|held| held.fence), Some(fence(2)));
+        assert_eq!(registry.get(&fence(0).run_id).map(|active_lease| active_lease.fence), Some(fence(2)));
         drop(guard);
         assert_eq!(registry.len(), 0);
     }

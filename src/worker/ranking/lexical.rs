@@ -90,9 +90,9 @@ impl Index {
         let mut seen = HashSet::new();
         let terms = distinct(search_terms(query)).into_iter().map(|term| u32::embed(&term));
         let terms = terms.filter(|term| self.known.contains(term) && seen.insert(*term)).take(MAX_TERMS);
-        let asked = Embedding(terms.map(|index| TokenEmbedding { index, value: 1.0 }).collect());
+        let query_terms = Embedding(terms.map(|index| TokenEmbedding { index, value: 1.0 }).collect());
         let mut scores = vec![0.0_f32; self.names.len()];
-        for found in self.scorer.matches(&asked) {
+        for found in self.scorer.matches(&query_terms) {
             if let Some(score) = scores.get_mut(found.id) {
                 *score = found.score;
             }

@@ -60,10 +60,11 @@ impl Vectors {
         tools: &[Arc<ToolDefinition>],
     ) -> Result<Vec<String>, ModelError> {
         let time_limit = self.source.time_limit;
-        let late = |_| ModelError::new(ModelErrorKind::Timeout, &format!("vectors took longer than {} ms", time_limit.as_millis()));
+        let timeout_error =
+            |_| ModelError::new(ModelErrorKind::Timeout, &format!("vectors took longer than {} ms", time_limit.as_millis()));
         let began = Instant::now();
         let found = tokio::time::timeout(time_limit, self.source.embedders.embedder(owner, &self.source.model));
-        let embedder = found.await.map_err(late)??;
+        let embedder = found.await.map_err(timeout_error)??;
         if let Some(failed) = self.endpoint_state(&embedder.endpoint_id).failed.filter(|failed| failed.elapsed() < COOL_DOWN) {
             let left = COOL_DOWN.saturating_sub(failed.elapsed()).as_secs();
             let mut error =
@@ -74,7 +75,7 @@ impl Vectors {
         let (sent, came) = (AtomicBool::new(false), AtomicBool::new(false));
         let left = time_limit.saturating_sub(began.elapsed());
         let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, (&sent, &came))).await;
-        let scored = scored.map_err(late).and_then(|scored| scored);
+        let scored = scored.map_err(timeout_error).and_then(|scored| scored);
         // A run that only waited for another one has no evidence about the endpoint, and an endpoint that refuses a text works.
         let is_refused = scored.as_ref().is_err_and(|error| error.kind == ModelErrorKind::InvalidRequest);
         if sent.load(Ordering::Relaxed)
@@ -112,27 +113,27 @@ impl Vectors {
         let missing: Vec<(Key, &String)> = keys.iter().copied().zip(&texts).filter(|(key, _)| !known.contains_key(key)).collect();
         let per_request = self.source.limits.texts_per_request.max(2);
         let (first, rest) = missing.split_at(missing.len().min(per_request - 1));
-        let mut asked = None;
+        let mut query_vector = None;
         for batch in std::iter::once(first).chain(rest.chunks(per_request)) {
-            let with_query = asked.is_none().then(|| query.to_owned());
-            let wanted: Vec<String> = with_query.into_iter().chain(batch.iter().map(|(_, text)| (*text).clone())).collect();
+            let with_query = query_vector.is_none().then(|| query.to_owned());
+            let batch_texts: Vec<String> = with_query.into_iter().chain(batch.iter().map(|(_, text)| (*text).clone())).collect();
             sent.store(true, Ordering::Relaxed);
-            let vectors = embedder.client.embed(&embedder.model, &wanted, &self.source.limits).await?;
+            let vectors = embedder.client.embed(&embedder.model, &batch_texts, &self.source.limits).await?;
             came.store(true, Ordering::Relaxed);
             metrics::counter!("capstan_embedding_tokens_total").increment(vectors.input_tokens);
             let mut vectors = vectors.vectors.into_iter().map(unit);
-            let query = match asked.take() {
+            let query = match query_vector.take() {
                 Some(query) => query,
                 None => vectors.next().ok_or_else(|| malformed("the answer has too few vectors"))?,
             };
-            asked = Some(query);
+            query_vector = Some(query);
             let new: Vec<(Key, Vector)> = batch.iter().map(|(key, _)| *key).zip(vectors).collect();
             new.iter().for_each(|(key, vector)| self.cache.insert(*key, Arc::clone(vector)));
             self.cache.run_pending_tasks();
             known.extend(new);
         }
-        let asked = asked.ok_or_else(|| malformed("the answer has too few vectors"))?;
-        let scores: Option<Vec<f32>> = keys.iter().map(|key| dot(&asked, known.get(key)?)).collect();
+        let query_vector = query_vector.ok_or_else(|| malformed("the answer has too few vectors"))?;
+        let scores: Option<Vec<f32>> = keys.iter().map(|key| dot(&query_vector, known.get(key)?)).collect();
         scores.ok_or_else(|| {
             // The model now returns other vectors under the same name: the cached ones are useless.
             keys.iter().for_each(|key| self.cache.invalidate(key));

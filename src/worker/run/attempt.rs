@@ -60,11 +60,11 @@ pub(in crate::worker) async fn raise_fence(
 ) -> Result<(), AttemptEnd> {
     // Until the reply arrives, a renewal under the old fence finds no lease. That does not mean that the run is lost: the fence may have
     // been raised, and is requested again first.
-    guard.held.set_releasing(true);
-    match context.deps.store.raise_fence(&guard.held.fence, attempt).await {
+    guard.active_lease.set_releasing(true);
+    match context.deps.store.raise_fence(&guard.active_lease.fence, attempt).await {
         Ok(Some(fence)) => {
             guard.continue_under(fence);
-            guard.held.set_releasing(false);
+            guard.active_lease.set_releasing(false);
             Ok(())
         }
         Ok(None) => Err(AttemptEnd::Fenced),

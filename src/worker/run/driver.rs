@@ -52,8 +52,8 @@ pub async fn drive(
     let mut strikes = 0;
     let mut cause = None;
     let suspected_since = (crashes >= SUSPECT_CRASHES).then(Instant::now);
-    let mut carried = AttemptCarryOver { crashes, suspected_since, ..AttemptCarryOver::default() };
-    let lost = guard.held.lost.clone();
+    let mut carry_over = AttemptCarryOver { crashes, suspected_since, ..AttemptCarryOver::default() };
+    let lost = guard.active_lease.lost.clone();
     loop {
         // No step begins in the last attempt: it hands the run back.
         let is_last = context.stop_now.is_cancelled();
@@ -63,11 +63,11 @@ pub async fn drive(
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
-                && let Err(end) = Box::pin(raise_fence(context, guard, carried.attempt)).await
+                && let Err(end) = Box::pin(raise_fence(context, guard, carry_over.attempt)).await
             {
                 return end;
             }
-            attempt(context, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut carried).await
+            attempt(context, &guard.active_lease, &mut mailbox, record.take(), cause, &fenced, &mut carry_over).await
         };
         let end = tokio::select! {
             biased;
@@ -78,13 +78,13 @@ pub async fn drive(
         match end {
             AttemptEnd::Over | AttemptEnd::Fenced => return,
             AttemptEnd::Broken if strikes + 1 >= MAX_ROW_FAILURES => {
-                carried.finished.extend(carried.tools.stop().await.outcomes);
-                return Box::pin(ending::give_up(context, guard, carried.attempt, carried.finished)).await;
+                carry_over.finished.extend(carry_over.tools.stop().await.outcomes);
+                return Box::pin(ending::give_up(context, guard, carry_over.attempt, carry_over.finished)).await;
             }
             AttemptEnd::Reload | AttemptEnd::Broken if is_last => {
-                drop(carried.tools.stop().await);
+                drop(carry_over.tools.stop().await);
                 // Giving up the lease is faster than handing the run back, and counts no crash either.
-                return guard.held.mark_lost_to_outage();
+                return guard.active_lease.mark_lost_to_outage();
             }
             AttemptEnd::Reload | AttemptEnd::Broken => {
                 strikes += u32::from(matches!(end, AttemptEnd::Broken));
@@ -94,7 +94,7 @@ pub async fn drive(
                     biased;
                     () = lost.cancelled() => return,
                     () = context.stop_now.cancelled() => {}
-                    () = carried.tools.continue_until(tokio::time::sleep(reload_pause)) => {}
+                    () = carry_over.tools.continue_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
@@ -109,22 +109,22 @@ const UNSENDABLE: &str = "the run failed: the server built a request that no pro
 
 async fn attempt(
     context: &WorkerContext,
-    held: &ActiveLease,
+    active_lease: &ActiveLease,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
-    known: Option<Box<RunRecord>>,
+    loaded_record: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    carried: &mut AttemptCarryOver,
+    carry_over: &mut AttemptCarryOver,
 ) -> AttemptEnd {
     // Boxed, because loading needs much stack, which a run that streams would keep.
-    let ready = Box::pin(prepare_run(context, held, mailbox, known, cause, fenced, carried)).await;
+    let ready = Box::pin(prepare_run(context, active_lease, mailbox, loaded_record, cause, fenced, carry_over)).await;
     let LoadedRun { state, log, mut input } = match ready {
         Ok(ready) => ready,
         Err(end) => return end,
     };
     let mut drive = RunDriver {
         context,
-        held,
+        active_lease,
         loaded_at: Instant::now(),
         step: StepMetrics::default(),
         state,
@@ -135,11 +135,11 @@ async fn attempt(
         is_unsendable: false,
         ranking: None,
         reserving: None,
-        tools: std::mem::take(&mut carried.tools),
-        draining: false,
+        tools: std::mem::take(&mut carry_over.tools),
+        is_draining: false,
         has_failed_writes: cause.is_some(),
-        finished: &mut carried.finished,
-        suspected_since: &mut carried.suspected_since,
+        finished: &mut carry_over.finished,
+        suspected_since: &mut carry_over.suspected_since,
     };
     if context.drain.is_cancelled() {
         drive.drain();
@@ -157,7 +157,7 @@ async fn attempt(
     };
     drive.log.give_up();
     // Calls under way survive a short outage of the database.
-    carried.tools = drive.tools;
+    carry_over.tools = drive.tools;
     end
 }
 
@@ -165,7 +165,7 @@ type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 struct RunDriver<'a> {
     context: &'a WorkerContext,
-    held: &'a ActiveLease,
+    active_lease: &'a ActiveLease,
     loaded_at: Instant,
     step: StepMetrics,
     state: Box<RunState>,
@@ -180,7 +180,7 @@ struct RunDriver<'a> {
     ranking: Option<Ranking>,
     reserving: Option<Reservation>,
     tools: ToolCalls,
-    draining: bool,
+    is_draining: bool,
     /// Whether writes have failed and none has succeeded since: no command begins before one does. Otherwise a store that can be read but
     /// not written would make each attempt ask the model again.
     has_failed_writes: bool,
@@ -192,7 +192,7 @@ struct RunDriver<'a> {
 impl RunDriver<'_> {
     /// Decides, commits, and starts the commands.
     async fn follow(&mut self, input: Input) -> ControlFlow<AttemptEnd> {
-        let tool_finished = matches!(input, Input::ToolFinished(..));
+        let has_finished_tool = matches!(input, Input::ToolFinished(..));
         let of_tools = self.tools.take_spent();
         self.spent.add(of_tools);
         let (decision, calls_model) = loop {
@@ -220,7 +220,7 @@ impl RunDriver<'_> {
         };
         self.finished.clear();
         self.spent = Usage::default();
-        self.hit_failpoints(&decision, tool_finished, calls_model);
+        self.hit_failpoints(&decision, has_finished_tool, calls_model);
         if self.suspected_since.is_some_and(|since| since.elapsed() >= self.context.options.lease * CLEARED_AFTER_LEASES)
             && decision.events.iter().any(|event| matches!(event, EventBody::StepCompleted { .. }))
         {
@@ -238,7 +238,7 @@ impl RunDriver<'_> {
                 Command::CallModel(_) => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
-                Command::RunTool(call) => self.tools.run(self.context, &self.state, self.held, &self.log, call),
+                Command::RunTool(call) => self.tools.run(self.context, &self.state, self.active_lease, &self.log, call),
                 Command::Reconcile(call) => self.tools.reconcile(self.context, &self.state, call),
             }
         }
@@ -269,7 +269,7 @@ impl RunDriver<'_> {
         if decision.changes.iter().any(|change| matches!(change, Change::Summarize(_))) {
             failpoint::hit("C26");
         }
-        self.held.set_releasing(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
+        self.active_lease.set_releasing(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
         if decision.events.is_empty() && decision.changes.is_empty() {
             return Ok(());
         }
@@ -314,25 +314,25 @@ impl RunDriver<'_> {
     async fn clear(&mut self) {
         // Tried once: without a reply it is unknown whether it was stored.
         *self.suspected_since = None;
-        if self.context.deps.store.clear_of_crashes(&self.held.fence).await.is_ok() {
+        if self.context.deps.store.clear_of_crashes(&self.active_lease.fence).await.is_ok() {
             self.context.deps.hub.queue_signal().notify();
         }
     }
 
     /// Reads the messages that have joined the run. If there are none, the rows differ from the state, and deciding again would not help.
     async fn load_joined_messages(&mut self) -> Result<(), AttemptEnd> {
-        let known = self.state.record.joined;
-        let run = std::slice::from_ref(&self.held.fence.run_id);
+        let loaded_record = self.state.record.joined;
+        let run = std::slice::from_ref(&self.active_lease.fence.run_id);
         let signals = self.context.deps.store.control_signals(run).await.map_err(|_| AttemptEnd::Reload)?;
         for message in signals.into_iter().flat_map(|signal| signal.joined) {
             self.state.learn(&Input::Joined(message));
         }
-        if self.state.record.joined == known { Err(AttemptEnd::Reload) } else { Ok(()) }
+        if self.state.record.joined == loaded_record { Err(AttemptEnd::Reload) } else { Ok(()) }
     }
 
     /// Starts no step and no call: calls under way may end, then the run is handed back.
     fn drain(&mut self) {
-        self.draining = true;
+        self.is_draining = true;
         self.tools.detach();
         self.state.learn(&Input::Draining);
     }
@@ -352,7 +352,7 @@ impl RunDriver<'_> {
     }
 
     /// Hits the failpoint of the boundary that was just passed.
-    fn hit_failpoints(&self, decision: &Decision, tool_finished: bool, calls_model: bool) {
+    fn hit_failpoints(&self, decision: &Decision, has_finished_tool: bool, calls_model: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::hit("C23");
         }
@@ -361,24 +361,24 @@ impl RunDriver<'_> {
             failpoint::hit("C19");
         }
         if calls_model {
-            failpoint::hit(if tool_finished { "C15" } else { "C05" });
+            failpoint::hit(if has_finished_tool { "C15" } else { "C05" });
         }
         for _ in decision.commands.iter().filter(|command| matches!(command, Command::RunTool(_))) {
             failpoint::hit("C09");
         }
-        if tool_finished && !self.tools.is_empty() {
+        if has_finished_tool && !self.tools.is_empty() {
             failpoint::hit("C14");
         }
     }
 
     fn call_model(&mut self, request: ModelRequest) {
         // A process that was suspended may have lost the run meanwhile, and must not ask a model for it.
-        if !self.held.is_fresh(self.context.options.self_stop) {
-            self.held.lost.cancel();
+        if !self.active_lease.is_fresh(self.context.options.self_stop) {
+            self.active_lease.lost.cancel();
             return;
         }
         self.answered = None;
-        let Some(request) = sendable_request(&self.held.fence.run_id, request) else {
+        let Some(request) = sendable_request(&self.active_lease.fence.run_id, request) else {
             self.is_unsendable = true;
             return;
         };
@@ -394,7 +394,7 @@ impl RunDriver<'_> {
     }
 
     fn reserve(&mut self, reserve: ReservationRequest) {
-        let (fence, owner) = (self.held.fence.clone(), self.state.record.owner.clone());
+        let (fence, owner) = (self.active_lease.fence.clone(), self.state.record.owner.clone());
         self.reserving = Some(Reservation::ask(&self.context.deps, fence, owner, reserve));
     }
 
@@ -408,7 +408,7 @@ impl RunDriver<'_> {
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<AttemptEnd, Input> {
         loop {
             let is_idle = self.tools.is_empty() && self.ranking.is_none() && self.reserving.is_none();
-            if self.model.is_none() && (self.tools.all_detached() || self.draining && is_idle) {
+            if self.model.is_none() && (self.tools.all_detached() || self.is_draining && is_idle) {
                 return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
             }
             let happened = self.wait(mailbox).await;
@@ -488,7 +488,7 @@ impl RunDriver<'_> {
             () = std::future::ready(()), if self.is_unsendable => DriverEvent::Unsendable,
             Some(signal) = mailbox.recv() => DriverEvent::Signal(signal),
             () = self.context.stop_now.cancelled() => DriverEvent::StopNow,
-            () = self.context.drain.cancelled(), if !self.draining => DriverEvent::Draining,
+            () = self.context.drain.cancelled(), if !self.is_draining => DriverEvent::Draining,
             () = tokio::time::sleep(left), if limit > 0 => DriverEvent::TimedOut,
             ranked = in_order(&mut self.ranking), if self.ranking.is_some() => DriverEvent::Ranked(ranked),
             answer = Reservation::answer(&mut self.reserving), if self.reserving.is_some() => DriverEvent::Reserved(answer),
@@ -515,7 +515,7 @@ impl RunDriver<'_> {
         ControlFlow::Continue(match finished {
             Ok((message, turn, closing)) => Input::ModelFinished { message, turn, closing },
             Err(error) => {
-                tracing::warn!(run.id = %self.held.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
+                tracing::warn!(run.id = %self.active_lease.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
                 let provider = self.step.provider.clone();
                 metrics::counter!("capstan_model_failures_total", "provider" => provider, "code" => error.kind.code()).increment(1);
                 self.spent.add(spent);
@@ -532,10 +532,10 @@ impl RunDriver<'_> {
             let stopped = self.end_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
-        let known = &self.state.record.history;
-        let joined = signal.joined.into_iter().find(|message| known.iter().all(|other| other.id != message.id))?;
+        let loaded_record = &self.state.record.history;
+        let joined = signal.joined.into_iter().find(|message| loaded_record.iter().all(|other| other.id != message.id))?;
         // One at a time: further ones arrive with the next control signal.
-        self.context.deps.hub.notify_control(&self.held.fence.run_id);
+        self.context.deps.hub.notify_control(&self.active_lease.fence.run_id);
         Some(Input::Joined(joined))
     }
 

@@ -34,13 +34,14 @@ pub(in crate::worker) async fn give_up(
             AttemptEnd::Broken => break,
             AttemptEnd::Reload => tokio::select! {
                 biased;
-                () = guard.held.lost.cancelled() => return,
-                () = context.stop_now.cancelled() => return guard.held.mark_lost_to_outage(),
+                () = guard.active_lease.lost.cancelled() => return,
+                () = context.stop_now.cancelled() => return guard.active_lease.mark_lost_to_outage(),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             },
         }
     }
-    let log = context.writer.for_run(guard.held.fence.clone(), attempt, CancellationToken::new(), context.deps.clock.clone());
+    let log =
+        context.writer.for_run(guard.active_lease.fence.clone(), attempt, CancellationToken::new(), context.deps.clock.clone());
     let error = ProblemCode::Internal.body(GIVEN_UP);
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
@@ -59,7 +60,7 @@ async fn end_regularly(
     if let Err(end) = raise_fence(context, guard, attempt).await {
         return end;
     }
-    let (deps, fence) = (&context.deps, &guard.held.fence);
+    let (deps, fence) = (&context.deps, &guard.active_lease.fence);
     let record = match deps.store.load_run(fence).await {
         Ok(Some(record)) => record,
         Ok(None) => return AttemptEnd::Fenced,

@@ -98,7 +98,7 @@ async fn call_paused_during_drain_continues_with_its_answer() {
         let found = h
             .store
             .input_requests(
-                InputFilter { owner: &h.owner, asked: QuestionFilterKind::Questions, state: None, conversation: None },
+                InputFilter { owner: &h.owner, kind: QuestionFilterKind::Questions, state: None, conversation: None },
                 &page,
             )
             .await
