@@ -100,11 +100,11 @@ mod active {
 
     /// Returns the action that the listener names; empty without a listener.
     fn ask(listener: &str, name: &str) -> String {
-        let asked = std::net::TcpStream::connect(listener).and_then(|mut stream| {
+        let reply = std::net::TcpStream::connect(listener).and_then(|mut stream| {
             writeln!(stream, "{name}")?;
             std::io::read_to_string(stream)
         });
-        asked.map(|answer| answer.trim().to_owned()).unwrap_or_default()
+        reply.map(|answer| answer.trim().to_owned()).unwrap_or_default()
     }
 
     /// Blocks the task, but not the other tasks of its thread, for which the listener may wait.

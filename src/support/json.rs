@@ -50,7 +50,7 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
     let unit_at = |at: usize| utf16_unit(json.get(at..)?);
     let bytes = json.as_bytes();
     let mut mended = String::new();
-    let (mut at, mut kept) = (0, 0);
+    let (mut at, mut copied_to) = (0, 0);
     while at < bytes.len() {
         if bytes[at] != b'\\' {
             at += 1;
@@ -60,19 +60,19 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
         match pair {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
             (Some(0xd800..=0xdfff), _) => {
-                mended.push_str(&json[kept..at]);
+                mended.push_str(&json[copied_to..at]);
                 mended.push_str("\\ufffd");
                 at += 6;
-                kept = at;
+                copied_to = at;
             }
             // Skips an escaped backslash together with the character that it escapes.
             (_, _) => at += 2,
         }
     }
-    if kept == 0 {
+    if copied_to == 0 {
         return None;
     }
-    mended.push_str(&json[kept..]);
+    mended.push_str(&json[copied_to..]);
     Some(mended)
 }
 

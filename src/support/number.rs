@@ -51,7 +51,7 @@ pub fn canonical(number: &Number) -> Number {
     let Some(exact) = Decimal::of(number.as_str()) else { return number.clone() };
     match number.as_f64().and_then(Number::from_f64) {
         Some(float) if Decimal::of(float.as_str()) == Some(exact.clone()) => float,
-        Some(_) | None => exact.spelled().parse().unwrap_or_else(|_| number.clone()),
+        Some(_) | None => exact.plain_digits().parse().unwrap_or_else(|_| number.clone()),
     }
 }
 
@@ -78,7 +78,7 @@ impl Decimal {
         Some(Self { is_negative, digits, exponent })
     }
 
-    fn spelled(&self) -> String {
+    fn plain_digits(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         let digits = if self.digits.is_empty() { "0" } else { &self.digits };
         format!("{sign}{digits}e{}", self.exponent)

@@ -57,9 +57,9 @@ pub fn joined(text: &str) -> Vec<String> {
     whole.filter(|word| words(word).len() > 1).map(str::to_lowercase).collect()
 }
 
-/// Returns whether `words` contain `wanted` as a phrase.
-pub fn holds(words: &[String], wanted: &[String]) -> bool {
-    !wanted.is_empty() && words.windows(wanted.len()).any(|some| some == wanted)
+/// Returns whether `words` contain `phrase` as a phrase.
+pub fn holds(words: &[String], phrase: &[String]) -> bool {
+    !phrase.is_empty() && words.windows(phrase.len()).any(|some| some == phrase)
 }
 
 /// Removes duplicates and preserves the order.

@@ -80,8 +80,8 @@ impl Contexts {
     /// Requests the texts of these providers, and returns them in this order. Never fails: late, failed and unknown providers are omitted.
     pub async fn gather(&self, names: &[String], question: &ContextQuestion<'_>) -> Vec<ProvidedContext> {
         let until = Instant::now() + self.options.all;
-        let asked = names.iter().filter_map(|name| Some((name, self.available(name)?)));
-        let asked = asked.map(|(name, (source, permit))| async move {
+        let requests = names.iter().filter_map(|name| Some((name, self.available(name)?)));
+        let requests = requests.map(|(name, (source, permit))| async move {
             // The common limit ends a request without a failure of its provider.
             let Ok(answer) = tokio::time::timeout_at(until, self.ask(source, question)).await else {
                 outcome(name, "late");
@@ -91,7 +91,7 @@ impl Contexts {
             let text = answer.ok().filter(|text| !text.trim().is_empty())?;
             Some(ProvidedContext { name: name.clone(), text })
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        join_all(requests).await.into_iter().flatten().collect()
     }
 
     /// Returns the source, unless its circuit breaker is open.
@@ -122,8 +122,8 @@ impl Contexts {
             return Ok(String::new());
         };
         let text = if kind.contains("json") { text_of(&body)? } else { String::from_utf8_lossy(&body).into_owned() };
-        let shown = prefix_chars(&text, self.options.max_chars);
-        Ok(if shown.len() < text.len() { format!("{shown}\n[cut after {} characters]", self.options.max_chars) } else { text })
+        let excerpt = prefix_chars(&text, self.options.max_chars);
+        Ok(if excerpt.len() < text.len() { format!("{excerpt}\n[cut after {} characters]", self.options.max_chars) } else { text })
     }
 }
 
@@ -147,15 +147,15 @@ fn outcome(name: &str, outcome: &'static str) {
 
 /// Returns the type and body of an answer; `None` for 204.
 async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8>)>, String> {
-    let shown = |error: reqwest::Error| error_text(&chain_without_url(error));
-    let answer = request.send().await.map_err(shown)?;
+    let excerpt = |error: reqwest::Error| error_text(&chain_without_url(error));
+    let answer = request.send().await.map_err(excerpt)?;
     match answer.status() {
         StatusCode::NO_CONTENT => return Ok(None),
         status if !status.is_success() => return Err(format!("its answer has the status {status}")),
         _ => {}
     }
     let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-    let body = body_within(answer, MAX_BODY).await.map_err(shown)?;
+    let body = body_within(answer, MAX_BODY).await.map_err(excerpt)?;
     let body = body.ok_or_else(|| format!("its answer is larger than {MAX_BODY} bytes"))?;
     Ok(Some((kind, body)))
 }
@@ -166,7 +166,9 @@ fn text_of(body: &[u8]) -> Result<String, String> {
     if value.is_null() {
         return Ok(String::new());
     }
-    if let Some(text) = value.get("text").and_then(Value::as_str).filter(|_| value.as_object().is_some_and(|it| it.len() == 1)) {
+    if let Some(text) =
+        value.get("text").and_then(Value::as_str).filter(|_| value.as_object().is_some_and(|object| object.len() == 1))
+    {
         return Ok(text.to_owned());
     }
     prune(&mut value);
@@ -177,9 +179,9 @@ fn text_of(body: &[u8]) -> Result<String, String> {
 fn prune(value: &mut Value) {
     match value {
         Value::String(text) => {
-            let shown = prefix_chars(text, MAX_STRING);
-            if shown.len() < text.len() {
-                *text = format!("{shown}...");
+            let excerpt = prefix_chars(text, MAX_STRING);
+            if excerpt.len() < text.len() {
+                *text = format!("{excerpt}...");
             }
         }
         Value::Array(items) => {
@@ -207,8 +209,8 @@ mod tests {
 
     /// A provider for each kind of behaviour.
     async fn providers() -> (String, Asked, Arc<AtomicUsize>, tokio::task::JoinSet<()>) {
-        let (asked, failed) = (Asked::default(), Arc::new(AtomicUsize::new(0)));
-        let (heard, count) = (asked.clone(), failed.clone());
+        let (requests, failed) = (Asked::default(), Arc::new(AtomicUsize::new(0)));
+        let (heard, count) = (requests.clone(), failed.clone());
         let listens = move |headers: HeaderMap, axum::Json(question): axum::Json<Value>| {
             heard.lock().unwrap().push((headers, question));
             async { axum::Json(json!({"text": "It is raining."})) }
@@ -231,7 +233,7 @@ mod tests {
         let base = format!("http://{}", listener.local_addr().unwrap());
         let mut serving = tokio::task::JoinSet::new();
         serving.spawn(async move { axum::serve(listener, router).await.unwrap() });
-        (base, asked, failed, serving)
+        (base, requests, failed, serving)
     }
 
     fn contexts(base: &str, names: &[&str], change: impl FnOnce(&mut ContextOptions)) -> (Contexts, Vec<String>) {
@@ -262,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn context_parts_are_sorted_by_provider_name() {
-        let (base, asked, _, _serving) = providers().await;
+        let (base, requests, _, _serving) = providers().await;
         let (contexts, names) = contexts(&base, &["data", "nothing", "plain", "text"], |_| {});
         let said = trace::within(Some("00-1-2-01".to_owned()), gather(&contexts, &names)).await;
         assert_eq!(said.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data", "plain", "text"]);
@@ -270,8 +272,8 @@ mod tests {
         let data: Value = serde_json::from_str(&said[0].1).unwrap();
         assert_eq!(data["list"].as_array().unwrap().len(), MAX_LIST);
         assert_eq!(data["long"].as_str().unwrap().chars().count(), MAX_STRING + 3);
-        let asked = asked.lock().unwrap();
-        let (headers, question) = &asked[0];
+        let requests = requests.lock().unwrap();
+        let (headers, question) = &requests[0];
         assert_eq!(
             (&headers["authorization"], &headers["traceparent"]),
             (&"Bearer a-key".parse().unwrap(), &"00-1-2-01".parse().unwrap())

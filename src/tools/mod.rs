@@ -8,10 +8,10 @@ pub mod context_providers;
 mod executor;
 pub mod invisible_chars;
 pub mod mcp;
+pub mod model_tool_names;
 mod options;
 mod reconcile;
 pub mod schema;
-pub mod tool_names;
 
 use std::sync::Arc;
 use std::time::Duration;

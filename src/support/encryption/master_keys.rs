@@ -24,21 +24,21 @@ pub struct MasterKeys {
 
 /// Encrypts and decrypts secrets.
 pub struct Vault {
-    given: MasterKeys,
+    configured: MasterKeys,
     of_file: RwLock<Vec<MasterKey>>,
     randomness: SharedRandomness,
 }
 
 impl Vault {
-    pub fn new(given: MasterKeys, randomness: SharedRandomness) -> Result<Self, EncryptionError> {
-        let vault = Self { given, of_file: RwLock::default(), randomness };
+    pub fn new(configured: MasterKeys, randomness: SharedRandomness) -> Result<Self, EncryptionError> {
+        let vault = Self { configured, of_file: RwLock::default(), randomness };
         vault.refresh()?;
         Ok(vault)
     }
 
     /// Reloads the file, which a command may have changed while the server runs.
     fn refresh(&self) -> Result<(), EncryptionError> {
-        if let Some(path) = &self.given.file {
+        if let Some(path) = &self.configured.file {
             *self.of_file.write().unwrap_or_else(PoisonError::into_inner) = key_file::read(path)?;
         }
         Ok(())
@@ -46,12 +46,12 @@ impl Vault {
 
     fn keys(&self) -> Vec<MasterKey> {
         let of_file = self.of_file.read().unwrap_or_else(PoisonError::into_inner);
-        self.given.current.iter().chain(of_file.iter()).chain(&self.given.previous).cloned().collect()
+        self.configured.current.iter().chain(of_file.iter()).chain(&self.configured.previous).cloned().collect()
     }
 
     fn sealing_key(&self) -> Option<MasterKey> {
         let of_file = self.of_file.read().unwrap_or_else(PoisonError::into_inner);
-        self.given.current.as_ref().or_else(|| of_file.first()).cloned()
+        self.configured.current.as_ref().or_else(|| of_file.first()).cloned()
     }
 
     pub fn sealing_key_id(&self) -> Option<String> {
@@ -63,7 +63,7 @@ impl Vault {
     }
 
     pub fn file(&self) -> Option<&Path> {
-        self.given.file.as_deref()
+        self.configured.file.as_deref()
     }
 
     pub fn is_file_open_to_others(&self) -> bool {
@@ -72,7 +72,7 @@ impl Vault {
 
     /// Adds a new encrypting key to the file. Fails with [`EncryptionError::NoKey`] if the settings contain the encrypting key.
     pub fn make_key(&self) -> Result<String, EncryptionError> {
-        let Some(path) = self.file().filter(|_| self.given.current.is_none()) else {
+        let Some(path) = self.file().filter(|_| self.configured.current.is_none()) else {
             return Err(EncryptionError::NoKey("CAPSTAN_SECRET_KEY is the encrypting key: change it there".to_owned()));
         };
         let _lock = key_file::lock(path)?;
@@ -148,8 +148,8 @@ mod tests {
         MasterKey::from_text(&format!("a master key called {text}")).unwrap()
     }
 
-    fn vault(given: MasterKeys) -> Vault {
-        Vault::new(given, Arc::new(CountingBytes::default())).unwrap()
+    fn vault(configured: MasterKeys) -> Vault {
+        Vault::new(configured, Arc::new(CountingBytes::default())).unwrap()
     }
 
     fn opened(vault: &Vault, sealed: &EncryptedSecret) -> String {
@@ -178,8 +178,8 @@ mod tests {
     fn the_first_key_is_made_when_it_is_needed_and_kept_in_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret.key");
-        let given = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
-        let (one, other) = (vault(given.clone()), vault(given.clone()));
+        let configured = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
+        let (one, other) = (vault(configured.clone()), vault(configured.clone()));
         assert!(matches!(one.seal(&PLACE, &"secret".into()), Err(EncryptionError::NoKey(_))));
         assert!(!path.exists());
         let id = one.make_key().unwrap();
@@ -188,22 +188,22 @@ mod tests {
         assert!(!one.is_file_open_to_others());
         // Processes that started before and after the file was created both read it.
         assert_eq!(opened(&other, &sealed), "secret");
-        assert_eq!(opened(&vault(given.clone()), &sealed), "secret");
+        assert_eq!(opened(&vault(configured.clone()), &sealed), "secret");
         // The new key is in the first line; the older key still decrypts its secrets.
         let next = one.make_key().unwrap();
         assert_ne!(next, id);
         assert_eq!(other.seal(&PLACE, &"secret".into()).unwrap().key_id, next);
-        assert_eq!(opened(&vault(given.clone()), &sealed), "secret");
+        assert_eq!(opened(&vault(configured.clone()), &sealed), "secret");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "only the file and its lock are left");
 
         // With a key in the environment, the file's keys only decrypt.
-        let moved = vault(MasterKeys { current: Some(key("new")), ..given.clone() });
+        let moved = vault(MasterKeys { current: Some(key("new")), ..configured.clone() });
         assert_eq!(opened(&moved, &sealed), "secret");
         assert_eq!(moved.seal(&PLACE, &"secret".into()).unwrap().key_id, key("new").id());
 
         for (content, words) in [("# nothing\n", "contains no key"), ("short\n", "line 1")] {
             std::fs::write(&path, content).unwrap();
-            let refused = Vault::new(given.clone(), Arc::new(CountingBytes::default())).err().unwrap().to_string();
+            let refused = Vault::new(configured.clone(), Arc::new(CountingBytes::default())).err().unwrap().to_string();
             assert!(refused.contains(words) && refused.contains("secret.key"), "{refused}");
         }
     }
@@ -212,10 +212,10 @@ mod tests {
     fn concurrent_first_starts_share_one_master_key() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret.key");
-        let given = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
+        let configured = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
         // Two processes, each with many concurrent requests.
         let random = || Arc::new(crate::support::random::SystemRandomness);
-        let vaults: Vec<_> = (0..2).map(|_| Vault::new(given.clone(), random()).unwrap()).collect();
+        let vaults: Vec<_> = (0..2).map(|_| Vault::new(configured.clone(), random()).unwrap()).collect();
         let start = std::sync::Barrier::new(16);
         let ids: std::collections::BTreeSet<String> = std::thread::scope(|scope| {
             let make = |at: usize| {
@@ -242,6 +242,6 @@ mod tests {
             made.into_iter().map(|made| made.join().unwrap()).collect()
         });
         assert_eq!(key_file::read(&path).unwrap().len(), 17);
-        assert!(ids.iter().all(|id| vault(given.clone()).has_key(id)));
+        assert!(ids.iter().all(|id| vault(configured.clone()).has_key(id)));
     }
 }

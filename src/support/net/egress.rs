@@ -62,7 +62,7 @@ pub fn check(url: &Url, egress: EgressScope) -> Result<(), EgressDenied> {
             return Err(EgressDenied::Metadata);
         }
         EgressScope::Anywhere => return Ok(()),
-        EgressScope::Listed(list) => match listed(url, host, address.as_ref().ok(), list)? {
+        EgressScope::Listed(list) => match match_in_list(url, host, address.as_ref().ok(), list)? {
             AllowlistMatch::Yes => return Ok(()),
             AllowlistMatch::OtherPorts => return Err(EgressDenied::Address),
             AllowlistMatch::Nothing => {}
@@ -83,7 +83,7 @@ pub fn check(url: &Url, egress: EgressScope) -> Result<(), EgressDenied> {
 }
 
 /// Searches the list for the host of a URL.
-fn listed(url: &Url, host: &str, address: Option<&IpAddr>, list: &[AllowlistEntry]) -> Result<AllowlistMatch, EgressDenied> {
+fn match_in_list(url: &Url, host: &str, address: Option<&IpAddr>, list: &[AllowlistEntry]) -> Result<AllowlistMatch, EgressDenied> {
     let port = url.port_or_known_default();
     match address {
         Some(address) if is_metadata_service(*address) => Err(EgressDenied::Metadata),
@@ -114,7 +114,7 @@ fn is_local_name(host: &str) -> bool {
 
 /// Prepares a client that connects only to allowed destinations. Each request's URL must also pass [`check`], because an IP address in it
 /// is not resolved. Proxies are off, because they would resolve names themselves.
-pub fn guarded(builder: ClientBuilder, egress: EgressScope) -> ClientBuilder {
+pub fn with_egress_check(builder: ClientBuilder, egress: EgressScope) -> ClientBuilder {
     resolved_by(builder, egress, Arc::new(of_system))
 }
 
@@ -185,14 +185,14 @@ fn is_metadata_service(address: IpAddr) -> bool {
                 matches!(address.segments(), [0xfd00, 0xec2, ..] | [0xfd20, 0xce, .., 0x254] | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]);
             is_of_clouds
                 || address.is_unicast_link_local()
-                || embedded(address).into_iter().any(|address| is_metadata_service(address.into()))
+                || embedded_ipv4(address).into_iter().any(|address| is_metadata_service(address.into()))
         }
     }
 }
 
 /// Returns the IPv4 addresses that an IPv6 address may lead to through a translator or tunnel. Such an address is never public, so the
 /// result matters only for [`EgressScope::Anywhere`] and listed networks.
-fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+fn embedded_ipv4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let [_, _, c, d, e, f, g, h, _, j, k, l, m, n, o, p] = address.octets();
     let found = match address.segments() {
         // Translators (RFC 6052 and 2765), and the deprecated IPv4-compatible addresses. The prefix also matches `::` and `::1`; their IPv4
@@ -399,7 +399,7 @@ mod tests {
             .resolve("localhost".parse().unwrap())
             .await;
         assert!(found.is_err_and(|error| error.to_string().contains("not public")));
-        let client = guarded(reqwest::Client::builder(), EgressScope::Public).build().unwrap();
+        let client = with_egress_check(reqwest::Client::builder(), EgressScope::Public).build().unwrap();
         let error = client.get("https://localhost:9/").send().await.unwrap_err();
         let mut words = String::new();
         let mut cause: Option<&dyn std::error::Error> = Some(&error);

@@ -44,7 +44,7 @@ impl Fetcher {
                     Err(forbidden) => attempt.error(forbidden),
                 }),
             );
-        let client = egress::guarded(builder, egress).build().map_err(|error| error.to_string());
+        let client = egress::with_egress_check(builder, egress).build().map_err(|error| error.to_string());
         Self { egress, client }
     }
 
@@ -122,8 +122,8 @@ async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolConten
 fn without_partial_character(cut: &[u8]) -> &[u8] {
     let is_begun =
         |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
-    let begun = (1..=3).filter_map(|length| cut.get(cut.len().checked_sub(length)?..)).find(is_begun);
-    &cut[..cut.len() - begun.map_or(0, <[u8]>::len)]
+    let partial_char = (1..=3).filter_map(|length| cut.get(cut.len().checked_sub(length)?..)).find(is_begun);
+    &cut[..cut.len() - partial_char.map_or(0, <[u8]>::len)]
 }
 
 /// Returns whether the `count`-th redirect may lead to `url`. An IP address is checked here, because the guarded resolver never sees it.

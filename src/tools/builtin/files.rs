@@ -74,8 +74,8 @@ pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     if !cut {
         return Ok(valid.to_owned());
     }
-    let shown = text::prefix(valid, MAX_TEXT);
-    Ok(format!("{shown}\n[cut: the file has {size} bytes, the first {} are shown]", shown.len()))
+    let excerpt = text::prefix(valid, MAX_TEXT);
+    Ok(format!("{excerpt}\n[cut: the file has {size} bytes, the first {} are shown]", excerpt.len()))
 }
 
 fn binary(path: &Path, size: u64) -> String {

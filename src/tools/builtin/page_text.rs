@@ -34,8 +34,8 @@ pub fn readable(page: &[u8], media_type: &str, base: &Url, max_bytes: usize) -> 
     for Ok(token) in Tokenizer::new_with_emitter(&*page, emitter) {
         layout.take(token);
         if layout.text.len() > max_bytes {
-            let shown = text::prefix(&layout.text, max_bytes);
-            return format!("{shown}\n[cut: the text of the page is longer]");
+            let excerpt = text::prefix(&layout.text, max_bytes);
+            return format!("{excerpt}\n[cut: the text of the page is longer]");
         }
     }
     layout.close_link();
@@ -388,14 +388,14 @@ let a = 1;
     #[case("<svg>", "", 60)]
     fn deep_page_is_no_larger_than_its_words(#[case] open: &str, #[case] word: &str, #[case] bytes_each: usize) {
         const DEPTH: usize = 20_000;
-        let shown = text_of(&format!("{open}{word}").repeat(DEPTH));
-        assert!(shown.len() <= (bytes_each + 3) * DEPTH, "{} bytes", shown.len());
+        let excerpt = text_of(&format!("{open}{word}").repeat(DEPTH));
+        assert!(excerpt.len() <= (bytes_each + 3) * DEPTH, "{} bytes", excerpt.len());
     }
 
     #[test]
     fn text_longer_than_its_limit_is_cut() {
         let base = Url::parse(&format!("https://a.example/{}/", "long".repeat(400))).unwrap();
-        let shown = readable("<a href=x>\u{e9}</a> ".repeat(2_000).as_bytes(), "text/html", &base, 10_001);
-        assert!(shown.ends_with("\n[cut: the text of the page is longer]") && shown.len() < 10_100, "{} bytes", shown.len());
+        let excerpt = readable("<a href=x>\u{e9}</a> ".repeat(2_000).as_bytes(), "text/html", &base, 10_001);
+        assert!(excerpt.ends_with("\n[cut: the text of the page is longer]") && excerpt.len() < 10_100, "{} bytes", excerpt.len());
     }
 }

@@ -10,7 +10,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 const BEFORE_URL: &str = " for url (";
 
 /// Returns an error with its causes, without URLs. The library repeats causes in its texts; those are not added again.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
+pub fn error_chain_without_urls(error: &(dyn Error + 'static)) -> String {
     let mut text = without_url(&error.to_string());
     let mut cause = cause_of(error);
     while let Some(error) = cause {
@@ -38,17 +38,17 @@ fn cause_of<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'st
 
 /// Removes URLs from the text of an error. The library often copies errors of the HTTP client as text, not as causes.
 pub fn without_url(words: &str) -> String {
-    let mut shown = String::with_capacity(words.len());
+    let mut redacted = String::with_capacity(words.len());
     let mut rest = words;
     while let Some((before, from_url)) = rest.split_once(BEFORE_URL) {
-        shown.push_str(before);
+        redacted.push_str(before);
         // A URL has no white space, but may contain brackets.
         let (url, after) = from_url.split_at(from_url.find(char::is_whitespace).unwrap_or(from_url.len()));
-        shown.push_str(url.rsplit_once(')').map_or("", |(_, behind)| behind));
+        redacted.push_str(url.rsplit_once(')').map_or("", |(_, behind)| behind));
         rest = after;
     }
-    shown.push_str(rest);
-    shown
+    redacted.push_str(rest);
+    redacted
 }
 
 #[cfg(test)]
@@ -63,8 +63,8 @@ mod tests {
     #[case("cut off for url (https://h/TOKEN", "cut off")]
     #[case("no answer for url", "no answer for url")]
     #[case("", "")]
-    fn no_url_stays_in_the_words_of_an_error(#[case] words: &str, #[case] shown: &str) {
-        assert_eq!(without_url(words), shown);
+    fn no_url_stays_in_the_words_of_an_error(#[case] words: &str, #[case] redacted: &str) {
+        assert_eq!(without_url(words), redacted);
     }
 
     /// In every way in which the library wraps an error of the HTTP client.
@@ -80,7 +80,7 @@ mod tests {
         assert!(bare.to_string().contains("TOKEN"), "the client says it: {bare}");
         let wrapped = StreamableHttpError::Client(refused().await);
         let caused = std::io::Error::other(StreamableHttpError::Client(refused().await));
-        for said in [chain(&bare), chain(&wrapped), chain(&caused)] {
+        for said in [error_chain_without_urls(&bare), error_chain_without_urls(&wrapped), error_chain_without_urls(&caused)] {
             assert!(said.contains("error sending request") && !said.contains("TOKEN"), "{said}");
             assert!(said.contains("refused"), "the cause is missing: {said}");
         }

@@ -32,7 +32,7 @@ use crate::tools::mcp::server::Server;
 use crate::tools::mcp::server::context::{ServerContext, lock};
 use crate::tools::mcp::{McpPrompt, McpResource, ServerConfig, ServerTransport};
 use crate::tools::options::ToolExecutorOptions;
-use crate::tools::{CallPermit, ProgressSender, ServerStatus, tool_names};
+use crate::tools::{CallPermit, ProgressSender, ServerStatus, model_tool_names};
 
 const PARALLEL_STARTS: usize = 4;
 /// How long tasks may take to end after their servers have ended.
@@ -144,8 +144,10 @@ impl McpServers {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        let name_prefixes =
-            tool_names::server_halves(&BTreeSet::new(), &mcp.servers.keys().map(|name| (&**name, &**name)).collect::<Vec<_>>());
+        let name_prefixes = model_tool_names::server_halves(
+            &BTreeSet::new(),
+            &mcp.servers.keys().map(|name| (&**name, &**name)).collect::<Vec<_>>(),
+        );
         let configured = mcp.servers.into_iter().zip(name_prefixes).map(|((name, config), name_prefix)| {
             let identity = Identity { key: name.clone(), id: configured_id(&name), name, owner: None };
             Arc::new(OwnerServer { identity, name_prefix, config, revision: 0 })
@@ -317,7 +319,7 @@ impl McpServers {
         let (own, of_all): (Vec<_>, Vec<_>) = user_servers.into_iter().partition(|server| server.owner.is_some());
         for servers in [of_all, own] {
             let keys: Vec<(&str, &str)> = servers.iter().map(|server| (server.id.as_str(), server.name.as_str())).collect();
-            let name_prefixes = tool_names::server_halves(&taken, &keys);
+            let name_prefixes = model_tool_names::server_halves(&taken, &keys);
             taken.extend(name_prefixes.iter().cloned());
             offers.extend(
                 servers

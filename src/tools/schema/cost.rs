@@ -18,8 +18,8 @@ const MAX_DEPTH: usize = 200;
 
 /// Keywords that apply to the value itself.
 const SAME_VALUE: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-const HERE: [&str; 4] = ["not", "if", "then", "else"];
-const HERE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
+const IN_PLACE: [&str; 4] = ["not", "if", "then", "else"];
+const IN_PLACE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Keywords that apply to each member or element of the value.
 const EACH_MEMBER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
 const EACH_ELEMENT: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
@@ -27,7 +27,7 @@ const EACH_ELEMENT: [&str; 4] = ["items", "additionalItems", "unevaluatedItems",
 const DYNAMIC: [&str; 2] = ["$dynamicRef", "$recursiveRef"];
 
 /// Fails if `value` cannot be checked against `schema` in bounded time.
-pub fn bounded(schema: &Value, value: &Value) -> Result<(), String> {
+pub fn check_cost(schema: &Value, value: &Value) -> Result<(), String> {
     let mut count = Count { root: schema, known: HashMap::new() };
     if count.of(schema, value, 0)? > MAX_STEPS { Err(too_long()) } else { Ok(()) }
 }
@@ -37,7 +37,7 @@ fn too_long() -> String {
 }
 
 /// Fails if the target of a reference depends on more than the root of the schema.
-pub fn plain(schema: &Value) -> Result<(), String> {
+pub fn check_references(schema: &Value) -> Result<(), String> {
     fn parts(value: &Value, is_root: bool) -> Result<(), String> {
         match value {
             Value::Object(map) => {
@@ -120,8 +120,8 @@ impl<'s> Count<'s> {
 
 fn in_place(map: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     let each = SAME_VALUE.iter().filter_map(|key| map.get(*key)?.as_array()).flatten();
-    let one = HERE.iter().filter_map(|key| map.get(*key));
-    let named = HERE_BY_NAME.iter().filter_map(|key| map.get(*key)?.as_object()).flat_map(Map::values);
+    let one = IN_PLACE.iter().filter_map(|key| map.get(*key));
+    let named = IN_PLACE_BY_NAME.iter().filter_map(|key| map.get(*key)?.as_object()).flat_map(Map::values);
     each.chain(one).chain(named)
 }
 
@@ -164,8 +164,8 @@ mod tests {
     #[case("anyOf")]
     #[case("oneOf")]
     fn a_tower_of_references_is_refused_at_once(#[case] keyword: &str) {
-        assert_eq!(bounded(&tower(3, 2, keyword), &json!({})), Ok(()));
-        let error = bounded(&tower(40, 2, keyword), &json!({})).unwrap_err();
+        assert_eq!(check_cost(&tower(3, 2, keyword), &json!({})), Ok(()));
+        let error = check_cost(&tower(40, 2, keyword), &json!({})).unwrap_err();
         assert!(error.contains("more than 300000 steps"), "{error}");
     }
 
@@ -174,12 +174,12 @@ mod tests {
         let deep = |levels: usize| (0..levels).fold(json!({}), |inner, _| json!({"c": inner}));
         let once = json!({"properties": {"c": {"$ref": "#"}}});
         let twice = json!({"allOf": [{"properties": {"c": {"$ref": "#"}}}, {"properties": {"c": {"$ref": "#"}}}]});
-        assert_eq!(bounded(&once, &deep(60)), Ok(()));
-        assert_eq!(bounded(&twice, &deep(5)), Ok(()));
-        assert!(bounded(&twice, &deep(60)).is_err());
+        assert_eq!(check_cost(&once, &deep(60)), Ok(()));
+        assert_eq!(check_cost(&twice, &deep(5)), Ok(()));
+        assert!(check_cost(&twice, &deep(60)).is_err());
         let tree = json!({"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}});
         let full = (0..12).fold(json!({}), |inner, _| json!({"left": inner, "right": inner}));
-        assert_eq!(bounded(&tree, &full), Ok(()));
+        assert_eq!(check_cost(&tree, &full), Ok(()));
     }
 
     #[rstest]
@@ -188,13 +188,13 @@ mod tests {
     #[case(json!({"$ref": "#/$defs/none"}), "has no target")]
     #[case(json!({"$ref": "#name"}), "has no target")]
     fn endless_or_dangling_reference_is_named(#[case] schema: Value, #[case] words: &str) {
-        let error = bounded(&schema, &json!({})).unwrap_err();
+        let error = check_cost(&schema, &json!({})).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
 
     #[test]
     fn a_long_chain_ends_before_the_stack_does() {
-        let error = bounded(&tower(5_000, 1, "allOf"), &json!({})).unwrap_err();
+        let error = check_cost(&tower(5_000, 1, "allOf"), &json!({})).unwrap_err();
         assert!(error.contains("more than 200 levels deep"), "{error}");
     }
 
@@ -203,8 +203,8 @@ mod tests {
     #[case(json!({"$dynamicRef": "#a"}), "$dynamicRef")]
     #[case(json!({"$schema": "http://json-schema.org/draft-04/schema#"}), "draft 4")]
     fn moved_references_are_not_supported(#[case] schema: Value, #[case] words: &str) {
-        assert!(plain(&schema).unwrap_err().contains(words));
-        assert_eq!(plain(&json!({"$id": "https://example.com/a", "properties": {"$id": {"type": "string"}}})), Ok(()));
+        assert!(check_references(&schema).unwrap_err().contains(words));
+        assert_eq!(check_references(&json!({"$id": "https://example.com/a", "properties": {"$id": {"type": "string"}}})), Ok(()));
     }
 
     #[test]
@@ -212,6 +212,6 @@ mod tests {
         let schema = json!({"properties": {"rows": {"type": "array", "items": {"type": "object", "properties":
             {"a": {"type": "string"}, "b": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, "additionalProperties": false}}}});
         let rows = json!({"rows": vec![json!({"a": "x", "b": 1}); 10_000]});
-        assert_eq!(bounded(&schema, &rows), Ok(()));
+        assert_eq!(check_cost(&schema, &rows), Ok(()));
     }
 }

@@ -39,24 +39,24 @@ type Compiled = (Arc<Value>, Arc<Validator>);
 /// Checks arguments with cached validators: compiling a schema costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
-    made: Mutex<HashMap<usize, Compiled>>,
+    compiled: Mutex<HashMap<usize, Compiled>>,
 }
 
 impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
     pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
         let address = Arc::as_ptr(schema).addr();
-        let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().get(&address).map(|(_, validator)| Arc::clone(validator));
         let validator = match known {
             Some(validator) => validator,
             None => {
                 let validator = Arc::new(validator(schema)?);
-                let mut made = lock();
-                if made.len() >= MAX_KEPT {
-                    made.clear();
+                let mut compiled = lock();
+                if compiled.len() >= MAX_KEPT {
+                    compiled.clear();
                 }
-                made.insert(address, (Arc::clone(schema), Arc::clone(&validator)));
+                compiled.insert(address, (Arc::clone(schema), Arc::clone(&validator)));
                 validator
             }
         };
@@ -69,13 +69,13 @@ pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError
 }
 
 fn validator(schema: &Value) -> Result<Validator, ArgumentError> {
-    cost::plain(schema).map_err(ArgumentError::BrokenSchema)?;
-    let made = jsonschema::options().offline().build(schema);
-    made.map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))
+    cost::check_references(schema).map_err(ArgumentError::BrokenSchema)?;
+    let built = jsonschema::options().offline().build(schema);
+    built.map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))
 }
 
 fn violations(validator: &Validator, schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
-    cost::bounded(schema, arguments).map_err(ArgumentError::BrokenSchema)?;
+    cost::check_cost(schema, arguments).map_err(ArgumentError::BrokenSchema)?;
     if validator.is_valid(arguments) {
         return Ok(());
     }

@@ -61,8 +61,8 @@ pub fn structured_beside(result: &Value) -> Option<Value> {
     let structured = result.get("structuredContent").filter(|structured| !structured.is_null())?;
     (!have_same_content(&texts, structured)).then(|| {
         let text = without_repeated(&structured.to_string(), &binaries(blocks));
-        let shown = serde_json::from_str(&text).map_or(text, |value| without_base64(&value).to_string());
-        json!({"type": "text", "text": shown})
+        let shortened_text = serde_json::from_str(&text).map_or(text, |value| without_base64(&value).to_string());
+        json!({"type": "text", "text": shortened_text})
     })
 }
 
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(from_result(&json!({"isError": true})), []);
         assert!(is_error(&json!({"isError": true})));
         let texts = |texts: &[&str]| texts.iter().map(|text| json!({"type": "text", "text": text})).collect::<Vec<Value>>();
-        for (parsed, structured, shown) in [
+        for (parsed, structured, shortened_text) in [
             (vec!["{ \"b\": [1], \"a\": 1 }"], json!({"a": 1, "b": [1]}), 1),
             (vec!["see below", "{\"a\":1}"], json!({"a": 1}), 2),
             (vec!["391"], json!({"result": 391}), 1),
@@ -309,8 +309,8 @@ mod tests {
             (vec!["nothing"], Value::Null, 1),
         ] {
             let content = from_result(&json!({"content": texts(&parsed), "structuredContent": structured}));
-            assert_eq!(content.len(), shown, "{parsed:?} {structured}");
-            if shown > parsed.len() {
+            assert_eq!(content.len(), shortened_text, "{parsed:?} {structured}");
+            if shortened_text > parsed.len() {
                 assert_eq!(content[parsed.len()], ToolContent::text(structured.to_string()));
             }
         }

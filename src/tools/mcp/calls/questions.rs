@@ -16,8 +16,8 @@ pub struct OpenQuestion {
 }
 
 /// Passes a question to the user or model, if there is one.
-pub async fn put(wanted: Option<ServerRequest>, progress: &ProgressSender) -> Option<OpenQuestion> {
-    let (report, answer) = match wanted? {
+pub async fn put(next: Option<ServerRequest>, progress: &ProgressSender) -> Option<OpenQuestion> {
+    let (report, answer) = match next? {
         ServerRequest::Asks(asks) => {
             let ElicitationRequest { text, elicitation, answer: server } = *asks;
             let (answer, passed_on) = pass_on(server, InputAnswer::new(CANCEL, None));

@@ -57,7 +57,7 @@ impl SamplingRules {
 
 /// Checks a request and redacts the server's own secrets.
 #[expect(deprecated, reason = "servers still use it")]
-pub fn wanted(
+pub fn read_request(
     redactor: &SecretRedactor,
     rules: SamplingRules,
     params: rmcp::model::CreateMessageRequestParams,
@@ -105,7 +105,7 @@ pub fn wanted(
 }
 
 #[expect(deprecated, reason = "servers still use it")]
-pub fn answered(answer: Result<SamplingAnswer, String>) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
+pub fn result_from_answer(answer: Result<SamplingAnswer, String>) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
     use rmcp::model::{CreateMessageResult, ErrorCode, SamplingMessage};
     let SamplingAnswer { model, text, is_cut } =
         answer.map_err(|reason| ErrorData::new(ErrorCode(-1), prefix_chars(&reason, MAX_REASON).to_owned(), None))?;
@@ -138,16 +138,16 @@ mod tests {
         }
     }
 
-    fn asked(params: &Value) -> Result<SamplingRequest, String> {
+    fn read_params(params: &Value) -> Result<SamplingRequest, String> {
         let mut redactor = SecretRedactor::default();
         redactor.add("API_TOKEN", "token-canary");
-        wanted(&redactor, SamplingRules::default(), serde_json::from_value(params.clone()).unwrap())
+        read_request(&redactor, SamplingRules::default(), serde_json::from_value(params.clone()).unwrap())
     }
 
     #[test]
     fn a_request_is_bounded_and_without_the_secrets_of_its_server() {
         let text = |role: &str, text: &str| json!({"role": role, "content": {"type": "text", "text": text}});
-        let request = asked(&json!({
+        let request = read_params(&json!({
             "messages": [text("user", "Is token-canary"), text("user", "a word?"), text("assistant", "No."), text("user", "Why?")],
             "systemPrompt": "Be brief.", "maxTokens": 9_999, "temperature": 0.5, "stopSequences": ["END"],
             "modelPreferences": {"hints": [{"name": "other"}]}
@@ -171,19 +171,19 @@ mod tests {
     #[case(json!({"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}], "maxTokens": 1,
         "tools": [{"name": "a", "inputSchema": {}}]}), "must not have tools")]
     fn refused_sampling_request_is_explained(#[case] params: Value, #[case] reason: &str) {
-        let refused = asked(&params).unwrap_err();
+        let refused = read_params(&params).unwrap_err();
         assert!(refused.contains(reason), "{refused}");
     }
 
     #[test]
     fn an_answer_says_whether_it_is_cut() {
         let answer = |is_cut| Ok(SamplingAnswer { model: "m".to_owned(), text: "yes".to_owned(), is_cut });
-        let result = serde_json::to_value(answered(answer(true)).unwrap()).unwrap();
+        let result = serde_json::to_value(result_from_answer(answer(true)).unwrap()).unwrap();
         assert_eq!(
             result,
             json!({"model": "m", "stopReason": "maxTokens", "role": "assistant", "content": {"type": "text", "text": "yes"}})
         );
-        assert_eq!(answered(answer(false)).unwrap().stop_reason.as_deref(), Some("endTurn"));
-        assert_eq!(answered(Err("x".repeat(1_000))).unwrap_err().message.len(), MAX_REASON);
+        assert_eq!(result_from_answer(answer(false)).unwrap().stop_reason.as_deref(), Some("endTurn"));
+        assert_eq!(result_from_answer(Err("x".repeat(1_000))).unwrap_err().message.len(), MAX_REASON);
     }
 }

@@ -58,11 +58,11 @@ pub async fn follow(
     let Limits { silence, total } = limits;
     let mut end = Instant::now() + total;
     let mut limit = end.min(Instant::now() + silence);
-    let (mut shown, mut news_so_far) = (None, 0.0);
+    let (mut reported_status, mut news_so_far) = (None, 0.0);
     let (mut answered, mut questions) = (BTreeSet::new(), 0);
     let mut away = None;
     loop {
-        let asked = async {
+        let polled = async {
             tokio::time::sleep(pause).await;
             match tokio::time::timeout(ANSWER_LIMIT, ask(server, &id)).await {
                 Ok(outcome) => outcome,
@@ -75,7 +75,7 @@ pub async fn follow(
                 cancel_task(server, &id).await;
                 return Reply::Cancelled;
             }
-            outcome = asked => outcome,
+            outcome = polled => outcome,
             () = tokio::time::sleep_until(limit) => match away {
                 // The server may continue the task, and cannot be notified.
                 Some(reason) => return Reply::Lost(reason),
@@ -93,16 +93,16 @@ pub async fn follow(
                 away = Some(reason);
                 continue;
             }
-            TaskPoll::Working { status, pause: wanted } => {
-                pause = wanted;
-                if status.is_some() && status != shown {
+            TaskPoll::Working { status, pause: requested_pause } => {
+                pause = requested_pause;
+                if status.is_some() && status != reported_status {
                     news_so_far += 1.0;
-                    shown.clone_from(&status);
+                    reported_status.clone_from(&status);
                     let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: status }));
                 }
             }
-            TaskPoll::Asks { mut requests, pause: wanted } => {
-                pause = wanted;
+            TaskPoll::Asks { mut requests, pause: requested_pause } => {
+                pause = requested_pause;
                 // The server repeats answered questions until it has processed the answers.
                 requests.retain(|name, _| !answered.contains(name));
                 if !requests.is_empty() {
@@ -220,8 +220,12 @@ mod tests {
 
     #[test]
     fn a_server_is_asked_neither_too_often_nor_too_seldom() {
-        for (wanted, pause) in [(None, 1_000), (Some(0), 100), (Some(250), 250), (Some(u64::MAX), 30_000)] {
-            assert_eq!(read("t", TaskStatus::Working, wanted).unwrap().pause, Duration::from_millis(pause), "{wanted:?}");
+        for (requested_pause, pause) in [(None, 1_000), (Some(0), 100), (Some(250), 250), (Some(u64::MAX), 30_000)] {
+            assert_eq!(
+                read("t", TaskStatus::Working, requested_pause).unwrap().pause,
+                Duration::from_millis(pause),
+                "{requested_pause:?}"
+            );
         }
         assert_eq!(read("t", TaskStatus::Completed, Some(5_000)).unwrap().pause, Duration::ZERO);
     }

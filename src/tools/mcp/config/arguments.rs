@@ -22,14 +22,14 @@ pub fn secrets<'a>(args: &[&'a str]) -> Vec<Vec<SecretArgument<'a>>> {
     let each = args.iter().map(|arg| {
         let follows = flag.take().filter(|name| is_secret(name, arg) && !arg.starts_with('-') && !arg.is_empty());
         flag = arg.starts_with('-').then(|| name_of(arg));
-        let found = follows.map(|name| SecretArgument { name, at: 0..arg.len() }).or_else(|| assigned(arg));
+        let found = follows.map(|name| SecretArgument { name, at: 0..arg.len() }).or_else(|| assigned_secret(arg));
         found.map_or_else(|| in_address(arg), |found| vec![found])
     });
     each.collect()
 }
 
 /// Returns the value of the first secret name in `A=B=VALUE`.
-fn assigned(text: &str) -> Option<SecretArgument<'_>> {
+fn assigned_secret(text: &str) -> Option<SecretArgument<'_>> {
     let mut start = 0;
     while let Some(length) = text[start..].find(['=', ':', '?', '/', '&']) {
         let end = start + length;

@@ -21,11 +21,11 @@ use crate::domain::ids::McpServerId;
 use crate::domain::run::undo::UndoRule;
 use crate::domain::tool::ReplayClass;
 use crate::domain::tool::approval::ApprovalMode;
-use crate::domain::tool::tool_names::check_no_pattern;
+use crate::domain::tool::tool_name_check::check_no_pattern;
 use crate::support::duplicate_keys::duplicate_key;
-use crate::support::expand::expand;
 use crate::support::json as stable;
 use crate::support::net::egress::EgressScope;
+use crate::support::variable_expansion::expand;
 use crate::tools::mcp::calls::sampling::SamplingRules;
 use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::oauth::OAuthEntry;
@@ -262,9 +262,9 @@ impl Entry<'_> {
     }
 
     fn transport(&self, entry: &Map<String, Value>) -> Result<ServerTransport, String> {
-        let asked = capstan_value(entry, "container").filter(|asked| **asked != Value::Bool(false));
-        if entry.contains_key("image") || asked.is_some() {
-            return self.container(entry, asked);
+        let setting = capstan_value(entry, "container").filter(|setting| **setting != Value::Bool(false));
+        if entry.contains_key("image") || setting.is_some() {
+            return self.container(entry, setting);
         }
         match (entry.get("command"), entry.get("url")) {
             (Some(command), None) => Ok(ServerTransport::Stdio {
@@ -292,10 +292,10 @@ impl Entry<'_> {
         }
     }
 
-    fn oauth(&self, asked: Option<&Value>) -> Result<OAuthEntry, String> {
+    fn oauth(&self, setting: Option<&Value>) -> Result<OAuthEntry, String> {
         let mut oauth = OAuthEntry::default();
-        let Some(asked) = asked else { return Ok(oauth) };
-        for (key, value) in as_object(asked, "capstan.oauth")? {
+        let Some(setting) = setting else { return Ok(oauth) };
+        for (key, value) in as_object(setting, "capstan.oauth")? {
             match key.as_str() {
                 "client_id" => oauth.client_id = Some(self.text(value, "capstan.oauth.client_id")?),
                 "issuer" => oauth.issuer = Some(self.text(value, "capstan.oauth.issuer")?),
@@ -319,10 +319,10 @@ impl Entry<'_> {
         Ok(oauth)
     }
 
-    fn roots(&self, asked: Option<&Value>) -> Result<Arc<[String]>, String> {
+    fn roots(&self, setting: Option<&Value>) -> Result<Arc<[String]>, String> {
         let wrong = || format!("capstan.roots must be a list of at most {MAX_ROOTS} absolute folders, without ..");
-        let Some(asked) = asked else { return Ok(Arc::default()) };
-        let folders = asked.as_array().filter(|folders| folders.len() <= MAX_ROOTS).ok_or_else(wrong)?;
+        let Some(setting) = setting else { return Ok(Arc::default()) };
+        let folders = setting.as_array().filter(|folders| folders.len() <= MAX_ROOTS).ok_or_else(wrong)?;
         let uri = |folder: &Value| {
             let folder = self.text(folder, "capstan.roots")?;
             let climbs = Path::new(&folder).components().any(|part| part == Component::ParentDir);
@@ -333,7 +333,7 @@ impl Entry<'_> {
         folders.iter().map(uri).collect()
     }
 
-    fn container(&self, entry: &Map<String, Value>, asked: Option<&Value>) -> Result<ServerTransport, String> {
+    fn container(&self, entry: &Map<String, Value>, setting: Option<&Value>) -> Result<ServerTransport, String> {
         if let Some(key) = ["url", "cwd"].into_iter().find(|key| entry.contains_key(*key)) {
             return Err(format!("an entry of a container has no {key}"));
         }
@@ -343,7 +343,7 @@ impl Entry<'_> {
             return Err(format!("{HOME} is a folder of this machine, which does not exist in a container"));
         }
         Ok(ServerTransport::Container {
-            container: Container::read(asked, image)?,
+            container: Container::read(setting, image)?,
             command: entry.get("command").map(|command| self.text(command, "command")).transpose()?,
             args,
             env,
@@ -425,8 +425,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             "timeout" => server.timeout = Some(duration(key, value)?),
             "max_timeout" => server.max_timeout = Some(duration(key, value)?),
             "concurrency" => {
-                let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
-                server.concurrency = wanted.ok_or("capstan.concurrency must be an integer from 1 to 256")?;
+                let concurrency = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
+                server.concurrency = concurrency.ok_or("capstan.concurrency must be an integer from 1 to 256")?;
             }
             "oauth" if !matches!(server.transport, ServerTransport::Http { .. }) => {
                 return Err("capstan.oauth is for servers with a url".to_owned());

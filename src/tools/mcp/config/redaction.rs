@@ -97,16 +97,16 @@ impl Finder {
     }
 
     /// Redacts a text; `None` if it contains no secret.
-    fn without(&self, text: &str) -> Option<String> {
+    fn redacted_text(&self, text: &str) -> Option<String> {
         if !self.automaton.is_match(text) {
             return None;
         }
-        let mut shown = String::with_capacity(text.len());
-        self.automaton.replace_all_with(text, &mut shown, |found, _, shown| {
-            shown.push_str(self.replacements.get(found.pattern().as_usize()).map_or(REDACTED, |shown| shown.as_ref()));
+        let mut redacted = String::with_capacity(text.len());
+        self.automaton.replace_all_with(text, &mut redacted, |found, _, redacted| {
+            redacted.push_str(self.replacements.get(found.pattern().as_usize()).map_or(REDACTED, |redacted| redacted.as_ref()));
             true
         });
-        Some(shown)
+        Some(redacted)
     }
 }
 
@@ -184,8 +184,8 @@ impl SecretRedactor {
         match answer {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
             Value::String(text) => {
-                if let Some(shown) = self.found_in(text) {
-                    *text = shown;
+                if let Some(redacted) = self.found_in(text) {
+                    *text = redacted;
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.redact_value(item)),
@@ -210,10 +210,10 @@ impl SecretRedactor {
 
     /// Redacts a text of a result; `None` if it contains no secret.
     fn found_in(&self, text: &str) -> Option<String> {
-        let shown = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.without(text));
+        let redacted = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.redacted_text(text));
         let of_tokens = self.tokens().finder.clone();
-        let again = of_tokens.and_then(|finder| finder.without(shown.as_deref().unwrap_or(text)));
-        again.or(shown)
+        let again = of_tokens.and_then(|finder| finder.redacted_text(redacted.as_deref().unwrap_or(text)));
+        again.or(redacted)
     }
 
     /// Redacts and cuts an error, also texts that look like a secret.
@@ -261,8 +261,8 @@ mod tests {
         ];
         redactor.add_arguments(&args.map(str::to_owned));
         let said = "abc-def hunter 8080 stdio /srv/docs https://a/b abc server SECRETARG t0ken env1 --root p4ss hunter-db";
-        let shown = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root [redacted] [redacted]";
-        assert_eq!(redactor.redact(said), shown);
+        let redacted = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root [redacted] [redacted]";
+        assert_eq!(redactor.redact(said), redacted);
     }
 
     #[test]
@@ -288,11 +288,11 @@ mod tests {
             "abcdefgh-123": {"n": 1, "deep": ["later-token", "abcdefg", "/srv/documents", null, "Ada Lovelace"]},
         });
         clone.redact_value(&mut answer);
-        let shown = serde_json::json!({
+        let redacted = serde_json::json!({
             "content": [{"type": "text", "text": "[redacted:Authorization], [redacted:API_KEY_x] and [redacted:Authorization] of Lovelace"}],
             "[redacted:API_KEY_x]": {"n": 1, "deep": ["[redacted:refresh_token]", "abcdefg", "/srv/documents", null, "[redacted:AUTHOR]"]},
         });
-        assert_eq!(answer, shown);
+        assert_eq!(answer, redacted);
     }
 
     #[test]

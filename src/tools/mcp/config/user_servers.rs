@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::approval::ApprovalMode;
-use crate::support::expand::{expand, variable_name};
 use crate::support::net::egress::{self, EgressScope};
+use crate::support::variable_expansion::{expand, variable_name};
 use crate::tools::mcp::config::arguments::{self, SecretArgument};
 use crate::tools::mcp::config::{foreign_formats, is_home, read, unknown_keys};
 use crate::tools::mcp::oauth::Tokens;

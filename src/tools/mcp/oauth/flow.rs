@@ -118,9 +118,9 @@ pub async fn begin(
     verifier: &SecretString,
 ) -> Result<(String, Pending), String> {
     let facts = discovery::discover(wire).await?;
-    if let Some(wanted) = entry.issuer.as_ref().filter(|wanted| !is_same_issuer(wanted, &facts.issuer)) {
+    if let Some(expected) = entry.issuer.as_ref().filter(|expected| !is_same_issuer(expected, &facts.issuer)) {
         let named = &facts.issuer;
-        return Err(format!("issuer mismatch: the server names {named}, capstan.oauth.issuer of its entry is {wanted}"));
+        return Err(format!("issuer mismatch: the server names {named}, capstan.oauth.issuer of its entry is {expected}"));
     }
     let scope = scope(&facts, entry);
     let client = match &entry.client_id {
@@ -183,14 +183,14 @@ async fn register(wire: &Wire, facts: &ServerMetadata, callback: &str, scope: Op
     let takes = |proof: ClientAuthMethod| {
         facts.client_proofs.as_ref().is_none_or(|proofs| proofs.iter().any(|word| word == proof.method_name()))
     };
-    let wanted = [ClientAuthMethod::None, ClientAuthMethod::Basic, ClientAuthMethod::Post]
+    let auth_method = [ClientAuthMethod::None, ClientAuthMethod::Basic, ClientAuthMethod::Post]
         .into_iter()
         .find(|proof| takes(*proof))
         .unwrap_or(ClientAuthMethod::None);
     let kind = if http::is_loopback(callback) { "native" } else { "web" };
     let mut request = json!({
         "client_name": "Capstan", "redirect_uris": [callback], "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"], "token_endpoint_auth_method": wanted.method_name(), "application_type": kind,
+        "response_types": ["code"], "token_endpoint_auth_method": auth_method.method_name(), "application_type": kind,
     });
     if let Some(scope) = scope {
         request["scope"] = json!(scope);
@@ -205,7 +205,7 @@ async fn register(wire: &Wire, facts: &ServerMetadata, callback: &str, scope: Op
         (_, None) => ClientAuthMethod::None,
         (Some("client_secret_post"), Some(_)) => ClientAuthMethod::Post,
         (Some("none"), Some(_)) => ClientAuthMethod::None,
-        (_, Some(_)) if wanted == ClientAuthMethod::Post => ClientAuthMethod::Post,
+        (_, Some(_)) if auth_method == ClientAuthMethod::Post => ClientAuthMethod::Post,
         (_, Some(_)) => ClientAuthMethod::Basic,
     };
     Ok(Client { id, secret, proof })

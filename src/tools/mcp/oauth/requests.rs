@@ -67,7 +67,7 @@ impl Wire {
 
     fn client(&self, url: &Url) -> Result<Client, String> {
         // No redirects, because only this URL was checked.
-        egress::guarded(http::client_for(url.as_str()), self.egress)
+        egress::with_egress_check(http::client_for(url.as_str()), self.egress)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
             .timeout(REQUEST_LIMIT)
@@ -78,13 +78,13 @@ impl Wire {
     /// Returns the challenge of the server for a request without a token.
     pub async fn challenge(&self) -> Result<Challenge, String> {
         let ask = json!({"jsonrpc": "2.0", "id": 0, "method": "ping"});
-        let asked = self.client(&self.server)?.post(self.server.clone()).header(ACCEPT, "application/json, text/event-stream");
-        let answer = sent(asked.json(&ask), &self.server).await?;
+        let builder = self.client(&self.server)?.post(self.server.clone()).header(ACCEPT, "application/json, text/event-stream");
+        let answer = sent(builder.json(&ask), &self.server).await?;
         let answer = match answer.status() {
             // A server with the SSE transport accepts no messages at this URL.
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-                let asked = self.client(&self.server)?.get(self.server.clone()).header(ACCEPT, "text/event-stream");
-                sent(asked, &self.server).await?
+                let builder = self.client(&self.server)?.get(self.server.clone()).header(ACCEPT, "text/event-stream");
+                sent(builder, &self.server).await?
             }
             _ => answer,
         };
@@ -94,9 +94,9 @@ impl Wire {
 
     /// Reads a JSON document; `None` if there is none.
     pub async fn document(&self, url: &Url) -> Result<Option<Map<String, Value>>, String> {
-        let asked =
+        let builder =
             self.client(url)?.get(url.clone()).header(ACCEPT, "application/json").header("mcp-protocol-version", "2025-11-25");
-        let answer = sent(asked, url).await?;
+        let answer = sent(builder, url).await?;
         let status = answer.status();
         if status.is_server_error() {
             return Err(format!("{} answers {status}", without_query(url)));
@@ -118,13 +118,13 @@ impl Wire {
         fields: &[(&str, &str)],
         basic: Option<(&str, &str)>,
     ) -> Result<(StatusCode, Option<Map<String, Value>>), String> {
-        let mut asked = self.client(url)?.post(url.clone()).header(ACCEPT, "application/json");
-        asked = asked.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(encoded(fields));
+        let mut builder = self.client(url)?.post(url.clone()).header(ACCEPT, "application/json");
+        builder = builder.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(encoded(fields));
         if let Some((user, password)) = basic {
             // RFC 6749, 2.3.1: user and password are encoded separately.
-            asked = asked.basic_auth(part(user), Some(part(password)));
+            builder = builder.basic_auth(part(user), Some(part(password)));
         }
-        read(asked, url).await
+        read(builder, url).await
     }
 }
 

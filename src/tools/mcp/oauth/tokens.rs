@@ -88,7 +88,7 @@ impl Login {
         states.into_iter().find(|state| *state as u8 == self.state.load(Ordering::SeqCst)).unwrap_or(AuthState::None)
     }
 
-    pub fn wanted(&self) -> String {
+    pub fn login_hint(&self) -> String {
         format!("it needs a login, which POST /api/v1/mcp-servers/{}/login begins", self.of.server)
     }
 
@@ -160,7 +160,7 @@ impl AuthorizedClient {
         match login.token(Some(&first)).await.map_err(unauthorized)? {
             // A server that also refuses a new token needs a login.
             Some(second) => login.record_state(act(Some(second.expose_secret().to_owned())).await, AuthState::Ok),
-            None => login.record_state(Err(unauthorized(login.wanted())), AuthState::Ok),
+            None => login.record_state(Err(unauthorized(login.login_hint())), AuthState::Ok),
         }
     }
 }

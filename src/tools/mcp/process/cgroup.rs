@@ -87,10 +87,10 @@ impl Cgroup {
     fn kill_each(&self, found: &[Pid]) {
         use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
         let hold = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
-        let held: Vec<_> = found.iter().filter_map(hold).collect();
+        let handles: Vec<_> = found.iter().filter_map(hold).collect();
         // Read again after the descriptors are open: a pid that is still a member was not reused.
         let members = self.members();
-        for (_, process) in held.iter().filter(|(pid, _)| members.contains(pid)) {
+        for (_, process) in handles.iter().filter(|(pid, _)| members.contains(pid)) {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }

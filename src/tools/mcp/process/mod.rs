@@ -92,7 +92,7 @@ pub struct Process {
     /// Cancelled to end the process.
     ending: CancellationToken,
     _end_on_drop: DropGuard,
-    watched: Arc<ProcessState>,
+    state: Arc<ProcessState>,
 }
 
 /// The state that the tasks of a process share.
@@ -100,7 +100,7 @@ struct ProcessState {
     /// Cancelled after the child itself has exited and its last output had time to arrive.
     exited: CancellationToken,
     /// Cancelled when the group has no members.
-    gone: CancellationToken,
+    group_ended: CancellationToken,
     status: Mutex<Option<String>>,
     stderr: Mutex<Tail>,
     redactor: SecretRedactor,
@@ -143,43 +143,43 @@ impl Process {
             return Err("the streams of the program are missing".to_owned());
         };
         let ending = CancellationToken::new();
-        let watched = Arc::new(ProcessState {
+        let state = Arc::new(ProcessState {
             exited: CancellationToken::new(),
-            gone: CancellationToken::new(),
+            group_ended: CancellationToken::new(),
             status: Mutex::new(None),
             stderr: Mutex::default(),
             redactor: redactor.clone(),
             marker: program.marker.clone(),
             removal: program.removal.clone(),
         });
-        let drained = tasks.spawn(watched.clone().drain(stderr));
+        let drained = tasks.spawn(state.clone().drain(stderr));
         // A container has its own limits.
         let (id, marker) = (child.id().filter(|_| program.removal.is_none()), program.marker.clone());
         let cgroup = tasks.spawn_blocking(move || Cgroup::create_for(id?, &marker));
-        let group = Group { child, gone: false };
-        tasks.spawn(program.open_resources.track_future(watched.clone().watch(group, ending.clone(), cgroup, drained)));
-        let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
+        let group = Group { child, has_ended: false };
+        tasks.spawn(program.open_resources.track_future(state.clone().watch(group, ending.clone(), cgroup, drained)));
+        let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, state };
         Ok((process, stdout, stdin))
     }
 
     /// Returns a token that is cancelled when the child has exited.
     pub fn exit_token(&self) -> CancellationToken {
-        self.watched.exited.clone()
+        self.state.exited.clone()
     }
 
     /// Ends the process with its descendants, and waits for their end. The caller has closed its standard input.
     pub async fn end(&self) {
         self.ending.cancel();
-        self.watched.gone.cancelled().await;
+        self.state.group_ended.cancelled().await;
     }
 
     pub fn stderr_tail(&self) -> Option<String> {
-        let mut stderr = self.watched.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(stderr.redacted_text(&self.watched.redactor)).filter(|text| !text.is_empty())
+        let mut stderr = self.state.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(stderr.redacted_text(&self.state.redactor)).filter(|text| !text.is_empty())
     }
 
     pub fn exit_report(&self) -> ExitReport {
-        let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let status = self.state.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
         ExitReport { exit, stderr: self.stderr_tail() }
     }
@@ -193,7 +193,7 @@ impl ProcessState {
             let read = tokio::select! {
                 read = stderr.read(&mut chunk) => read,
                 // A process that has left the group may keep the stream open for ever.
-                () = self.gone.cancelled() => return,
+                () = self.group_ended.cancelled() => return,
             };
             let Ok(length @ 1..) = read else { return };
             self.stderr.lock().unwrap_or_else(PoisonError::into_inner).add(&chunk[..length]);
@@ -249,7 +249,7 @@ impl ProcessState {
             metrics::counter!("capstan_mcp_orphans_ended_total").increment(u64::try_from(orphans_ended).unwrap_or(u64::MAX));
             tracing::warn!(count = orphans_ended, "ended orphaned processes that had left the process group of their MCP server");
         }
-        self.gone.cancel();
+        self.group_ended.cancel();
     }
 }
 
@@ -274,16 +274,16 @@ impl Tail {
     /// Returns the redacted text without bytes that may contain a part of a secret: those beside the cut, and an incomplete last line.
     fn redacted_text(&mut self, redactor: &SecretRedactor) -> String {
         let redacted_output = redactor.redact(&String::from_utf8_lossy(self.bytes.make_contiguous()));
-        let mut shown = redacted_output.as_str();
+        let mut visible = redacted_output.as_str();
         if self.is_cut {
-            let (_, sure) = shown.split_at(text::prefix(shown, CUT_MARGIN).len());
+            let (_, sure) = visible.split_at(text::prefix(visible, CUT_MARGIN).len());
             // A single line may be longer than the buffer.
-            shown = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
+            visible = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
         }
         if !self.is_over {
-            shown = shown.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            visible = visible.rsplit_once('\n').map_or("", |(lines, _)| lines);
         }
-        let lines: Vec<String> = shown.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
+        let lines: Vec<String> = visible.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
         lines.join("\n")
     }
 }
@@ -306,16 +306,16 @@ pub async fn expand_home(
         };
     };
     // Without access for other users of the machine. The permissions of an existing folder stay.
-    let made = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
+    let created = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
     let home = home.display().to_string();
-    made.map_err(|error| format!("its working directory {home} could not be created: {error}"))?;
+    created.map_err(|error| format!("its working directory {home} could not be created: {error}"))?;
     let args = args.iter().map(|arg| arg.replace(HOME, &home)).collect();
     let env = env.iter().map(|(name, value)| (name.clone(), SecretString::from(value.expose_secret().replace(HOME, &home))));
     Ok((args, env.collect()))
 }
 
 /// Returns the end of an output, for logs and lists.
-pub fn shown_stderr(stderr: &str) -> &str {
+pub fn stderr_end(stderr: &str) -> &str {
     let excess = stderr.chars().count().saturating_sub(STDERR_SHOWN);
     &stderr[text::prefix_chars(stderr, excess).len()..]
 }
@@ -323,7 +323,7 @@ pub fn shown_stderr(stderr: &str) -> &str {
 /// The child with its process group, which is killed on drop if it has not ended.
 struct Group {
     child: Box<dyn ChildWrapper>,
-    gone: bool,
+    has_ended: bool,
 }
 
 impl Group {
@@ -341,14 +341,14 @@ impl Group {
                 let _ = self.child.start_kill();
             }
         }
-        self.gone = true;
+        self.has_ended = true;
         self.child.inner_mut().wait().await
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.gone {
+        if !self.has_ended {
             let _ = self.child.start_kill();
         }
     }
@@ -386,13 +386,13 @@ mod tests {
 
     #[test]
     fn proxy_of_child_has_no_login() {
-        for (proxy, shown) in [
+        for (proxy, visible) in [
             ("http://ann:pw@proxy:3128", "http://proxy:3128"),
             ("ann:p@w@proxy:3128", "proxy:3128"),
             ("http://proxy:3128/", "http://proxy:3128/"),
             ("localhost,.example", "localhost,.example"),
         ] {
-            assert_eq!(without_login(proxy), shown);
+            assert_eq!(without_login(proxy), visible);
         }
     }
 
@@ -402,9 +402,9 @@ mod tests {
         for more in 0..=SECRET.len() {
             for line_end in ["\n", " "] {
                 let flood = format!("{SECRET}{line_end}").repeat(10_000) + &"x".repeat(more);
-                let shown = redacted_text(&flood);
-                assert!(shown.contains("[redacted]"), "{more}: {shown}");
-                let piece = (0..=SECRET.len() - 8).map(|from| &SECRET[from..]).find(|end| shown.contains(end));
+                let visible = redacted_text(&flood);
+                assert!(visible.contains("[redacted]"), "{more}: {visible}");
+                let piece = (0..=SECRET.len() - 8).map(|from| &SECRET[from..]).find(|end| visible.contains(end));
                 assert_eq!(piece, None, "{more} {line_end:?}");
             }
         }
@@ -413,9 +413,9 @@ mod tests {
     #[test]
     fn as_much_as_ever_is_shown() {
         let flood = "some words\n".repeat(20_000) + "the last ones";
-        let shown = redacted_text(&flood);
-        assert!((STDERR_KEPT - 32..=STDERR_KEPT).contains(&shown.len()), "{} bytes", shown.len());
-        assert!(shown.starts_with("some words\n") && shown.ends_with("\nthe last ones"));
+        let visible = redacted_text(&flood);
+        assert!((STDERR_KEPT - 32..=STDERR_KEPT).contains(&visible.len()), "{} bytes", visible.len());
+        assert!(visible.starts_with("some words\n") && visible.ends_with("\nthe last ones"));
     }
 
     #[test]

@@ -100,9 +100,10 @@ mod proc {
     }
 
     fn has_marker(number: i32, marker: &str) -> bool {
-        let wanted = format!("{MARKER_VARIABLE}={marker}");
-        std::fs::read(format!("/proc/{number}/environ"))
-            .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(wanted.as_bytes())))
+        let marker_assignment = format!("{MARKER_VARIABLE}={marker}");
+        std::fs::read(format!("/proc/{number}/environ")).is_ok_and(|environment| {
+            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(marker_assignment.as_bytes()))
+        })
     }
 
     /// Returns descendants without the marker: of the process `server`, or of processes whose marker begins with `marker`. Omits processes that
@@ -195,7 +196,7 @@ pub async fn end(marker: &str, unmarked: &[UnmarkedDescendant]) -> usize {
 
 /// Runs the guard: waits for the end of its standard input, and then ends the orphans of the server process. It may block the thread,
 /// because its process has no other work.
-pub async fn guard(marker: &str, engine: Option<&Path>, input_files_dir: Option<&Path>) {
+pub async fn run_guard(marker: &str, engine: Option<&Path>, input_files_dir: Option<&Path>) {
     // Empty groups of processes that were killed together with their guards. Groups with processes may be in use.
     for empty in cgroup::find_children(|name| name.starts_with(MARKER_PREFIX) && name.ends_with('.')) {
         empty.remove();

@@ -68,7 +68,7 @@ impl ConnectedServer {
     }
 
     pub async fn tool(&self, name: &str) -> Option<Arc<ToolDefinition>> {
-        self.tools.read().await.iter().find(|known| known.tool == name).cloned()
+        self.tools.read().await.iter().find(|tool_list_freshness| tool_list_freshness.tool == name).cloned()
     }
 
     pub fn leaves_out(&self) -> bool {
@@ -89,7 +89,7 @@ impl ConnectedServer {
     ) -> ToolListFreshness {
         let until = Instant::now() + REFRESH_PATIENCE;
         let idle = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
-        let Ok(busy) = idle().await else { return self.known() };
+        let Ok(busy) = idle().await else { return self.tool_list_freshness() };
         // Reset before listing, so that a later change causes another list.
         let has_changed = self.connection.subscriptions.take_tools_changed();
         if !(has_changed || self.listed().is_stale()) {
@@ -104,11 +104,11 @@ impl ConnectedServer {
         });
         // The new list counts even if the server has announced another change: some do so after each list.
         let _listed_or_too_late = idle().await;
-        self.known()
+        self.tool_list_freshness()
     }
 
     /// An expired list stays current until there is a new one, or until listing fails.
-    fn known(&self) -> ToolListFreshness {
+    fn tool_list_freshness(&self) -> ToolListFreshness {
         if self.is_outdated.load(Ordering::SeqCst) { ToolListFreshness::Outdated } else { ToolListFreshness::Current }
     }
 

@@ -33,7 +33,7 @@ use crate::tools::mcp::server::tool_definitions::Labels;
 use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::mcp::transport::endpoint::ServerError;
 use crate::tools::mcp::{McpPrompt, McpResource, ServerConfig, ServerTransport};
-use crate::tools::{ServerStatus, tool_names};
+use crate::tools::{ServerStatus, model_tool_names};
 
 const LIST_LIMIT: Duration = Duration::from_secs(15);
 
@@ -211,7 +211,7 @@ impl Server {
         };
         if name_prefix != self.name_prefix {
             let raws: Vec<&str> = tools.iter().map(|tool| tool.tool.as_str()).collect();
-            let names = tool_names::tool_names(&self.identity.key, name_prefix, &raws);
+            let names = model_tool_names::tool_names(&self.identity.key, name_prefix, &raws);
             tools.iter_mut().zip(names).for_each(|(tool, name)| Arc::make_mut(tool).name = name);
         }
         Ok(tools)

@@ -66,7 +66,7 @@ pub struct McpPromptArgument {
 pub fn resources(all: Vec<Resource>, redactor: &SecretRedactor) -> Vec<McpResource> {
     let (name, description) = shorteners(redactor);
     let fits = all.into_iter().filter(|resource| resource.uri.chars().count() <= MAX_URI);
-    let shown = fits.map(|resource| McpResource {
+    let converted = fits.map(|resource| McpResource {
         uri: redacted_text(&resource.uri, MAX_URI, redactor),
         name: name(resource.name),
         title: resource.title.map(&name),
@@ -74,7 +74,7 @@ pub fn resources(all: Vec<Resource>, redactor: &SecretRedactor) -> Vec<McpResour
         mime_type: resource.mime_type.map(&name),
         size: resource.size,
     });
-    shown.collect()
+    converted.collect()
 }
 
 pub fn prompts(all: Vec<Prompt>, redactor: &SecretRedactor) -> Vec<McpPrompt> {
@@ -119,11 +119,14 @@ mod tests {
         let long = Resource::new(format!("file:///{}", "x".repeat(MAX_URI)), "long");
         let mut parted = Resource::new("file:///b", "s3cret-\u{200b}canary");
         parted.description = Some("Reads with s3cret-\u{200b}canary".to_owned());
-        let shown = resources(vec![resource, long, parted], &redactor);
-        assert_eq!((shown.len(), shown[0].uri.as_str()), (2, "file:///a?key=[redacted]"));
-        assert_eq!((shown[1].name.as_str(), shown[1].description.as_deref()), ("[redacted]", Some("Reads with [redacted]")));
-        assert_eq!(shown[0].description.as_ref().map(String::len), Some(MAX_DESCRIPTION));
-        assert!(!shown[0].name.contains(['\u{200b}', '\u{202e}']), "{:?}", shown[0].name);
+        let converted = resources(vec![resource, long, parted], &redactor);
+        assert_eq!((converted.len(), converted[0].uri.as_str()), (2, "file:///a?key=[redacted]"));
+        assert_eq!(
+            (converted[1].name.as_str(), converted[1].description.as_deref()),
+            ("[redacted]", Some("Reads with [redacted]"))
+        );
+        assert_eq!(converted[0].description.as_ref().map(String::len), Some(MAX_DESCRIPTION));
+        assert!(!converted[0].name.contains(['\u{200b}', '\u{202e}']), "{:?}", converted[0].name);
         let prompt = Prompt::new("p", Some("d"), Some((0..100).map(|n| rmcp::model::PromptArgument::new(n.to_string())).collect()));
         assert_eq!(prompts(vec![prompt], &redactor)[0].arguments.len(), MAX_ARGUMENTS);
     }

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{Phase, Server};
 use crate::tools::mcp::ServerTransport;
-use crate::tools::mcp::process::shown_stderr;
 use crate::tools::mcp::process::slots::ProcessPermit;
+use crate::tools::mcp::process::stderr_end;
 use crate::tools::mcp::server::connected_server::ConnectedServer;
 use crate::tools::mcp::server::context::lock;
 use crate::tools::mcp::server::restart_policy::RestartPolicy;
@@ -118,7 +118,7 @@ impl Server {
             }
             Err(fault) => {
                 let ServerError { reason, stderr } = &fault;
-                let stderr = stderr.as_deref().map(shown_stderr);
+                let stderr = stderr.as_deref().map(stderr_end);
                 tracing::warn!(mcp.server = name, error = reason, stderr, "MCP server {name} cannot be used");
                 self.failed_to_start(fault)
             }

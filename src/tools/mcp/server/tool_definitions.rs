@@ -15,7 +15,7 @@ use crate::tools::invisible_chars::{self, visible};
 use crate::tools::mcp::ServerConfig;
 use crate::tools::mcp::config::identity::Identity;
 use crate::tools::mcp::config::redaction::SecretRedactor;
-use crate::tools::{schema, tool_names};
+use crate::tools::{model_tool_names, schema};
 
 /// The longest description of a tool or parameter, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
@@ -37,7 +37,7 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
     let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     let mut definitions: Vec<Arc<ToolDefinition>> = tools
         .iter()
-        .zip(tool_names::tool_names(&server.identity.key, server.name_prefix, &raws))
+        .zip(model_tool_names::tool_names(&server.identity.key, server.name_prefix, &raws))
         .map(|(tool, name)| Arc::new(definition(server, config, tool, name)))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));

@@ -53,11 +53,11 @@ pub struct Page {
 }
 
 /// Requests one page. Keeps the valid tools of a list with malformed ones.
-pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequestParams) -> Result<Page, ServiceError> {
-    let (listed, is_salvaged) = match peer.list_tools(Some(asked.clone())).await {
+pub async fn page(server: &str, peer: &Peer<RoleClient>, params: PaginatedRequestParams) -> Result<Page, ServiceError> {
+    let (listed, is_salvaged) = match peer.list_tools(Some(params.clone())).await {
         // The library rejects the complete list for one malformed tool.
         Err(ServiceError::UnexpectedResponse) => {
-            let again = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(asked));
+            let again = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
             match peer.send_request(again).await? {
                 ServerResult::ListToolsResult(listed) => (listed, false),
                 ServerResult::CustomResult(CustomResult(listed)) => {

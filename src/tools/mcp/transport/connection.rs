@@ -32,9 +32,9 @@ use crate::tools::mcp::calls::questions::{OpenQuestion, answer_of, put};
 use crate::tools::mcp::calls::reply::{ASKS, Limits, Reply, Task};
 use crate::tools::mcp::calls::request_effect::{self, RequestEffect};
 use crate::tools::mcp::config::redaction::SecretRedactor;
-use crate::tools::mcp::errors::chain;
+use crate::tools::mcp::errors::error_chain_without_urls;
 use crate::tools::mcp::process::container::Launch;
-use crate::tools::mcp::process::{self, ExitReport, Process, Program, shown_stderr};
+use crate::tools::mcp::process::{self, ExitReport, Process, Program, stderr_end};
 use crate::tools::mcp::server::tool_list::{self, MAX_LISTED, Page, ToolListState, size_of};
 use crate::tools::mcp::transport::ending::Ending;
 use crate::tools::mcp::transport::endpoint::{Endpoint, OpenError, ServerError};
@@ -172,10 +172,10 @@ impl Connection {
 
     pub async fn list_tools(&self) -> Result<(Vec<Tool>, ToolListState), ServerError> {
         let announced = Mutex::new((None::<Duration>, false));
-        let page = |asked| {
+        let page = |params| {
             let announced = &announced;
             async move {
-                let Page { tools, next, holds_for, left_out } = tool_list::page(&self.name, &self.peer, asked).await?;
+                let Page { tools, next, holds_for, left_out } = tool_list::page(&self.name, &self.peer, params).await?;
                 let mut announced = announced.lock().unwrap_or_else(PoisonError::into_inner);
                 *announced = (holds_for.into_iter().chain(announced.0).min(), announced.1 || left_out);
                 Ok((tools, next))
@@ -192,7 +192,7 @@ impl Connection {
             return Ok(Vec::new());
         }
         let page =
-            |asked| async move { self.peer.list_resources(Some(asked)).await.map(|page| (page.resources, page.next_cursor)) };
+            |params| async move { self.peer.list_resources(Some(params)).await.map(|page| (page.resources, page.next_cursor)) };
         Ok(self.list_all("resources", page).await?.0)
     }
 
@@ -201,7 +201,7 @@ impl Connection {
         if self.peer.peer_info().is_none_or(|info| info.capabilities.prompts.is_none()) {
             return Ok(Vec::new());
         }
-        let page = |asked| async move { self.peer.list_prompts(Some(asked)).await.map(|page| (page.prompts, page.next_cursor)) };
+        let page = |params| async move { self.peer.list_prompts(Some(params)).await.map(|page| (page.prompts, page.next_cursor)) };
         Ok(self.list_all("prompts", page).await?.0)
     }
 
@@ -272,11 +272,11 @@ impl Connection {
                 input_required::answer(&mut params, round);
             }
             let questions = round.as_ref().map_or(0, |round| round.questions as usize);
-            let asked = match self.call_once(params, meta, limits, (questions, &mut samples), progress, permit).await {
+            let required = match self.call_once(params, meta, limits, (questions, &mut samples), progress, permit).await {
                 RequestOutcome::Reply(reply) => return reply,
-                RequestOutcome::Asks(asked) => asked,
+                RequestOutcome::Asks(required) => required,
             };
-            let pause = match input_required::read((&self.name, &self.redactor), &self.allowed, asked, round.as_ref()) {
+            let pause = match input_required::read((&self.name, &self.redactor), &self.allowed, required, round.as_ref()) {
                 Ok(pause) => pause,
                 Err(reason) => return Reply::Refused(reason),
             };
@@ -378,7 +378,7 @@ impl Connection {
                     underway.is_over = true;
                     reports.answered();
                     return match response {
-                        Ok(Ok(ServerResult::InputRequiredResult(asked))) => RequestOutcome::Asks(asked),
+                        Ok(Ok(ServerResult::InputRequiredResult(required))) => RequestOutcome::Asks(required),
                         Ok(Ok(result)) => RequestOutcome::Reply(reply_from(result)),
                         Ok(Err(error)) => RequestOutcome::Reply(self.reply_from_error(&error).await),
                         Err(_) => RequestOutcome::Reply(self.reply_from_error(&ServiceError::TransportClosed).await),
@@ -405,15 +405,15 @@ impl Connection {
                             queue.push_back(ServerRequest::Asks(asks));
                         }
                     }
-                    Report::Samples(wanted) => {
+                    Report::Samples(sampling_call) => {
                         match samples.checked_sub(1) {
                             Some(left) => {
                                 *samples = left;
-                                queue.push_back(ServerRequest::Samples(wanted));
+                                queue.push_back(ServerRequest::Samples(sampling_call));
                             }
                             None => {
                                 let most = self.allowed.samples.map_or(0, |rules| rules.max_calls);
-                                let _ = wanted.answer.send(Err(format!("the limit of {most} sampling requests during one call is reached")));
+                                let _ = sampling_call.answer.send(Err(format!("the limit of {most} sampling requests during one call is reached")));
                             }
                         }
                     }
@@ -498,7 +498,7 @@ impl Connection {
     /// Returns why a call was lost. Only the log gets the output of the process, because the model and the user see the reason.
     fn reason_of_loss(&self, error: &ServiceError) -> String {
         let ServerError { reason, stderr } = ServerError::after(self.redacted_error(error), self.exit_report());
-        if let Some(stderr) = stderr.as_deref().map(shown_stderr) {
+        if let Some(stderr) = stderr.as_deref().map(stderr_end) {
             tracing::warn!(mcp.server = self.name, reason, stderr, "a tool call was lost with the connection to its MCP server");
         }
         reason
@@ -508,8 +508,8 @@ impl Connection {
         match error {
             ServiceError::TransportClosed => self.ending.reason().unwrap_or_else(|| "the connection was closed".to_owned()),
             // The outer text of the library only names its own types.
-            ServiceError::TransportSend(transport) => self.redactor.error_text(&chain(transport.error.as_ref())),
-            error => self.redactor.error_text(&chain(error)),
+            ServiceError::TransportSend(transport) => self.redactor.error_text(&error_chain_without_urls(transport.error.as_ref())),
+            error => self.redactor.error_text(&error_chain_without_urls(error)),
         }
     }
 

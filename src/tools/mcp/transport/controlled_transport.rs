@@ -88,7 +88,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for ControlledTransport<T> 
     fn send(&mut self, mut item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         match &mut item {
             JsonRpcMessage::Request(request) => {
-                request.id = self.numbers.asked(&request.id);
+                request.id = self.numbers.outgoing_id(&request.id);
                 let meta = request.request.get_meta_mut();
                 if let Some(token) = meta.get_progress_token() {
                     meta.set_progress_token(ProgressToken(self.numbers.outer(&token.0)));
@@ -154,7 +154,7 @@ impl RequestIdRange {
         number.checked_sub(self.base).filter(|number| *number >= 0).map(RequestId::Number)
     }
 
-    fn asked(&mut self, id: &RequestId) -> RequestId {
+    fn outgoing_id(&mut self, id: &RequestId) -> RequestId {
         if let RequestId::Number(number) = id {
             self.open.insert(*number);
         }
@@ -186,13 +186,13 @@ mod tests {
     #[test]
     fn an_answer_is_taken_once_and_only_on_its_own_connection() {
         let (mut one, mut other) = (RequestIdRange::of(3), RequestIdRange::of(4));
-        let (asked, elsewhere) = (one.asked(&RequestId::Number(1)), other.asked(&RequestId::Number(1)));
-        assert_ne!(asked, elsewhere);
+        let (outgoing_id, elsewhere) = (one.outgoing_id(&RequestId::Number(1)), other.outgoing_id(&RequestId::Number(1)));
+        assert_ne!(outgoing_id, elsewhere);
         assert_eq!(one.answered(&elsewhere), None);
         let as_text = RequestId::String((3 * ID_RANGE + 1).to_string().into());
         assert_eq!(one.answered(&as_text), Some(RequestId::Number(1)));
-        assert_eq!(one.answered(&asked), None, "twice");
-        let late = one.asked(&RequestId::Number(2));
+        assert_eq!(one.answered(&outgoing_id), None, "twice");
+        let late = one.outgoing_id(&RequestId::Number(2));
         one.given_up(&RequestId::Number(2));
         assert_eq!(one.answered(&late), None, "after its time");
         for stranger in [RequestId::Number(99), RequestId::Number(-5), RequestId::String("x".into())] {

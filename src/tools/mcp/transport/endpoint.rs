@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::tools::mcp::ServerConfig;
 use crate::tools::mcp::config::redaction::SecretRedactor;
-use crate::tools::mcp::errors::chain;
+use crate::tools::mcp::errors::error_chain_without_urls;
 use crate::tools::mcp::oauth::Login;
 use crate::tools::mcp::process::ExitReport;
 use crate::tools::mcp::server::context::ServerContext;
@@ -73,9 +73,9 @@ impl OpenError {
                 Self::NotUnderstood(ServerError::after(reason, exit_report))
             }
             ClientInitializeError::TransportError { error, .. } => {
-                Self::Other(ServerError::after(redactor.error_text(&chain(error.error.as_ref())), exit_report))
+                Self::Other(ServerError::after(redactor.error_text(&error_chain_without_urls(error.error.as_ref())), exit_report))
             }
-            error => Self::Other(ServerError::after(redactor.error_text(&chain(&error)), exit_report)),
+            error => Self::Other(ServerError::after(redactor.error_text(&error_chain_without_urls(&error)), exit_report)),
         }
     }
 }

@@ -80,7 +80,7 @@ impl UnparsedOutput {
     }
 
     /// Breaks with a message, or with `None` if too many lines have no message, which ends the connection.
-    pub fn sift(&mut self, line: &[u8], ending: &Ending) -> ControlFlow<Option<RxJsonRpcMessage<RoleClient>>> {
+    pub fn inspect_line(&mut self, line: &[u8], ending: &Ending) -> ControlFlow<Option<RxJsonRpcMessage<RoleClient>>> {
         match read(line) {
             Line::Message(message) => ControlFlow::Break(Some(*message)),
             Line::Nothing => ControlFlow::Continue(()),
@@ -99,8 +99,8 @@ impl UnparsedOutput {
         self.lines += 1;
         self.bytes += line.len();
         if self.lines <= LOGGED_NOISE_LINES {
-            let (shown, count) = (beginning(line, &self.redactor), self.lines);
-            tracing::warn!(mcp.server = self.server, count, line = shown, "MCP server wrote a line that is not a message");
+            let (line_start, count) = (beginning(line, &self.redactor), self.lines);
+            tracing::warn!(mcp.server = self.server, count, line = line_start, "MCP server wrote a line that is not a message");
         }
         if self.lines > MAX_UNPARSED_LINES || self.bytes > MAX_UNPARSED_BYTES {
             return Err(format!(
@@ -114,9 +114,9 @@ impl UnparsedOutput {
 
 /// Returns the beginning of a line for the log. Secrets are redacted before the cut, because a part of one would not be found.
 fn beginning(line: &[u8], redactor: &SecretRedactor) -> String {
-    let begun = line.get(..SEARCHED_BYTES).unwrap_or(line);
-    let redacted_output = redactor.redact(&String::from_utf8_lossy(begun));
-    let sure = if begun.len() == line.len() { redacted_output.len() } else { redacted_output.len().saturating_sub(CUT_MARGIN) };
+    let searched = line.get(..SEARCHED_BYTES).unwrap_or(line);
+    let redacted_output = redactor.redact(&String::from_utf8_lossy(searched));
+    let sure = if searched.len() == line.len() { redacted_output.len() } else { redacted_output.len().saturating_sub(CUT_MARGIN) };
     text::prefix_chars(&redact::error_text(text::prefix(&redacted_output, sure)), LOGGED_CHARS).to_owned()
 }
 
@@ -156,13 +156,13 @@ mod tests {
         let mut redactor = SecretRedactor::default();
         redactor.add("API_TOKEN", "token-canary");
         for before in LOGGED_CHARS - 12..=LOGGED_CHARS {
-            let shown = beginning(format!("{}token-canary and more", ".".repeat(before)).as_bytes(), &redactor);
-            assert!(shown.chars().count() <= LOGGED_CHARS && !shown.contains("tok"), "{shown}");
+            let line_start = beginning(format!("{}token-canary and more", ".".repeat(before)).as_bytes(), &redactor);
+            assert!(line_start.chars().count() <= LOGGED_CHARS && !line_start.contains("tok"), "{line_start}");
         }
         // White space is not logged, so late content of a line may come first.
         for before in SEARCHED_BYTES - 12..=SEARCHED_BYTES {
-            let shown = beginning(format!("{}token-canary{}", " ".repeat(before), "x".repeat(20)).as_bytes(), &redactor);
-            assert!(!shown.contains("tok"), "{shown}");
+            let line_start = beginning(format!("{}token-canary{}", " ".repeat(before), "x".repeat(20)).as_bytes(), &redactor);
+            assert!(!line_start.contains("tok"), "{line_start}");
         }
         let long = format!("It begins {}", "so ".repeat(SEARCHED_BYTES));
         assert!(beginning(long.as_bytes(), &redactor).starts_with("It begins so so"));

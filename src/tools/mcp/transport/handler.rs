@@ -58,10 +58,10 @@ impl CallSubscriptions {
     /// Subscribes to messages for the call with this token, until the receiver is dropped.
     pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
         let (reports, receiver) = mpsc::channel(REPORTS);
-        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let (questions, question_receiver) = mpsc::channel(MAX_QUESTIONS);
         let listener = Listener { reports, questions };
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
-        Reports { subscriptions: self.clone(), token, receiver, asked, is_answered: false }
+        Reports { subscriptions: self.clone(), token, receiver, question_receiver, is_answered: false }
     }
 
     pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
@@ -85,13 +85,14 @@ impl CallSubscriptions {
         calls.next().filter(|_| calls.next().is_none() && !self.has_abandoned_calls()).cloned()
     }
 
-    fn is_asked(&self, wanted: ServerRequest) -> bool {
-        self.only_call().is_some_and(|listener| listener.questions.try_send(wanted).is_ok())
+    /// Sends a question to the only call under way. Returns false if there is none, or several.
+    fn send_to_only_call(&self, request: ServerRequest) -> bool {
+        self.only_call().is_some_and(|listener| listener.questions.try_send(request).is_ok())
     }
 
     async fn sample(&self, request: SamplingRequest) -> Result<SamplingAnswer, String> {
         let (answer, answered) = oneshot::channel();
-        if !self.is_asked(ServerRequest::Samples(Box::new(SamplingCall { request, answer }))) {
+        if !self.send_to_only_call(ServerRequest::Samples(Box::new(SamplingCall { request, answer }))) {
             return Err("the sampling request matches several calls: only one call at a time may use sampling".to_owned());
         }
         answered.await.unwrap_or_else(|_| Err("the call has ended".to_owned()))
@@ -99,7 +100,7 @@ impl CallSubscriptions {
 
     async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
         let (answer, answered) = oneshot::channel();
-        if !self.is_asked(ServerRequest::Asks(Box::new(ElicitationRequest { text, elicitation, answer }))) {
+        if !self.send_to_only_call(ServerRequest::Asks(Box::new(ElicitationRequest { text, elicitation, answer }))) {
             tracing::warn!("MCP elicitation declined: several calls are under way, and the question does not name its call");
             return InputAnswer::new(DECLINE, None);
         }
@@ -121,7 +122,7 @@ pub struct Reports {
     subscriptions: Arc<CallSubscriptions>,
     token: ProgressToken,
     receiver: mpsc::Receiver<Progress>,
-    asked: mpsc::Receiver<ServerRequest>,
+    question_receiver: mpsc::Receiver<ServerRequest>,
     is_answered: bool,
 }
 
@@ -130,7 +131,7 @@ impl Reports {
     pub async fn next(&mut self) -> Report {
         tokio::select! {
             biased;
-            Some(wanted) = self.asked.recv() => match wanted {
+            Some(request) = self.question_receiver.recv() => match request {
                 ServerRequest::Asks(asks) => Report::Asks(asks),
                 ServerRequest::Samples(samples) => Report::Samples(samples),
             },
@@ -254,8 +255,9 @@ impl ClientHandler for Handler {
         _context: RequestContext<RoleClient>,
     ) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
         let rules = self.allowed.samples.ok_or_else(ErrorData::method_not_found::<CreateMessageRequestMethod>)?;
-        let wanted = sampling::wanted(&self.redactor, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
-        sampling::answered(self.subscriptions.sample(wanted).await)
+        let request =
+            sampling::read_request(&self.redactor, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
+        sampling::result_from_answer(self.subscriptions.sample(request).await)
     }
 
     #[expect(deprecated, reason = "older servers may ask, and get an answer")]
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn asked(params: Value) -> Option<(String, Elicitation)> {
+    fn elicitation_of(params: Value) -> Option<(String, Elicitation)> {
         let mut redactor = SecretRedactor::default();
         redactor.add("API_TOKEN", "token-canary");
         checked_question("s", &redactor, serde_json::from_value(params).unwrap())
@@ -277,7 +279,7 @@ mod tests {
 
     fn form(field: Value) -> Option<(String, Elicitation)> {
         let schema = json!({"type": "object", "properties": {"x": field}});
-        asked(json!({"mode": "form", "message": "Which\u{200b} one?", "requestedSchema": schema}))
+        elicitation_of(json!({"mode": "form", "message": "Which\u{200b} one?", "requestedSchema": schema}))
     }
 
     #[test]
@@ -299,14 +301,14 @@ mod tests {
                 assert!(form(field.clone()).is_none(), "{field}");
             }
             let schema = json!({"type": "object", "properties": {exact: {"type": "boolean"}}});
-            assert!(asked(json!({"mode": "form", "message": "m", "requestedSchema": schema})).is_none(), "{exact}");
+            assert!(elicitation_of(json!({"mode": "form", "message": "m", "requestedSchema": schema})).is_none(), "{exact}");
         }
     }
 
     #[test]
     fn elicitation_url_with_a_secret_is_refused() {
         let url = |url: &str| {
-            let (_, page) = asked(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
+            let (_, page) = elicitation_of(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
             page.url
         };
         for secret in [

@@ -22,7 +22,7 @@ use crate::support::net::http;
 use crate::support::redact;
 use crate::tools::mcp::calls::request_effect::status_of;
 use crate::tools::mcp::config::HttpStyle;
-use crate::tools::mcp::errors::chain;
+use crate::tools::mcp::errors::error_chain_without_urls;
 use crate::tools::mcp::oauth::{AuthState, AuthorizedClient};
 use crate::tools::mcp::process::ExitReport;
 use crate::tools::mcp::transport::controlled_transport::ControlledTransport;
@@ -67,7 +67,7 @@ impl<'a> Remote<'a> {
         }
         let parsed_url = Url::parse(url).map_err(|error| format!("url: {error}"))?;
         egress::check(&parsed_url, egress).map_err(|error| format!("url: {error}"))?;
-        let client = http_status::prepare_client(egress::guarded(http::client_for(url), egress), &parsed_url)
+        let client = http_status::prepare_client(egress::with_egress_check(http::client_for(url), egress), &parsed_url)
             .redirect(http::redirects_within_origin())
             .connect_timeout(CONNECT_LIMIT)
             .build()
@@ -137,9 +137,9 @@ impl<'a> Remote<'a> {
     fn open_error(&self, error: ConnectError) -> OpenError {
         let redactor = &self.server.config.redactor;
         match (self.server.login.filter(|login| login.state() == AuthState::Needed), error) {
-            (Some(login), _) => OpenError::Other(login.wanted().into()),
+            (Some(login), _) => OpenError::Other(login.login_hint().into()),
             (None, ConnectError::Greeting(error)) => OpenError::new(*error, redactor, ExitReport::default()),
-            (None, ConnectError::Closed(error)) => OpenError::Other(redactor.error_text(&chain(&error)).into()),
+            (None, ConnectError::Closed(error)) => OpenError::Other(redactor.error_text(&error_chain_without_urls(&error)).into()),
         }
     }
 }

@@ -17,7 +17,7 @@ use rmcp::transport::Transport;
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
 use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpClient as _, StreamableHttpError};
 
-use crate::tools::mcp::errors::chain;
+use crate::tools::mcp::errors::error_chain_without_urls;
 use crate::tools::mcp::oauth::AuthorizedClient;
 use crate::tools::mcp::transport::ending::Ending;
 use crate::tools::mcp::transport::flood_limits::UnparsedOutput;
@@ -118,7 +118,7 @@ impl Transport<RoleClient> for SseTransport {
             let event = match self.events.as_mut()?.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => {
-                    self.ending.end(format!("its event stream was cut off: {}", chain(&error)));
+                    self.ending.end(format!("its event stream was cut off: {}", error_chain_without_urls(&error)));
                     return None;
                 }
                 None => {
@@ -129,7 +129,7 @@ impl Transport<RoleClient> for SseTransport {
             // Events without a name are messages. No revision defines other names.
             let is_message = event.event.as_deref().is_none_or(|name| name == "message");
             let Some(data) = event.data.filter(|_| is_message) else { continue };
-            if let ControlFlow::Break(message) = self.noise.sift(data.as_bytes(), &self.ending) {
+            if let ControlFlow::Break(message) = self.noise.inspect_line(data.as_bytes(), &self.ending) {
                 return message;
             }
         }

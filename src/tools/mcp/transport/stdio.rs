@@ -156,7 +156,7 @@ where
                 }
                 Err(AnyDelimiterCodecError::Io(_)) => return None,
             };
-            if let ControlFlow::Break(message) = self.noise.sift(&line, &self.ending) {
+            if let ControlFlow::Break(message) = self.noise.inspect_line(&line, &self.ending) {
                 return message;
             }
         }

@@ -43,7 +43,7 @@ const VARIABLES: [&str; 14] = [
 
 /// Finds the engine once. A failed search is repeated each time, because the engine may be started meanwhile.
 pub struct Engine {
-    wanted: String,
+    requested: String,
     environment: Environment,
     found: Mutex<Option<PathBuf>>,
     volumes: Mutex<Option<ImageVolumes>>,
@@ -66,8 +66,8 @@ pub struct Image {
 }
 
 impl Engine {
-    pub fn new(wanted: &str, environment: Environment) -> Self {
-        Self { wanted: wanted.to_owned(), environment, found: Mutex::new(None), volumes: Mutex::new(None) }
+    pub fn new(requested: &str, environment: Environment) -> Self {
+        Self { requested: requested.to_owned(), environment, found: Mutex::new(None), volumes: Mutex::new(None) }
     }
 
     /// Returns the program, or why there is none and how to fix it.
@@ -76,7 +76,7 @@ impl Engine {
         if let Some(engine) = &*found {
             return Ok(engine.clone());
         }
-        let candidates = match self.wanted.as_str() {
+        let candidates = match self.requested.as_str() {
             "none" => return Err("containers are disabled (mcp.containers.engine)".to_owned()),
             "auto" => KNOWN.to_vec(),
             one => vec![one],
@@ -215,9 +215,9 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn engine(wanted: &str, path: &Path) -> Engine {
+    fn engine(requested: &str, path: &Path) -> Engine {
         let path = path.to_str().unwrap().to_owned();
-        Engine::new(wanted, Arc::new(move |name| (name == "PATH").then(|| format!("{path}:/usr/bin:/bin"))))
+        Engine::new(requested, Arc::new(move |name| (name == "PATH").then(|| format!("{path}:/usr/bin:/bin"))))
     }
 
     fn program(folder: &Path, name: &str, script: &str) -> PathBuf {

@@ -168,10 +168,12 @@ fn limits(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     Ok(line)
 }
 
-fn check_limit<T: PartialOrd + Copy + std::fmt::Display>(key: &str, asked: Option<T>, most: T) -> Result<T, String> {
-    match asked {
-        Some(asked) if asked > most => Err(format!("capstan.container.{key} is {asked}, but mcp.containers.{key} allows {most}")),
-        Some(asked) => Ok(asked),
+fn check_limit<T: PartialOrd + Copy + std::fmt::Display>(key: &str, requested: Option<T>, most: T) -> Result<T, String> {
+    match requested {
+        Some(requested) if requested > most => {
+            Err(format!("capstan.container.{key} is {requested}, but mcp.containers.{key} allows {most}"))
+        }
+        Some(requested) => Ok(requested),
         None => Ok(most),
     }
 }
@@ -313,8 +315,8 @@ mod tests {
         assert!(line.ends_with(" --mount=type=tmpfs,target=/data,ro sha256:0f"), "{line}");
         assert_eq!(line.matches("type=tmpfs,target=/data").count(), 1, "{line}");
         let inspect = "image inspect tiny:1";
-        let asked = ["ps --quiet", "run --help", inspect, "images --quiet tiny:1", "pull --quiet tiny:1", inspect];
-        assert_eq!(was_asked(folder.path()), asked);
+        let requested = ["ps --quiet", "run --help", inspect, "images --quiet tiny:1", "pull --quiet tiny:1", inspect];
+        assert_eq!(was_asked(folder.path()), requested);
     }
 
     #[test]

@@ -31,12 +31,12 @@ impl Container {
     /// Parses `capstan.container`: `true`, or an object.
     pub fn read(value: Option<&Value>, image: Option<String>) -> Result<Self, String> {
         let mut container = Self { image: image.map(checked_image).transpose()?, ..Self::default() };
-        let asked = match value {
+        let object = match value {
             None | Some(Value::Bool(true)) => return Ok(container),
-            Some(Value::Object(asked)) => asked,
+            Some(Value::Object(object)) => object,
             Some(_) => return Err("capstan.container must be true or an object".to_owned()),
         };
-        for (key, value) in asked {
+        for (key, value) in object {
             match key.as_str() {
                 "memory_mib" => container.memory_mib = Some(count(key, value)?),
                 "processes" => container.processes = Some(count(key, value)?),
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn all_that_can_be_asked_for_is_read() {
-        let asked = json!({"memory_mib": 64, "cpus": 0.5, "processes": 8, "network": true,
+        let object = json!({"memory_mib": 64, "cpus": 0.5, "processes": 8, "network": true,
             "mounts": [{"source": "/srv/docs", "target": "/docs"}]});
-        let read = Container::read(Some(&asked), Some("example.com/a/b:1@sha256:0f".to_owned())).unwrap();
+        let read = Container::read(Some(&object), Some("example.com/a/b:1@sha256:0f".to_owned())).unwrap();
         let mounts = vec![Mount { source: "/srv/docs".to_owned(), target: "/docs".to_owned(), writable: false }];
         let image = Some("example.com/a/b:1@sha256:0f".to_owned());
         let wanted = Container { image, memory_mib: Some(64), cpus: Some(0.5), processes: Some(8), network: true, mounts };
@@ -113,8 +113,8 @@ mod tests {
     #[case(json!({"mounts": [{"source": "a", "target": "/b"}]}), "absolute path")]
     #[case(json!({"mounts": [{"source": "/a", "target": "/b", "propagation": "shared"}]}), "each of")]
     #[case(json!(false), "must be true or an object")]
-    fn nothing_else_can_be_asked_for(#[case] asked: Value, #[case] words: &str) {
-        let error = Container::read(Some(&asked), None).unwrap_err();
+    fn nothing_else_can_be_asked_for(#[case] object: Value, #[case] words: &str) {
+        let error = Container::read(Some(&object), None).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
 
