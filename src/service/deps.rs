@@ -19,7 +19,7 @@ use crate::live::Hub;
 use crate::service::access::KeysInUse;
 use crate::service::access::default_models::{DefaultModels, default_models};
 use crate::service::access::key_cache::KeyCache;
-use crate::service::access::login_counter::LoginCounter;
+use crate::service::access::login_limit::LoginLimit;
 use crate::service::error::{Error, Result};
 use crate::service::files::uploads::Uploads;
 use crate::service::records::endpoints::ProviderDeps;
@@ -130,7 +130,7 @@ pub struct Service {
     pub(in crate::service) mcp_servers: Option<McpDeps>,
     pub(in crate::service) files: FileDeps,
     pub(in crate::service) uploads: Uploads,
-    pub(in crate::service) login_counter: LoginCounter,
+    pub(in crate::service) login_limit: LoginLimit,
     pub(in crate::service) default_models: DefaultModels,
 }
 
@@ -154,7 +154,7 @@ impl Service {
             mcp_servers: deps.mcp_servers,
             files: deps.files,
             uploads: Uploads::default(),
-            login_counter: LoginCounter::default(),
+            login_limit: LoginLimit::default(),
             default_models: default_models(),
         }
     }

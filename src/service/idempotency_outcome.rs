@@ -19,7 +19,7 @@ pub enum Replay {
     Replayed,
 }
 
-pub(super) fn keyed<T>(outcome: IdempotentOutcome<T>) -> Result<(T, Replay)> {
+pub(super) fn outcome_or_conflict<T>(outcome: IdempotentOutcome<T>) -> Result<(T, Replay)> {
     match outcome {
         IdempotentOutcome::Fresh(value) => Ok((value, Replay::Fresh)),
         IdempotentOutcome::Replayed(value) => Ok((value, Replay::Replayed)),

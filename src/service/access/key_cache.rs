@@ -28,13 +28,13 @@ impl KeyCache {
         known.get(hash).filter(|(_, since)| since.elapsed() < BELIEVED_FOR).map(|(principal, _)| principal.clone())
     }
 
-    /// Caches a key that the store confirmed in answer to a query at `asked`.
-    pub(in crate::service) fn put(&self, hash: String, principal: Principal, asked: Instant) {
+    /// Caches a key that the store confirmed in answer to a query at `read_at`.
+    pub(in crate::service) fn put(&self, hash: String, principal: Principal, read_at: Instant) {
         let mut known = lock(&self.0);
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(hash, (principal, asked));
+        known.insert(hash, (principal, read_at));
     }
 
     pub(in crate::service) fn forget(&self, hash: &str) {

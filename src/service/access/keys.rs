@@ -15,7 +15,7 @@ use crate::domain::access::principal::{Principal, SHORT_NAME, User, UserRole, sh
 use crate::domain::ids::{KeyId, UserId};
 use crate::service::access::KeyInUse;
 use crate::service::access::users::require_administrator;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::{Access, Error, Result, Service};
 use crate::store::{KeyCursor, Page, PageRequest, StoredKey};
 use crate::support::json::hash_bytes;
@@ -103,7 +103,7 @@ impl Service {
         let (id, created_at) = (KeyId::generate(self.ids.as_ref()), self.clock.now());
         let stored = StoredKey { id, hash: key.hash, label, user, created_at, revoked_at: None };
         let request = self.claim(&principal.user_id, request);
-        match keyed(self.store.create_key_once(&stored, request).await?)? {
+        match outcome_or_conflict(self.store.create_key_once(&stored, request).await?)? {
             (id, Replay::Fresh) => {
                 tracing::info!(key.id = %id, user.id = %stored.user.id, by = %principal.user_id, "created an API key");
                 Ok((stored, key.key))

@@ -115,15 +115,15 @@ impl Service {
 
     /// Completes a login: exchanges the code for a key, and stores it in the owner's provider `openrouter`, which is created if it
     /// is missing.
-    pub async fn finish_login(&self, who: LoginParty<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
+    pub async fn finish_login(&self, party: LoginParty<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
         let deps = self.provider_deps()?;
         if state.len() > MAX_KEY_BYTES || code.is_empty() || code.len() > MAX_CODE_BYTES {
             return Err(unknown());
         }
         let state_hash = hash_key(state);
-        let login = self.store.take_login(&state_hash, &who.claimant()).await?.ok_or_else(unknown)?;
+        let login = self.store.take_login(&state_hash, &party.claimant()).await?.ok_or_else(unknown)?;
         // A browser returns on behalf of the API key that began the login.
-        if let (LoginParty::Browser(_), Some(hash)) = (who, &login.key_hash)
+        if let (LoginParty::Browser(_), Some(hash)) = (party, &login.key_hash)
             && self.access_by_hash(hash.clone()).await?.is_none_or(|access| access.principal().user_id != login.owner)
         {
             return Err(unknown());

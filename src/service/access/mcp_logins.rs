@@ -52,11 +52,11 @@ impl Service {
     pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<StartedLogin> {
         let server = self.steerable_mcp_server(access.principal(), id).await?;
         let target = self.login_target(&server)?;
-        self.login_counter.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
+        self.login_limit.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
         let secrets = LoginSecrets::new()?;
         let wire = Wire::new(&target.url, target.egress).map_err(not_possible)?;
-        let begun = oauth::begin(&wire, &target.entry, callback, &secrets.state, &secrets.verifier).await;
-        let (url, pending) = begun.map_err(not_possible)?;
+        let started = oauth::begin(&wire, &target.entry, callback, &secrets.state, &secrets.verifier).await;
+        let (url, pending) = started.map_err(not_possible)?;
         let pending = serde_json::to_string(&pending).map_err(|error| not_possible(error.to_string()))?;
         let (state_hash, login) = self.login_of(access, PURPOSE, &secrets, &SecretString::from(pending)).await?;
         self.store.create_mcp_login(&state_hash, id, &login, LIFETIME_MS).await?;
@@ -66,7 +66,7 @@ impl Service {
     /// Completes a login: exchanges the code for tokens, and connects to the server with them.
     pub async fn finish_mcp_login(
         self: &Arc<Self>,
-        who: LoginParty<'_>,
+        party: LoginParty<'_>,
         back: LoginCallback,
     ) -> Result<(Principal, McpServerView)> {
         let LoginCallback { state, code, issuer, error } = back;
@@ -74,8 +74,8 @@ impl Service {
             return Err(unknown());
         }
         let state_hash = hash_key(&state);
-        let (id, login) = self.store.take_mcp_login(&state_hash, &who.claimant()).await?.ok_or_else(unknown)?;
-        let principal = self.returned(who, &login).await?;
+        let (id, login) = self.store.take_mcp_login(&state_hash, &party.claimant()).await?.ok_or_else(unknown)?;
+        let principal = self.returned(party, &login).await?;
         let associated_data = associated_data(PURPOSE, &login.owner, &state_hash);
         let pending = self.provider_deps()?.vault.open(&associated_data, &login.verifier).map_err(|_| unknown())?;
         let pending: Pending = serde_json::from_str(pending.expose_secret()).map_err(|_| unknown())?;
@@ -101,8 +101,8 @@ impl Service {
             service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await
         })
         .await?;
-        let shown = self.probed(&principal, &id).await?;
-        Ok((principal, shown))
+        let server = self.probe_mcp_server(&principal, &id).await?;
+        Ok((principal, server))
     }
 
     async fn keep_mcp_login(
@@ -117,8 +117,8 @@ impl Service {
         let (tokens, fresh_for_ms) = got.map_err(|refusal| failed(refusal.reason()))?;
         let text = serde_json::to_string(&tokens).map_err(|error| failed(error.to_string()))?;
         let sealed = self.seal(&tokens_place(owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
-        let kept = McpTokens { server: id.clone(), owner, sealed, fresh_for_ms, version: 1 };
-        self.store.put_mcp_tokens(&kept).await?;
+        let stored = McpTokens { server: id.clone(), owner, sealed, fresh_for_ms, version: 1 };
+        self.store.put_mcp_tokens(&stored).await?;
         tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "login at an MCP server completed");
         self.stop_mcp_server(principal, &id).await.map(drop)
     }
@@ -134,8 +134,8 @@ impl Service {
 
     /// Returns the principal of the request. For a browser, the principal of the key that began the login, if the key is still
     /// valid.
-    async fn returned(&self, who: LoginParty<'_>, login: &ProviderLogin) -> Result<Principal> {
-        match who {
+    async fn returned(&self, party: LoginParty<'_>, login: &ProviderLogin) -> Result<Principal> {
+        match party {
             LoginParty::Caller(principal) => Ok(principal.clone()),
             LoginParty::Browser(_) => {
                 let hash = login.key_hash.clone().ok_or_else(unknown)?;

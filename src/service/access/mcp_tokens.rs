@@ -99,13 +99,13 @@ impl Inner {
     }
 
     async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<RefreshOutcome, String> {
-        let asked = match Wire::new(&of.url, of.egress) {
+        let exchanged = match Wire::new(&of.url, of.egress) {
             Ok(wire) => refresh(&wire, tokens).await,
             Err(reason) => Err(Refusal::Failed(reason)),
         };
         let (server, version) = (&of.server, row.version);
         let count = |result: &'static str| metrics::counter!("capstan_mcp_login_refreshes_total", "result" => result).increment(1);
-        match asked {
+        match exchanged {
             Ok((anew, fresh_for_ms)) => {
                 count("ok");
                 let text = SecretString::from(serde_json::to_string(&anew).map_err(|error| error.to_string())?);

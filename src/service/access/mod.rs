@@ -6,7 +6,7 @@ pub(super) mod account;
 pub(super) mod default_models;
 pub(super) mod key_cache;
 pub(super) mod keys;
-pub(super) mod login_counter;
+pub(super) mod login_limit;
 pub(super) mod logins;
 pub(super) mod mcp_logins;
 pub(super) mod mcp_tokens;

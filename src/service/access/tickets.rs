@@ -28,9 +28,9 @@ pub struct NewTicket {
 pub enum TicketOrigin<'a> {
     Origin(&'a str),
     /// No `Origin` header, from a client that sends it for cross-origin requests only: browsers that open an event stream.
-    Unsaid,
+    MissingFromStream,
     /// No `Origin` header, from a client that always sends it: browsers that open a WebSocket.
-    Nowhere,
+    MissingFromSocket,
 }
 
 /// The outcome of using a ticket. The ticket is consumed in any case.
@@ -91,8 +91,8 @@ impl Service {
 
 fn may_come_from(ticket: &StreamTicket, from: TicketOrigin<'_>) -> bool {
     match (&ticket.origin, from) {
-        (None, _) | (Some(_), TicketOrigin::Unsaid) => true,
+        (None, _) | (Some(_), TicketOrigin::MissingFromStream) => true,
         (Some(bound), TicketOrigin::Origin(origin)) => bound == origin,
-        (Some(_), TicketOrigin::Nowhere) => false,
+        (Some(_), TicketOrigin::MissingFromSocket) => false,
     }
 }

@@ -43,9 +43,9 @@ impl Service {
         if let Some(groups) = &patch.groups {
             check_groups(groups).map_err(|error| Error::field("/groups", error.to_string()))?;
         }
-        let known = self.store.user(id).await?.ok_or(Error::NotFound("user"))?;
+        let stored = self.store.user(id).await?.ok_or(Error::NotFound("user"))?;
         if let Some(role) = patch.role {
-            self.set_role(principal, &known, role).await?;
+            self.set_role(principal, &stored, role).await?;
         }
         if let Some(groups) = patch.groups {
             self.store.set_groups(id, &Vec::from_iter(groups)).await?;
@@ -53,14 +53,14 @@ impl Service {
         self.store.user(id).await?.ok_or(Error::NotFound("user"))
     }
 
-    async fn set_role(&self, principal: &Principal, known: &StoredUser, role: UserRole) -> Result<()> {
-        let id = &known.user.id;
-        if known.user.role != role && self.configured_keys.values().any(|configured| configured.user_id == *id) {
+    async fn set_role(&self, principal: &Principal, stored: &StoredUser, role: UserRole) -> Result<()> {
+        let id = &stored.user.id;
+        if stored.user.role != role && self.configured_keys.values().any(|configured| configured.user_id == *id) {
             return Err(Error::conflict(
                 "the user has a key in the configuration (auth.keys), which sets the role; change it there",
             ));
         }
-        let is_demoted = (known.user.role, role) == (UserRole::Admin, UserRole::Member);
+        let is_demoted = (stored.user.role, role) == (UserRole::Admin, UserRole::Member);
         // So one administrator remains.
         if is_demoted && *id == principal.user_id {
             return Err(Error::conflict("another administrator must take your role from you"));

@@ -8,7 +8,7 @@ use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::ids::ConversationId;
 use crate::service::conversations::import::SentConversation;
 use crate::service::conversations::{MAX_PROMPT_CHARS, layer};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
 use crate::store::{AppendMessages, AppendOutcome};
@@ -39,7 +39,7 @@ impl Service {
         let (most_files, of) = (append.max_files, id.clone());
         let claim = self.claim(&principal.user_id, key);
         self.run_to_end(|store, hub| async move {
-            let (appended, replay) = keyed(store.append_messages(append, claim).await?)?;
+            let (appended, replay) = outcome_or_conflict(store.append_messages(append, claim).await?)?;
             match appended {
                 AppendOutcome::Appended { messages, events } => {
                     publish(&hub, &of, events);

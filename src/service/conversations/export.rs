@@ -100,8 +100,8 @@ fn part_text(part: &Part) -> String {
             format!("**Call of `{}`**\n\n{}", part.name, fenced("json", &format!("{:#}", part.arguments)))
         }
         Part::ToolResult(part) => {
-            let what = if part.is_error { "Error" } else { "Result" };
-            let mut text = format!("**{what} of `{}`**", part.name);
+            let title = if part.is_error { "Error" } else { "Result" };
+            let mut text = format!("**{title} of `{}`**", part.name);
             for content in &part.content {
                 let shown = match content {
                     ToolContent::Text { text } => fenced("", text),
@@ -125,11 +125,11 @@ fn part_text(part: &Part) -> String {
 }
 
 /// Describes a file and its location. Text cannot contain its bytes.
-fn file_text(what: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
-    let name = single_line(name.as_deref().unwrap_or(what));
+fn file_text(kind: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
+    let name = single_line(name.as_deref().unwrap_or(kind));
     match url.as_deref().filter(|url| !url.starts_with("data:")).map(single_line) {
-        Some(url) => format!("*A {what}: {name} ({media_type}), <{url}>*"),
-        None => format!("*A {what}: {name} ({media_type})*"),
+        Some(url) => format!("*A {kind}: {name} ({media_type}), <{url}>*"),
+        None => format!("*A {kind}: {name} ({media_type})*"),
     }
 }
 
@@ -153,8 +153,8 @@ fn closed(text: &str) -> String {
         open = match open {
             None if sign == '`' && rest.contains('`') => None,
             None => Some(fence),
-            Some(begun) if rest.is_empty() && fence.starts_with(begun) => None,
-            Some(begun) => Some(begun),
+            Some(open_fence) if rest.is_empty() && fence.starts_with(open_fence) => None,
+            Some(open_fence) => Some(open_fence),
         };
     }
     match open {

@@ -6,7 +6,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::service::conversations::one_line;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::{Error, Result, Service};
 use crate::store::{CopyConversation, CopyOutcome, CopySource, CopyUntil};
 
@@ -44,7 +44,7 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let copied = self.run_to_end(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let copied = self.run_to_end(|store, _hub| async move { outcome_or_conflict(store.copy_conversation(copy, claim).await?) });
         let (copied, replay) = copied.await?;
         let conversation = match copied {
             CopyOutcome::Conversation(conversation) => *conversation,

@@ -165,17 +165,17 @@ impl Service {
     ) -> Result<Vec<CopiedTurn>> {
         let (most, created_at) = (self.limits.admission().max_message_chars, self.clock.now().to_rfc3339());
         let mut run = RunId::generate(self.ids.as_ref());
-        let (mut made, mut calls): (Vec<Message>, _) = (Vec::with_capacity(messages.len()), HashMap::new());
+        let (mut imported, mut calls): (Vec<Message>, _) = (Vec::with_capacity(messages.len()), HashMap::new());
         for (at, message) in messages.iter().enumerate() {
             let (role, parts) = self.sent_parts(principal, message, &format!("{field}/{at}"), most, &mut calls).await?;
-            if role == Role::User && made.last().is_some_and(|last| last.role != Role::User) {
+            if role == Role::User && imported.last().is_some_and(|last| last.role != Role::User) {
                 run = RunId::generate(self.ids.as_ref());
             }
             let id = MessageId::generate(self.ids.as_ref());
             let message = Message::new(id, (run.clone(), conversation.clone()), role, parts);
-            made.push(Message { created_at: created_at.clone(), ..message });
+            imported.push(Message { created_at: created_at.clone(), ..message });
         }
-        self.group_by_run(principal, choice, made, &format!("/{field}")).await
+        self.group_by_run(principal, choice, imported, &format!("/{field}")).await
     }
 
     /// Groups the messages by run, in the order in which the runs begin.
@@ -190,11 +190,11 @@ impl Service {
         if messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
             return Err(Error::field(pointer, format!("has {} messages; at most {most} are accepted", messages.len())));
         }
-        let mut seen = ImportedIds::default();
+        let mut known_ids = ImportedIds::default();
         for (at, message) in messages.iter_mut().enumerate() {
-            self.check(message, &format!("{pointer}/{at}"), &mut seen)?;
+            self.check(message, &format!("{pointer}/{at}"), &mut known_ids)?;
         }
-        let content = self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
+        let content = self.describe_files(&principal.user_id, &known_ids.files, &mut messages).await?;
         self.bound_files(messages.iter().flat_map(|message| &message.parts), &content, pointer)?;
         for (at, message) in messages.iter_mut().enumerate() {
             self.keep_inline(&principal.user_id, &mut message.parts, &format!("{pointer}/{at}/parts")).await?;
@@ -228,7 +228,7 @@ impl Service {
         Ok(turns)
     }
 
-    fn check(&self, message: &mut Message, pointer: &str, seen: &mut ImportedIds) -> Result<()> {
+    fn check(&self, message: &mut Message, pointer: &str, known_ids: &mut ImportedIds) -> Result<()> {
         let short = |text: &str| is_short(text, MAX_NAME_CHARS);
         if message.model.as_deref().is_some_and(|model| !short(model)) {
             return Err(Error::field(&format!("{pointer}/model"), "is not a valid model name"));
@@ -257,25 +257,26 @@ impl Service {
                     if !call.arguments.is_object() {
                         return Err(Error::field(&format!("{pointer}/arguments"), "must be an object"));
                     }
-                    if seen.calls.insert(call.call_id.clone(), false).is_some() {
+                    if known_ids.calls.insert(call.call_id.clone(), false).is_some() {
                         return Err(Error::field(&format!("{pointer}/call_id"), "is also the id of another call"));
                     }
                     // Providers accept each id only once. A call without one is sent with ours.
-                    call.provider_call_id = call.provider_call_id.take().filter(|id| short(id) && seen.echoed.insert(id.clone()));
+                    call.provider_call_id =
+                        call.provider_call_id.take().filter(|id| short(id) && known_ids.echoed.insert(id.clone()));
                 }
                 (Part::ToolResult(result), Role::Tool) => {
                     result.name = tool_name(&result.name);
                     for content in &mut result.content {
-                        checked_content(content, seen);
+                        checked_content(content, known_ids);
                     }
-                    match seen.calls.get_mut(&result.call_id) {
+                    match known_ids.calls.get_mut(&result.call_id) {
                         Some(answered @ false) => *answered = true,
                         Some(true) => return Err(Error::field(&format!("{pointer}/call_id"), "has a result already")),
                         None => return Err(Error::field(&format!("{pointer}/call_id"), "is not the id of an earlier call")),
                     }
                 }
                 (Part::Image(file), Role::User | Role::Assistant) => {
-                    *file = picture(self.checked_file(file, &pointer, seen)?, &pointer)?;
+                    *file = picture(self.checked_file(file, &pointer, known_ids)?, &pointer)?;
                 }
                 (Part::Source(part), Role::Assistant) => {
                     let word = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -288,7 +289,7 @@ impl Service {
                     };
                     (part.url, part.title, part.text) = (url, title, text);
                 }
-                (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, seen)?,
+                (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, known_ids)?,
                 (Part::Text(_), Role::Tool)
                 | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
                 | (Part::ToolResult(_), Role::User | Role::Assistant)
@@ -303,11 +304,11 @@ impl Service {
         Ok(())
     }
 
-    fn checked_file(&self, file: &FilePart, pointer: &str, seen: &mut ImportedIds) -> Result<FilePart> {
+    fn checked_file(&self, file: &FilePart, pointer: &str, known_ids: &mut ImportedIds) -> Result<FilePart> {
         let id = file.file_id.as_deref().map(str::parse::<FileId>).transpose();
         let id = id.map_err(|error| Error::field(&format!("{pointer}/file_id"), error.to_string()))?;
         let checked = self.file_part(Some(&file.media_type), file.url.as_ref(), id.as_ref(), file.name.as_deref(), pointer)?;
-        seen.files.extend(id);
+        known_ids.files.extend(id);
         // The file is missing, so only these facts are known.
         Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
     }
@@ -353,7 +354,7 @@ impl Service {
 }
 
 /// Checks binary content of a result. Unreadable content becomes a note, because the rest of the result is still useful.
-fn checked_content(content: &mut ToolContent, seen: &mut ImportedIds) {
+fn checked_content(content: &mut ToolContent, known_ids: &mut ImportedIds) {
     let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
     let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));
     let name = binary.name.take().map(|name| shown_name(&name));
@@ -361,7 +362,7 @@ fn checked_content(content: &mut ToolContent, seen: &mut ImportedIds) {
     *content = match (id, &binary.data) {
         (Some(id), _) => {
             let file_id = Some(id.as_str().to_owned());
-            seen.files.insert(id);
+            known_ids.files.insert(id);
             // The file is missing, so only these facts are known.
             ToolContent::File(BinaryContent { media_type: claimed, file_id, size: binary.size, url: None, name, data: None })
         }

@@ -21,10 +21,10 @@ use crate::domain::conversation::{AgentChoice, Conversation, MAX_TITLE_CHARS};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::change::StepKind;
 use crate::domain::run::context::ContextSummary;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::records::named::nullable;
 use crate::service::runs::agent_and_model::is_short;
-use crate::service::runs::message_content::bounded;
+use crate::service::runs::message_content::storable_text;
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
 use crate::store::{
@@ -111,7 +111,7 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        match keyed(self.store.create_conversation(new, claim).await?)? {
+        match outcome_or_conflict(self.store.create_conversation(new, claim).await?)? {
             (CreateOutcome::Conversation(conversation), replay) => {
                 self.check_replayed(principal, &conversation.id, replay).await?;
                 Ok((*conversation, replay))
@@ -208,7 +208,7 @@ impl Service {
         let claim = self.claim(&principal.user_id, key);
         let id = id.clone();
         self.run_to_end(|store, hub| async move {
-            let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
+            let (compacted, replay) = outcome_or_conflict(store.compact(compact, claim).await?)?;
             match compacted {
                 CompactOutcome::Done { messages, summary, events } => {
                     publish(&hub, &id, events);
@@ -263,12 +263,12 @@ impl Service {
 }
 
 pub(in crate::service) fn one_line(pointer: &str, title: &str) -> Result<String> {
-    bounded(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
+    storable_text(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
 }
 
 /// Returns a layer of the system prompt, trimmed.
 pub(in crate::service) fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
-    text.map(|text| bounded(pointer, text.trim(), MAX_PROMPT_CHARS)).transpose()
+    text.map(|text| storable_text(pointer, text.trim(), MAX_PROMPT_CHARS)).transpose()
 }
 
 /// Returns each tag once, in the given order, trimmed.

@@ -3,7 +3,7 @@
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
 use crate::store::{Rewind, RewindFrom, RewindOutcome};
@@ -22,7 +22,7 @@ impl Service {
         let claim = self.claim(&principal.user_id, key);
         let of = id.clone();
         let rewound = self.run_to_end(|store, hub| async move {
-            let (rewound, replay) = keyed(store.rewind_conversation(rewind, claim).await?)?;
+            let (rewound, replay) = outcome_or_conflict(store.rewind_conversation(rewind, claim).await?)?;
             match rewound {
                 RewindOutcome::Conversation { conversation, superseded, events } => {
                     publish(&hub, &of, events);

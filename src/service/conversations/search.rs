@@ -17,7 +17,7 @@ impl Service {
     ) -> Result<Page<FoundMessage>> {
         let terms = Terms::read(&text::storable(query)).map_err(Error::invalid)?;
         let found = self.store.search(&principal.user_id, &terms, archived, page).await?;
-        let shown = |found: crate::store::SearchHit| FoundMessage {
+        let found_message = |found: crate::store::SearchHit| FoundMessage {
             snippet: snippet(&found.message.text(), &terms),
             message_id: found.message.id,
             conversation_id: found.message.conversation_id,
@@ -26,6 +26,6 @@ impl Service {
             role: found.message.role,
             created_at: found.message.created_at,
         };
-        Ok(Page { items: found.items.into_iter().map(shown).collect(), next: found.next })
+        Ok(Page { items: found.items.into_iter().map(found_message).collect(), next: found.next })
     }
 }

@@ -64,10 +64,10 @@ fn term_end(chars: &[char], at: usize, term: &Term) -> Option<usize> {
         if number > 0 {
             end += chars[end..].iter().take_while(|c| !is_of_word(**c)).count();
         }
-        let mut wanted = word.chars().flat_map(char::to_lowercase).peekable();
-        while wanted.peek().is_some() {
+        let mut word_chars = word.chars().flat_map(char::to_lowercase).peekable();
+        while word_chars.peek().is_some() {
             let mut small = chars.get(end)?.to_lowercase();
-            if !small.all(|c| wanted.next() == Some(c)) {
+            if !small.all(|c| word_chars.next() == Some(c)) {
                 return None;
             }
             end += 1;

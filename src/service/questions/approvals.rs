@@ -28,7 +28,7 @@ impl Service {
         conversation: Option<&ConversationId>,
         page: &PageRequest<InputCursor>,
     ) -> Result<Page<Approval>> {
-        let filter = InputFilter { owner: &principal.user_id, asked: QuestionFilterKind::Approvals, state, conversation };
+        let filter = InputFilter { owner: &principal.user_id, kind: QuestionFilterKind::Approvals, state, conversation };
         let Page { items, next } = self.store.input_requests(filter, page).await?;
         Ok(Page { items: items.into_iter().filter_map(Approval::of).collect(), next })
     }
@@ -43,12 +43,12 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Approval, Replay)> {
         let owner = &principal.user_id;
-        let asked = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(APPROVAL))?;
-        let terms = asked.request.question.approval.as_deref().ok_or(Error::NotFound(APPROVAL))?;
-        if answer.decision == Decision::Allow && asked.request.state == InputState::Pending {
+        let input_record = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(APPROVAL))?;
+        let terms = input_record.request.question.approval.as_deref().ok_or(Error::NotFound(APPROVAL))?;
+        if answer.decision == Decision::Allow && input_record.request.state == InputState::Pending {
             self.check_reachable(principal, terms).await?;
         }
-        let grant = self.grant(&asked, terms, &answer);
+        let grant = self.grant(&input_record, terms, &answer);
         let answer = self.checked_decision(terms, answer)?;
         let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant, now: self.clock.now() };
         let (record, replay) = self.resolve_question(resolve, key, APPROVAL).await?;
@@ -75,10 +75,10 @@ impl Service {
         is_gone.then_some(()).ok_or(Error::NotFound("tool grant"))
     }
 
-    fn grant(&self, asked: &InputRecord, terms: &ApprovalTerms, answer: &ApprovalAnswer) -> Option<NewGrant> {
+    fn grant(&self, input_record: &InputRecord, terms: &ApprovalTerms, answer: &ApprovalAnswer) -> Option<NewGrant> {
         let conversation = match (answer.decision, answer.scope.unwrap_or_default()) {
             (Decision::Deny, _) | (_, ApprovalScope::Once) => return None,
-            (Decision::Allow, ApprovalScope::Conversation) => Some(asked.request.conversation_id.clone()),
+            (Decision::Allow, ApprovalScope::Conversation) => Some(input_record.request.conversation_id.clone()),
             (Decision::Allow, ApprovalScope::Always) => None,
         };
         Some(NewGrant {
@@ -92,7 +92,7 @@ impl Service {
 
     fn checked_decision(&self, terms: &ApprovalTerms, answer: ApprovalAnswer) -> Result<InputAnswer> {
         let ApprovalAnswer { decision, scope, arguments, reason, arguments_hash } = answer;
-        if arguments_hash.is_some_and(|seen| seen != terms.arguments_hash) {
+        if arguments_hash.is_some_and(|expected_hash| expected_hash != terms.arguments_hash) {
             let detail = "the arguments of this approval differ from arguments_hash; read the approval again";
             return Err(Error::conflict(detail));
         }

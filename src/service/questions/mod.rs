@@ -9,7 +9,7 @@ pub(super) mod tool_reviews;
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::{ConversationId, InputId};
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputKind, InputRecord, InputState};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
 use crate::store::{InputCursor, InputFilter, Page, PageRequest, QuestionFilterKind, ResolveInput, ResolveOutcome};
@@ -34,7 +34,7 @@ impl Service {
         conversation: Option<&ConversationId>,
         page: &PageRequest<InputCursor>,
     ) -> Result<Page<InputRecord>> {
-        let filter = InputFilter { owner: &principal.user_id, asked: QuestionFilterKind::Questions, state, conversation };
+        let filter = InputFilter { owner: &principal.user_id, kind: QuestionFilterKind::Questions, state, conversation };
         Ok(self.store.input_requests(filter, page).await?)
     }
 
@@ -47,22 +47,22 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(InputRecord, Replay)> {
         let owner = &principal.user_id;
-        let asked = self.input_request(principal, id).await?;
-        let answer = self.checked_answer(&asked, answer)?;
+        let input_record = self.input_request(principal, id).await?;
+        let answer = self.checked_answer(&input_record, answer)?;
         let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant: None, now: self.clock.now() };
         self.resolve_question(resolve, key, INPUT_REQUEST).await
     }
 
-    /// Stores the answer to a question or an approval, and wakes its run. `what` names it in errors.
+    /// Stores the answer to a question or an approval, and wakes its run. `kind` names it in errors.
     pub(in crate::service) async fn resolve_question(
         &self,
         resolve: ResolveInput,
         key: Option<RequestKey>,
-        what: &'static str,
+        kind: &'static str,
     ) -> Result<(InputRecord, Replay)> {
         let claim = self.claim(&resolve.owner, key);
         self.run_to_end(|store, hub| async move {
-            let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
+            let (resolved, replay) = outcome_or_conflict(store.resolve_input(resolve, claim).await?)?;
             failpoint::hit("C18-answered");
             match resolved {
                 ResolveOutcome::Answered { record, events } => {
@@ -79,18 +79,18 @@ impl Service {
                         InputState::Answered | InputState::Applied => "it was answered already",
                         InputState::Cancelled => "it was cancelled",
                     };
-                    Err(Error::Conflict(format!("this {what} can no longer be answered: {why}")))
+                    Err(Error::Conflict(format!("this {kind} can no longer be answered: {why}")))
                 }
-                ResolveOutcome::NoRequest => Err(Error::NotFound(what)),
+                ResolveOutcome::NoRequest => Err(Error::NotFound(kind)),
             }
         })
         .await
     }
 
-    fn checked_answer(&self, asked: &InputRecord, answer: InputAnswer) -> Result<InputAnswer> {
-        let choices = &asked.request.question.choices;
+    fn checked_answer(&self, input_record: &InputRecord, answer: InputAnswer) -> Result<InputAnswer> {
+        let choices = &input_record.request.question.choices;
         let has_words = answer.text.as_deref().is_some_and(|words| !words.trim().is_empty());
-        let is_in_words = asked.request.kind == InputKind::Question && answer.choice.is_empty();
+        let is_in_words = input_record.request.kind == InputKind::Question && answer.choice.is_empty();
         if is_in_words && !has_words {
             return Err(Error::field("/text", "must be present, unless choice is one of the question's choices"));
         }
@@ -98,7 +98,7 @@ impl Service {
             let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
             return Err(Error::field("/choice", format!("must be one of {}", known.join(", "))));
         }
-        let form = asked.request.question.form().filter(|_| answer.choice == ACCEPT);
+        let form = input_record.request.question.form().filter(|_| answer.choice == ACCEPT);
         let content = checked_content(form, answer.content)?;
         Ok(InputAnswer { text: self.answer_text("/text", answer.text)?, content, ..answer })
     }

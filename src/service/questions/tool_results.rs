@@ -7,7 +7,7 @@ use crate::domain::ids::{CallId, RunId};
 use crate::domain::run::Run;
 use crate::domain::run::question::{InputAnswer, InputState};
 use crate::domain::tool::client_tool::client_answer;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::{Content, Error, Result, Service};
 use crate::store::{ToolResults, ToolResultsOutcome};
 use crate::support::failpoint;
@@ -50,7 +50,7 @@ impl Service {
         let results = ToolResults { owner: principal.user_id.clone(), run_id: run.clone(), results: stored };
         let replay = self.run_to_end(|store, hub| async move {
             let run = results.run_id.clone();
-            let (outcome, replay) = keyed(store.store_tool_results(results, claim).await?)?;
+            let (outcome, replay) = outcome_or_conflict(store.store_tool_results(results, claim).await?)?;
             failpoint::hit("C18-answered");
             match outcome {
                 ToolResultsOutcome::Stored => {

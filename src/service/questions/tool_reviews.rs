@@ -25,10 +25,10 @@ impl Service {
 }
 
 fn for_reviewers(mut review: ToolReview) -> ToolReview {
-    for seen in std::iter::once(&mut review.definition).chain(&mut review.before) {
-        seen.description = spell_out_invisible(&seen.description);
-        seen.parameters = shown_value(&seen.parameters);
-        seen.hints = shown_value(&seen.hints);
+    for definition in std::iter::once(&mut review.definition).chain(&mut review.before) {
+        definition.description = spell_out_invisible(&definition.description);
+        definition.parameters = shown_value(&definition.parameters);
+        definition.hints = shown_value(&definition.hints);
     }
     review
 }

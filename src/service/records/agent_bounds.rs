@@ -19,7 +19,7 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         ("error_rounds", base.error_rounds, profile.error_rounds),
         ("max_crashes", base.max_crashes, profile.max_crashes),
     ];
-    if let Some((field, most, _)) = guards.into_iter().find(|(_, most, wanted)| *most > 0 && !(1..=*most).contains(wanted)) {
+    if let Some((field, most, _)) = guards.into_iter().find(|(_, most, requested)| *most > 0 && !(1..=*most).contains(requested)) {
         let reason = format!("must be 1 to {most}, the limit of the server's default agent, unless an administrator sets it");
         return refuse(field, reason);
     }
@@ -46,10 +46,10 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         return refuse("groups", "only an administrator can set the groups of an agent");
     }
     let lists = [("tools", &base.tools, &profile.tools), ("builtin_tools", &base.builtin_tools, &profile.builtin_tools)];
-    for (field, allowed, wanted) in lists {
+    for (field, allowed, requested) in lists {
         let may_offer = match allowed {
             None => true,
-            Some(allowed) => wanted.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
+            Some(allowed) => requested.as_ref().is_some_and(|requested| requested.iter().all(|tool| allowed.contains(tool))),
         };
         if !may_offer {
             return refuse(field, "only an administrator can offer tools that the server's default agent does not offer");
@@ -93,18 +93,18 @@ fn refuse(field: &str, reason: impl Into<String>) -> Result<(), InvalidProfile> 
     Err(InvalidProfile { field: field.to_owned(), reason: reason.into() })
 }
 
-fn offers_no_more_often(base: ToolsPolicy, wanted: ToolsPolicy) -> bool {
-    base == ToolsPolicy::EveryRound || wanted == ToolsPolicy::None || wanted == base
+fn offers_no_more_often(base: ToolsPolicy, requested: ToolsPolicy) -> bool {
+    base == ToolsPolicy::EveryRound || requested == ToolsPolicy::None || requested == base
 }
 
 /// Any rule of an agent except the strictest may relax the rule of the tool's server, because an agent's rules have priority.
 fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
-    let (required, wanted) = (&base.approval.tools, &profile.approval.tools);
-    let eased = wanted.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && required.get(*tool) != Some(*mode));
+    let (required, requested) = (&base.approval.tools, &profile.approval.tools);
+    let eased = requested.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && required.get(*tool) != Some(*mode));
     if let Some((tool, _)) = eased {
         return refuse(&format!("approval/tools/{tool}"), "a member can only set always_ask");
     }
-    if !required.keys().all(|tool| wanted.contains_key(tool)) {
+    if !required.keys().all(|tool| requested.contains_key(tool)) {
         return refuse("approval/tools", "only an administrator can remove a rule");
     }
     if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
@@ -119,28 +119,28 @@ fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Inval
 struct Bound {
     field: &'static str,
     most: u64,
-    wanted: u64,
+    requested: u64,
     /// Whether 0 means no limit.
     zero_is_none: bool,
 }
 
 impl Bound {
     fn is_passed(&self) -> bool {
-        match (self.most, self.wanted) {
+        match (self.most, self.requested) {
             (0, _) if self.zero_is_none => false,
             (_, 0) if self.zero_is_none => true,
-            (most, wanted) => wanted > most,
+            (most, requested) => requested > most,
         }
     }
 }
 
 fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 23] {
-    let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
-    let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
+    let bound = |field, most, requested| Bound { field, most, requested, zero_is_none: false };
+    let limit = |field, most, requested| Bound { field, most, requested, zero_is_none: true };
     let tokens = |allowance: Allowance| allowance.tokens.unwrap_or(0);
-    let money = |field, most: Option<Usd>, wanted: Option<Usd>| {
+    let money = |field, most: Option<Usd>, requested: Option<Usd>| {
         let parts = |usd: Option<Usd>| usd.map_or(0, |usd| usd.cost().as_trillionths());
-        limit(field, parts(most), parts(wanted))
+        limit(field, parts(most), parts(requested))
     };
     let output = |profile: &AgentProfile| profile.options.max_output_tokens.map_or(0, u64::from);
     let retries = |profile: &AgentProfile| profile.llm_retry.delays_ms.len() as u64;
@@ -237,8 +237,8 @@ mod tests {
     #[case(json!({"context": {"limit": 6_000, "keep_last": 4}}), None)]
     fn members_stay_within_the_server_s_agent(#[case] said: Value, #[case] refused: Option<&str>) {
         let base = strict();
-        let wanted = profile(&base, said);
-        assert_eq!(within(&base, &wanted).err().map(|error| error.field).as_deref(), refused);
+        let requested = profile(&base, said);
+        assert_eq!(within(&base, &requested).err().map(|error| error.field).as_deref(), refused);
     }
 
     #[test]

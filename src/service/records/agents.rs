@@ -11,11 +11,11 @@ use utoipa::ToSchema;
 
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of};
-use crate::domain::agent::preset::{self, Preset, id_of};
+use crate::domain::agent::preset::{self, Preset, preset_id};
 use crate::domain::agent::{AgentProfile, InvalidProfile};
 use crate::domain::ids::AgentId;
 use crate::domain::problem::ProblemBody;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::records::agent_bounds::{bring_within, within};
 use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, may_change, new_owner, nullable, page_of_all};
 use crate::service::{Error, Result, Service};
@@ -137,7 +137,7 @@ impl AnyAgent {
         let (name, id) = match self {
             Self::Stored(record) => (record.name.clone(), record.id.clone()),
             Self::Preset(preset) => (preset.name.to_owned(), preset.id.clone()),
-            Self::Default(name) => (name.clone(), id_of(name)),
+            Self::Default(name) => (name.clone(), preset_id(name)),
         };
         AgentCursor { name, id }
     }
@@ -223,7 +223,7 @@ impl Service {
         };
         let most = self.limits.max_agents;
         let claim = self.claim(&principal.user_id, key);
-        let (outcome, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
+        let (outcome, replay) = outcome_or_conflict(self.store.create_agent(&record, &first, most, claim).await?)?;
         let id = AGENTS.created_id(outcome, &record.name, most)?;
         Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay))
     }
@@ -245,11 +245,11 @@ impl Service {
         let base = &self.default_profile;
         let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
         let membership = self.membership(principal, &groups).await?;
-        let mut shown = Vec::new();
+        let mut views = Vec::new();
         for agent in items.into_iter().filter(|agent| membership.admits(&agent.readers(base))) {
-            shown.push(self.shown_agent(principal, agent, &membership).await?);
+            views.push(self.shown_agent(principal, agent, &membership).await?);
         }
-        Ok(Page { items: shown, next })
+        Ok(Page { items: views, next })
     }
 
     /// Changes an agent. If revisions are named, the agent must have one of them.
@@ -279,11 +279,11 @@ impl Service {
                 Some(Some(number)) if number != after.latest && self.store.agent_version(&after.id, number).await?.is_none() => {
                     return Err(Error::field("/pinned_version", format!("the agent has no version {number}")));
                 }
-                Some(wanted) => after.pinned = wanted,
+                Some(agent_name) => after.pinned = agent_name,
                 None => {}
             }
-            if let Some(shown) = self.put_agent(principal, after, version).await? {
-                return Ok(shown);
+            if let Some(views) = self.put_agent(principal, after, version).await? {
+                return Ok(views);
             }
         }
         Err(Error::Stale)
@@ -303,8 +303,8 @@ impl Service {
             let note = if note.is_empty() { format!("same as version {number}") } else { note.to_owned() };
             let version = self.next_version(principal, &mut after, earlier.profile, note).await?;
             after.pinned = None;
-            if let Some(shown) = self.put_agent(principal, after, Some(version)).await? {
-                return Ok(shown);
+            if let Some(views) = self.put_agent(principal, after, Some(version)).await? {
+                return Ok(views);
             }
         }
         Err(Error::Stale)
@@ -342,30 +342,35 @@ impl Service {
         Ok(version)
     }
 
-    /// Returns the profile for runs that request an agent, and whether it names a model itself. `wanted` may end with `@` and a
+    /// Returns the profile for runs that request an agent, and whether it names a model itself. `agent_name` may end with `@` and a
     /// version.
     pub(in crate::service) async fn agent_profile(
         &self,
         principal: &Principal,
-        wanted: Option<&str>,
+        agent_name: Option<&str>,
     ) -> Result<(AgentProfile, bool)> {
-        self.extended_profile(principal, wanted, &[]).await
+        self.extended_profile(principal, agent_name, &[]).await
     }
 
     /// Returns the profile of an agent that the agents of `path` extend, one after another, and whether it names a model.
-    async fn extended_profile(&self, principal: &Principal, wanted: Option<&str>, path: &[String]) -> Result<(AgentProfile, bool)> {
+    async fn extended_profile(
+        &self,
+        principal: &Principal,
+        agent_name: Option<&str>,
+        path: &[String],
+    ) -> Result<(AgentProfile, bool)> {
         let base = &self.default_profile;
-        let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else {
+        let Some(agent_name) = agent_name.filter(|agent_name| **agent_name != base.name) else {
             self.admit(principal, &base.name, &base.groups).await?;
             return Ok((base.clone(), false));
         };
-        let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists the agents"));
-        let (agent, number) = match wanted.rsplit_once('@') {
+        let missing = |reason: String| Error::field("/agent", format!("{reason}; GET /api/v1/agents lists the agents"));
+        let (agent, number) = match agent_name.rsplit_once('@') {
             Some((agent, number)) => {
                 let number: u32 = number.parse().map_err(|_| missing(format!("{number:?} is not a version number")))?;
                 (agent, Some(number))
             }
-            None => (wanted, None),
+            None => (agent_name, None),
         };
         let found =
             self.any_agent(principal, &agent.into()).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
@@ -424,9 +429,9 @@ impl Service {
             Some(Value::String(_)) if path.len() == MAX_EXTENDED => {
                 return invalid(format!("more than {MAX_EXTENDED} agents extend each other, one after another"));
             }
-            Some(Value::String(wanted)) => {
+            Some(Value::String(agent_name)) => {
                 let path = [path, &[name.to_owned()]].concat();
-                match Box::pin(self.extended_profile(principal, Some(&wanted), &path)).await {
+                match Box::pin(self.extended_profile(principal, Some(&agent_name), &path)).await {
                     Ok(found) => found,
                     Err(error @ (Error::Invalid { .. } | Error::Conflict(_) | Error::NotInGroups(_))) => {
                         let ProblemBody { detail, mut errors, .. } = error.problem();

@@ -14,7 +14,7 @@ use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::mcp_server::McpServerRecord;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::records::mcp_deps::McpDeps;
 use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, default_true, may_change, new_owner, page_of_all};
 use crate::service::records::providers::egress_of;
@@ -27,12 +27,12 @@ use crate::support::suggestion::nearest;
 use crate::tools::ServerStatus;
 use crate::tools::mcp::{
     ConfiguredServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, UserServer, check_document,
-    is_switched_off, part, read_kept, shown_stderr,
+    is_switched_off, part, read_kept, stderr_end,
 };
 
 const MAX_NAME_CHARS: usize = 64;
 /// How long a response waits for the result of a connection attempt.
-const PROBE: Duration = Duration::from_secs(5);
+const PROBE_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Number of servers that an export reads at a time.
 const PAGE: u32 = 100;
 const SERVERS: Kind =
@@ -199,12 +199,12 @@ impl Service {
         new: NewMcpServer,
         key: Option<RequestKey>,
     ) -> Result<(McpServerView, Replay)> {
-        let (id, replay, warnings) = self.make_mcp_server(principal, new, key).await?;
-        let shown = self.probed(principal, &id).await?;
-        Ok((McpServerView { warnings, ..shown }, replay))
+        let (id, replay, warnings) = self.store_new_mcp_server(principal, new, key).await?;
+        let view = self.probe_mcp_server(principal, &id).await?;
+        Ok((McpServerView { warnings, ..view }, replay))
     }
 
-    async fn make_mcp_server(
+    async fn store_new_mcp_server(
         &self,
         principal: &Principal,
         new: NewMcpServer,
@@ -230,7 +230,7 @@ impl Service {
         };
         let warnings = self.put_entry(&mut record, &entry, &variables, &Secrets::new()).await?;
         let claim = self.claim(&principal.user_id, key);
-        let (outcome, replay) = keyed(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
+        let (outcome, replay) = outcome_or_conflict(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
         let id = SERVERS.created_id(outcome, &record.name, deps.max_per_owner)?;
         deps.servers.changed(&id).await;
         Ok((id, replay, warnings))
@@ -240,7 +240,7 @@ impl Service {
         let deps = self.mcp_deps()?;
         let server = self.any_mcp_server(principal, id).await?;
         let status = deps.servers.status_of(&principal.user_id, id).await;
-        Ok(described(principal, server, status))
+        Ok(server_view(principal, server, status))
     }
 
     async fn any_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<AnyMcpServer> {
@@ -261,9 +261,9 @@ impl Service {
         let describe = |server: AnyMcpServer| {
             let id = server.cursor().id;
             let status = statuses.iter().position(|status| status.id == id).map(|at| statuses.swap_remove(at));
-            let mut shown = described(principal, server, status);
-            shown.status = shorten_stderr(shown.status);
-            shown
+            let mut view = server_view(principal, server, status);
+            view.status = shorten_stderr(view.status);
+            view
         };
         Ok(Page { items: items.into_iter().map(describe).collect(), next })
     }
@@ -282,8 +282,8 @@ impl Service {
             match self.store.change_mcp_server(&after).await? {
                 UpdateNamedOutcome::Changed(_) => {
                     self.mcp_server_changed(&before, &after).await?;
-                    let shown = self.probed(principal, id).await?;
-                    return Ok(McpServerView { warnings, ..shown });
+                    let view = self.probe_mcp_server(principal, id).await?;
+                    return Ok(McpServerView { warnings, ..view });
                 }
                 UpdateNamedOutcome::NameTaken => return Err(SERVERS.name_taken(&after.name)),
                 UpdateNamedOutcome::Stale => {}
@@ -335,8 +335,8 @@ impl Service {
     /// Connects to a server, even after failures.
     pub async fn start_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let server = self.steerable_mcp_server(principal, id).await?;
-        match self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await {
-            Some(status) => Ok(described(principal, server, Some(status))),
+        match self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE_TIME_LIMIT).await {
+            Some(status) => Ok(server_view(principal, server, Some(status))),
             None => Err(Error::conflict("this MCP server is disabled; enable it first")),
         }
     }
@@ -352,7 +352,7 @@ impl Service {
         deps.servers.stop(id).await;
         deps.servers.changed(id).await;
         let status = deps.servers.status_of(&principal.user_id, id).await;
-        Ok(described(principal, server, status))
+        Ok(server_view(principal, server, status))
     }
 
     pub async fn restart_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
@@ -389,9 +389,9 @@ impl Service {
         for (at, (name, entry)) in entries.into_iter().enumerate() {
             // Keys of entries depend on the order in the document, which is the same for a repeated request. Creating and replacing
             // have outcomes of different types, and so different keys.
-            let keys = ["", "\0replace"].map(|what| {
+            let keys = ["", "\0replace"].map(|suffix| {
                 key.as_ref().map(|RequestKey { key, fingerprint }| RequestKey {
-                    key: stable::hash_bytes(format!("{key}\0{at}{what}").as_bytes()),
+                    key: stable::hash_bytes(format!("{key}\0{at}{suffix}").as_bytes()),
                     fingerprint: fingerprint.clone(),
                 })
             });
@@ -409,7 +409,7 @@ impl Service {
         }
         // The servers are probed concurrently, because the document decides their number.
         let servers = &self.mcp_deps()?.servers;
-        futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE))).await;
+        futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE_TIME_LIMIT))).await;
         Ok(ImportedMcpServers { data, next_cursor: None, warnings })
     }
 
@@ -424,7 +424,7 @@ impl Service {
         let (enabled, variables, scope) = (!switched_off(&entry)?, document.variables.clone(), document.scope);
         let new = NewMcpServer { name: name.to_owned(), entry: entry.clone(), variables: variables.clone(), enabled, scope };
         // Creates first and searches later: a server that the first try of a repeated request created must not be replaced.
-        let outcome = self.make_mcp_server(principal, new, key).await;
+        let outcome = self.store_new_mcp_server(principal, new, key).await;
         // The name may exist, the limit may be reached, or the entry may need stored secrets.
         if document.replace
             && matches!(outcome, Err(Error::Invalid { .. } | Error::Conflict(_)))
@@ -447,7 +447,7 @@ impl Service {
         let before = self.changeable_mcp_server(principal, id, None).await?;
         let (after, warnings) = self.patched_mcp_server(principal, &before, patch).await?;
         let claim = self.claim(&principal.user_id, key);
-        match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
+        match outcome_or_conflict(self.store.replace_mcp_server(&after, claim).await?)? {
             (UpdateNamedOutcome::Changed(_), Replay::Fresh) => {
                 self.mcp_server_changed(&before, &after).await?;
                 Ok((Replay::Fresh, warnings))
@@ -510,10 +510,10 @@ impl Service {
     }
 
     /// Probes a server briefly and returns its status. A server stays stored if it cannot be reached.
-    pub(in crate::service) async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
+    pub(in crate::service) async fn probe_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<McpServerView> {
         let server = self.any_mcp_server(principal, id).await?;
-        let status = self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await;
-        Ok(described(principal, server, status))
+        let status = self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE_TIME_LIMIT).await;
+        Ok(server_view(principal, server, status))
     }
 
     /// Returns the record, if the principal may change it. If versions are named, the record must have one of them.
@@ -558,7 +558,7 @@ impl Service {
         let read = |entry: &Map<String, Value>, secrets: &Secrets| read_kept(&Value::Object(entry.clone()), secrets);
         let mut config = read(&parted.entry, &parted.secrets).map_err(refused)?;
         let leads_elsewhere =
-            !stored.is_empty() && read(&record.entry, stored).map_or(true, |before| destination(&before) != destination(&config));
+            !stored.is_empty() && read(&record.entry, stored).map_or(true, |before| entry_host(&before) != entry_host(&config));
         if leads_elsewhere {
             let why = "the entry has another host, and its secrets were not given for that host";
             parted = part(entry, &variable).map_err(|reason| refused(format!("{reason}: {why}")))?;
@@ -590,7 +590,7 @@ fn check_rest(rest: &Map<String, Value>) -> Result<Vec<String>> {
 }
 
 /// Returns the host of an entry; `None` for a local process.
-fn destination(config: &ServerConfig) -> Option<String> {
+fn entry_host(config: &ServerConfig) -> Option<String> {
     match &config.transport {
         ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => None,
         ServerTransport::Http { url, .. } => Some(crate::service::records::providers::origin(url)),
@@ -614,10 +614,10 @@ fn status_visible_to(status: ServerStatus, principal: &Principal) -> ServerStatu
 
 /// Shortens the standard error output in a status, for lists.
 fn shorten_stderr(status: ServerStatus) -> ServerStatus {
-    ServerStatus { stderr: status.stderr.map(|text| shown_stderr(&text).to_owned()), ..status }
+    ServerStatus { stderr: status.stderr.map(|text| stderr_end(&text).to_owned()), ..status }
 }
 
-fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> McpServerView {
+fn server_view(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> McpServerView {
     let McpServerCursor { name, id } = server.cursor();
     let owner = server.owner().cloned();
     let status = status_visible_to(status.unwrap_or_else(|| ServerStatus::unknown(id, name, owner)), principal);

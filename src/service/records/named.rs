@@ -68,8 +68,8 @@ pub(in crate::service) fn may_change(principal: &Principal, owner: Option<&UserI
 }
 
 /// Refuses to change a record whose version is not one of the given ones.
-pub(in crate::service) fn check_version(wanted: Option<&[i64]>, version: i64) -> Result<()> {
-    if wanted.is_none_or(|wanted| wanted.contains(&version)) { Ok(()) } else { Err(Error::Stale) }
+pub(in crate::service) fn check_version(expected: Option<&[i64]>, version: i64) -> Result<()> {
+    if expected.is_none_or(|expected| expected.contains(&version)) { Ok(()) } else { Err(Error::Stale) }
 }
 
 /// Returns a page of stored and configured records. `kept` is the page of the stored records.

@@ -15,7 +15,7 @@ use crate::domain::model::provider::{
     CallLimits, EgressScope, MAX_LIMIT_MS, ModelEntry, ProviderKind, ProviderRecord, StoredSecret,
 };
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::records::configured_providers::AnyProvider;
 use crate::service::records::endpoints::{InvalidProvider, ProviderDeps, Target};
 use crate::service::records::named::{
@@ -154,7 +154,7 @@ impl Service {
         check(&record)?;
         self.put_key(&mut record, secret).await?;
         let claim = self.claim(&principal.user_id, key);
-        let (outcome, replay) = keyed(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
+        let (outcome, replay) = outcome_or_conflict(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
         let id = PROVIDERS.created_id(outcome, &record.name, deps.max_per_owner)?;
         deps.endpoints.forget_client(&id);
         Ok((self.record(principal, &id).await?, replay))
@@ -224,9 +224,9 @@ impl Service {
             AnyProvider::Configured(_) => (None, None),
             AnyProvider::Stored(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
         };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let done = |model: String, error: Option<ModelError>| {
-            let latency_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let latency_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
             let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
             TestedProvider { ok: error.is_none(), model, latency_ms, error }
         };

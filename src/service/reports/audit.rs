@@ -33,13 +33,13 @@ impl Service {
 /// Returns the owner of the requested rows, by default the principal; `None` for all owners.
 pub(in crate::service) fn owner_of(principal: &Principal, owner: Option<&str>, refusal: &'static str) -> Result<Option<UserId>> {
     let invalid = |_| Error::invalid("the query parameter owner must be a user's id or all");
-    let wanted = match owner {
+    let requested_owner = match owner {
         None => Some(principal.user_id.clone()),
         Some(ALL) => None,
         Some(owner) => Some(UserId::parse(owner).map_err(invalid)?),
     };
     match principal.role {
-        UserRole::Member if wanted.as_ref() != Some(&principal.user_id) => Err(Error::Forbidden(refusal)),
-        UserRole::Member | UserRole::Admin => Ok(wanted),
+        UserRole::Member if requested_owner.as_ref() != Some(&principal.user_id) => Err(Error::Forbidden(refusal)),
+        UserRole::Member | UserRole::Admin => Ok(requested_owner),
     }
 }

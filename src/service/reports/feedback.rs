@@ -3,9 +3,9 @@
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::reports::audit::owner_of;
-use crate::service::runs::message_content::bounded;
+use crate::service::runs::message_content::storable_text;
 use crate::service::{Error, Result, Service};
 use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackOutcome, GiveFeedback, Page, PageRequest};
 
@@ -23,7 +23,7 @@ impl Service {
         let (owner, now) = (principal.user_id.clone(), self.clock.now());
         let give = GiveFeedback { owner, conversation_id: conversation_id.clone(), message_id, rating, comment, now };
         let claim = self.claim(&principal.user_id, key);
-        let (outcome, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
+        let (outcome, replay) = outcome_or_conflict(self.store.give_feedback(give, claim).await?)?;
         let feedback = match outcome {
             FeedbackOutcome::Kept(feedback) => feedback,
             FeedbackOutcome::NotAnAnswer => return Err(Error::conflict("only answers of a model can be rated")),
@@ -63,6 +63,6 @@ impl Service {
 
     pub(in crate::service) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
         let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
-        bounded(pointer, comment, self.limits.max_feedback_chars).map(Some)
+        storable_text(pointer, comment, self.limits.max_feedback_chars).map(Some)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
 use crate::domain::tool::client_tool::ClientTool;
-use crate::domain::tool::tool_names::check_tool_name;
+use crate::domain::tool::tool_name_check::check_tool_name;
 use crate::domain::tool::{MAX_NESTING, ToolDefinition};
 use crate::service::{Error, Result, Service};
 use crate::support::json::is_deeper_than;
@@ -22,39 +22,39 @@ impl Service {
         &self,
         principal: &Principal,
         profile: &AgentProfile,
-        wanted: &[ClientTool],
+        requested: &[ClientTool],
     ) -> Result<Vec<ClientTool>> {
         let most = self.limits.max_client_tools;
-        if wanted.len() > most {
-            let reason = format!("has {} tools; at most {most} are accepted (limits.max_client_tools)", wanted.len());
+        if requested.len() > most {
+            let reason = format!("has {} tools; at most {most} are accepted (limits.max_client_tools)", requested.len());
             return Err(Error::field("/tools", reason));
         }
-        let mut kept: Vec<ClientTool> = Vec::with_capacity(wanted.len());
-        for (at, tool) in wanted.iter().enumerate() {
+        let mut checked: Vec<ClientTool> = Vec::with_capacity(requested.len());
+        for (at, tool) in requested.iter().enumerate() {
             let pointer = format!("/tools/{at}");
             check_tool_name(&tool.name).map_err(|reason| Error::field(&format!("{pointer}/name"), reason))?;
-            if kept.iter().any(|known| known.name == tool.name) {
+            if checked.iter().any(|known| known.name == tool.name) {
                 return Err(Error::field(
                     &format!("{pointer}/name"),
                     "is the name of an earlier tool; give each tool its own name",
                 ));
             }
-            kept.push(self.checked_client_tool(tool, &pointer)?);
+            checked.push(self.checked_client_tool(tool, &pointer)?);
         }
-        if kept.is_empty() {
-            return Ok(kept);
+        if checked.is_empty() {
+            return Ok(checked);
         }
         let servers = self.tools.definitions(&principal.user_id).await;
         let is_taken = |name: &str| {
             let is_it = |tool: &&Arc<ToolDefinition>| tool.name == name && profile.may_use(tool);
             RESERVED.contains(&name) || servers.iter().any(|tool| is_it(&tool))
         };
-        if let Some(at) = kept.iter().position(|tool| is_taken(&tool.name)) {
+        if let Some(at) = checked.iter().position(|tool| is_taken(&tool.name)) {
             let reason =
-                format!("{:?} is a tool of this server; rename the client tool, or choose an agent without it", kept[at].name);
+                format!("{:?} is a tool of this server; rename the client tool, or choose an agent without it", checked[at].name);
             return Err(Error::field(&format!("/tools/{at}/name"), reason));
         }
-        Ok(kept)
+        Ok(checked)
     }
 
     fn checked_client_tool(&self, tool: &ClientTool, pointer: &str) -> Result<ClientTool> {

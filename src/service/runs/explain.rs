@@ -81,30 +81,30 @@ pub struct StepInfo {
 }
 
 impl RunExplanation {
-    /// Explains a run. `ahead` contains the known facts about the run that it is queued behind.
-    pub fn new(known: Explanation, ahead: Option<&Explanation>) -> Self {
-        let (summary, moving) = summary(&known, ahead);
-        let lease = known.lease_node.map(|node| LeaseInfo {
+    /// Explains a run. `active_run` contains the known facts about the run that it is queued behind.
+    pub fn new(explanation: Explanation, active_run: Option<&Explanation>) -> Self {
+        let (summary, moving) = summary(&explanation, active_run);
+        let lease = explanation.lease_node.map(|node| LeaseInfo {
             node: node.as_str().to_owned(),
-            age_ms: known.lease_age_ms.unwrap_or_default(),
-            expires_in_ms: known.lease_expires_in_ms.unwrap_or_default(),
+            age_ms: explanation.lease_age_ms.unwrap_or_default(),
+            expires_in_ms: explanation.lease_expires_in_ms.unwrap_or_default(),
         });
         Self {
             summary,
             moving,
             lease,
-            attempt: known.run.attempt,
-            crashes: known.crashes,
-            queue_position: known.queue_position,
-            claimable_in_ms: known.claimable_in_ms,
-            behind_run: known.behind_run.map(|run| run.as_str().to_owned()),
-            waiting_for: known.run.reason,
-            questions: known.questions.into_iter().map(|(id, kind, text)| OpenQuestion { id, kind, text }).collect(),
-            cancel_requested_by: known.cancel_requested_by,
-            step: known.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
-            tools_under_way: known.tools_under_way,
-            last_error: known.run.error.clone(),
-            run: known.run,
+            attempt: explanation.run.attempt,
+            crashes: explanation.crashes,
+            queue_position: explanation.queue_position,
+            claimable_in_ms: explanation.claimable_in_ms,
+            behind_run: explanation.behind_run.map(|run| run.as_str().to_owned()),
+            waiting_for: explanation.run.reason,
+            questions: explanation.questions.into_iter().map(|(id, kind, text)| OpenQuestion { id, kind, text }).collect(),
+            cancel_requested_by: explanation.cancel_requested_by,
+            step: explanation.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
+            tools_under_way: explanation.tools_under_way,
+            last_error: explanation.run.error.clone(),
+            run: explanation.run,
         }
     }
 }
@@ -117,32 +117,34 @@ const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
 /// Returns an explanation, and whether the run makes progress without any action from outside.
-fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
-    let run = &known.run;
+fn summary(explanation: &Explanation, active_run: Option<&Explanation>) -> (String, bool) {
+    let run = &explanation.run;
     let (mut text, moving) = match run.status {
         RunStatus::Completed => ("The run is completed.".to_owned(), false),
         RunStatus::Cancelled => {
-            let by = known.cancel_requested_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
+            let by = explanation.cancel_requested_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
             (format!("The run was cancelled{by}."), false)
         }
         RunStatus::Failed => {
             let why = run.error.as_ref().map_or("the cause was not stored", |error| error.detail.as_str());
-            let then = if known.resumable { " POST .../resume continues from the stored state." } else { "" };
+            let then = if explanation.resumable { " POST .../resume continues from the stored state." } else { "" };
             (format!("The run failed: {why}.{then}"), false)
         }
-        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known, ahead),
+        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => {
+            active_run_text(explanation, active_run)
+        }
     };
     if run.status.is_terminal() {
         return (text, moving);
     }
-    if let Some(by) = &known.cancel_requested_by {
-        let who = match known.lease_expires_in_ms {
-            Some(left) if left > 0 => "its worker ends it soon",
+    if let Some(by) = &explanation.cancel_requested_by {
+        let holder = match explanation.lease_expires_in_ms {
+            Some(expires_in) if expires_in > 0 => "its worker ends it soon",
             Some(_) | None => "the next worker that claims it ends it",
         };
-        text.push_str(&format!(" {by} requested the cancellation; {who}."));
+        text.push_str(&format!(" {by} requested the cancellation; {holder}."));
     }
-    match known.crashes {
+    match explanation.crashes {
         0 => {}
         1 => text.push_str(" Its worker has crashed once."),
         times => {
@@ -152,19 +154,19 @@ fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     (text, moving)
 }
 
-fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
-    if let Some(node) = &known.lease_node {
-        return lease_text(known, node);
+fn active_run_text(explanation: &Explanation, active_run: Option<&Explanation>) -> (String, bool) {
+    if let Some(node) = &explanation.lease_node {
+        return lease_text(explanation, node);
     }
-    if let Some(behind) = &known.behind_run {
-        return queued_behind(behind, ahead);
+    if let Some(behind) = &explanation.behind_run {
+        return queued_behind(behind, active_run);
     }
-    match known.claimable_in_ms {
-        Some(wait) if wait > 0 => timer_text(known, wait),
-        Some(wait) => in_line(known, -wait),
-        None => match known.run.reason {
+    match explanation.claimable_in_ms {
+        Some(wait) if wait > 0 => timer_text(explanation, wait),
+        Some(wait) => queue_text(explanation, -wait),
+        None => match explanation.run.reason {
             Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool | WaitReason::Budget)) => {
-                (format!("The run waits for {}.{}", wait_text(reason), questions(known)), false)
+                (format!("The run waits for {}.{}", wait_text(reason), questions(explanation)), false)
             }
             Some(WaitReason::Backoff) | None => {
                 ("No worker holds the run and none can claim it: this should last only for a moment.".to_owned(), false)
@@ -174,18 +176,20 @@ fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) 
 }
 
 /// The run continues when the one ahead of it has ended, so it makes progress if that one does.
-fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) {
+fn queued_behind(behind: &RunId, active_run: Option<&Explanation>) -> (String, bool) {
     let text = format!("The run is queued behind {behind} in the same conversation");
     // A run that has ended meanwhile no longer blocks it.
-    let Some(ahead) = ahead.filter(|ahead| !ahead.run.status.is_terminal()) else { return (format!("{text}."), true) };
-    let (why, moving) = not_over(ahead, None);
-    let waits = ahead.run.reason.filter(|_| ahead.lease_node.is_none());
+    let Some(active_run) = active_run.filter(|active_run| !active_run.run.status.is_terminal()) else {
+        return (format!("{text}."), true);
+    };
+    let (why, moving) = active_run_text(active_run, None);
+    let waits = active_run.run.reason.filter(|_| active_run.lease_node.is_none());
     let text = match (waits, moving) {
         (Some(WaitReason::Backoff), true) => format!("{text}, which waits for a retry."),
         (Some(reason @ WaitReason::Budget), true) => format!("{text}, which waits for {}.", wait_text(reason)),
         (Some(WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool) | None, true) => format!("{text}."),
         (Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool)), false)
-            if ahead.claimable_in_ms.is_none_or(|wait| wait > 0) =>
+            if active_run.claimable_in_ms.is_none_or(|wait| wait > 0) =>
         {
             format!("{text}, which waits for {}.", wait_text(reason))
         }
@@ -194,18 +198,18 @@ fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) 
     (text, moving)
 }
 
-fn lease_text(known: &Explanation, node: &NodeId) -> (String, bool) {
-    let left = known.lease_expires_in_ms.unwrap_or_default();
-    if left <= 0 {
-        let lost = format!("The lease of worker {node} expired {} s ago", seconds(-left));
-        if known.live_leases == 0 && -left > SWEPT_WITHIN_MS {
+fn lease_text(explanation: &Explanation, node: &NodeId) -> (String, bool) {
+    let expires_in = explanation.lease_expires_in_ms.unwrap_or_default();
+    if expires_in <= 0 {
+        let lost = format!("The lease of worker {node} expired {} s ago", seconds(-expires_in));
+        if explanation.live_leases == 0 && -expires_in > SWEPT_WITHIN_MS {
             return (format!("{lost}, and no worker holds any run: probably no worker is alive."), false);
         }
         return (format!("{lost}; another worker claims it after the next sweep."), true);
     }
-    let doing = match &known.step {
+    let doing = match &explanation.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
-            match known.tools_under_way.join(", ") {
+            match explanation.tools_under_way.join(", ") {
                 // The step is as old as its first call, but an approval may have taken days.
                 none if none.is_empty() => format!("is about to continue the calls of step {step}"),
                 tools => format!("runs tools ({tools}) in step {step} for {} s", seconds(*age)),
@@ -218,16 +222,19 @@ fn lease_text(known: &Explanation, node: &NodeId) -> (String, bool) {
         None => "is about to begin".to_owned(),
     };
     // A server may ask a question during a call, which then waits together with its time limit.
-    let under_way = i64::try_from(known.tools_under_way.len()).unwrap_or(i64::MAX);
-    if known.calls_asking > 0 && under_way <= known.calls_asking {
-        return (format!("Worker {node} holds the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
+    let under_way = i64::try_from(explanation.tools_under_way.len()).unwrap_or(i64::MAX);
+    if explanation.calls_asking > 0 && under_way <= explanation.calls_asking {
+        return (
+            format!("Worker {node} holds the run and {doing}, which waits for a human's answer.{}", questions(explanation)),
+            false,
+        );
     }
     (format!("Worker {node} holds the run and {doing}."), true)
 }
 
-fn timer_text(known: &Explanation, wait: i64) -> (String, bool) {
+fn timer_text(explanation: &Explanation, wait: i64) -> (String, bool) {
     let wait = seconds(wait);
-    match known.run.reason {
+    match explanation.run.reason {
         Some(WaitReason::Backoff) => {
             (format!("The model call failed and will be retried in {wait} s; POST .../resume retries at once."), true)
         }
@@ -237,7 +244,7 @@ fn timer_text(known: &Explanation, wait: i64) -> (String, bool) {
             (text, true)
         }
         Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool)) => {
-            let text = format!("The run waits for {}, for at most {wait} s more.{}", wait_text(reason), questions(known));
+            let text = format!("The run waits for {}, for at most {wait} s more.{}", wait_text(reason), questions(explanation));
             (text, false)
         }
         None => (format!("The run can be claimed in {wait} s."), true),
@@ -245,31 +252,31 @@ fn timer_text(known: &Explanation, wait: i64) -> (String, bool) {
 }
 
 /// Explains a run that could have been claimed since `since` milliseconds.
-fn in_line(known: &Explanation, since: i64) -> (String, bool) {
-    let what = match (known.run.reason, known.questions.is_empty()) {
+fn queue_text(explanation: &Explanation, since: i64) -> (String, bool) {
+    let subject = match (explanation.run.reason, explanation.questions.is_empty()) {
         (Some(WaitReason::Backoff), _) => "The failed model call can be retried, and the run",
         (Some(WaitReason::Input | WaitReason::Approval | WaitReason::ClientTool), true) => "The answer is stored, and the run",
         (Some(_) | None, _) => "The run",
     };
-    if let Some((running, cap)) = known.owner_cap {
+    if let Some((running, cap)) = explanation.owner_cap {
         let text = format!(
-            "{what} is queued because of the owner's limit: {running} runs of its owner are running, and at most {cap} may; it \
+            "{subject} is queued because of the owner's limit: {running} runs of its owner are running, and at most {cap} may; it \
              is claimed when one of them ends or waits."
         );
         return (text, true);
     }
-    let position = match known.queue_position.unwrap_or_default() {
+    let position = match explanation.queue_position.unwrap_or_default() {
         0 => "is the next in the queue".to_owned(),
         1 => "is in the queue; 1 run comes first".to_owned(),
         before => format!("is in the queue; {before} runs come first"),
     };
     if since <= TAKEN_UP_WITHIN_MS {
-        return (format!("{what} {position}."), true);
+        return (format!("{subject} {position}."), true);
     }
     let since = seconds(since);
-    match known.live_leases {
-        0 => (format!("{what} {position}, for {since} s, and no worker holds any run: probably no worker is alive."), false),
-        live => (format!("{what} {position}, for {since} s; probably no worker has a free slot: they hold {live} runs."), true),
+    match explanation.live_leases {
+        0 => (format!("{subject} {position}, for {since} s, and no worker holds any run: probably no worker is alive."), false),
+        live => (format!("{subject} {position}, for {since} s; probably no worker has a free slot: they hold {live} runs."), true),
     }
 }
 
@@ -283,14 +290,14 @@ fn wait_text(reason: WaitReason) -> &'static str {
     }
 }
 
-fn questions(known: &Explanation) -> String {
+fn questions(explanation: &Explanation) -> String {
     let path = |kind: InputKind, id: &InputId| match kind {
         InputKind::Approval => format!("approvals/{id}"),
         InputKind::Question | InputKind::UnknownOutcome | InputKind::Elicitation => format!("input-requests/{id}"),
-        InputKind::ClientTool => format!("runs/{}/tool-results", known.run.id),
+        InputKind::ClientTool => format!("runs/{}/tool-results", explanation.run.id),
     };
     let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{} answers: {text}", path(*kind, id));
-    known.questions.iter().map(hint).collect()
+    explanation.questions.iter().map(hint).collect()
 }
 
 fn seconds(ms: i64) -> String {
@@ -302,7 +309,7 @@ mod tests {
     use super::*;
     use crate::domain::ids::ConversationId;
 
-    fn known(status: RunStatus) -> Explanation {
+    fn explanation(status: RunStatus) -> Explanation {
         Explanation {
             run: Run {
                 id: RunId::parse("run_01980000000070008000000000000001").unwrap(),
@@ -342,13 +349,13 @@ mod tests {
 
     #[test]
     fn unclaimable_run_is_explained_as_stuck() {
-        let said = RunExplanation::new(known(RunStatus::Processing), None);
+        let said = RunExplanation::new(explanation(RunStatus::Processing), None);
         assert!(!said.moving, "{}", said.summary);
     }
 
     #[test]
     fn a_budget_that_is_used_up_is_named_with_its_end() {
-        let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..known(RunStatus::Waiting) };
+        let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..explanation(RunStatus::Waiting) };
         waiting.run.reason = Some(WaitReason::Budget);
         let said = RunExplanation::new(waiting, None);
         assert!(said.moving, "it continues by itself when the next day begins");
@@ -367,7 +374,7 @@ mod tests {
             step: Some((2, "tools".into(), "started".into(), 1_540)),
             tools_under_way: vec!["files__read".into()],
             crashes: 1,
-            ..known(RunStatus::ToolLoop)
+            ..explanation(RunStatus::ToolLoop)
         };
         let said = RunExplanation::new(working, None);
         assert_eq!(

@@ -113,7 +113,7 @@ impl RunSetup {
     /// Fails if a part is longer than a run may store. `most` is the limit of a message, in characters; 0 for none.
     pub(in crate::service) fn check(&self, most: usize) -> Result<()> {
         if most > 0 {
-            bounded("/instructions", &self.instructions, most)?;
+            storable_text("/instructions", &self.instructions, most)?;
         }
         let bytes = self.protocol.as_ref().map_or(0, |protocol| protocol.to_string().len());
         if bytes > MAX_PROTOCOL_BYTES {
@@ -254,7 +254,7 @@ impl Service {
 }
 
 /// Returns a storable text, if it is not too long.
-pub(in crate::service) fn bounded(pointer: &str, text: &str, most: usize) -> Result<String> {
+pub(in crate::service) fn storable_text(pointer: &str, text: &str, most: usize) -> Result<String> {
     let chars = text.chars().count();
     if chars > most {
         return Err(Error::field(pointer, format!("has {chars} characters; at most {most} are accepted")));

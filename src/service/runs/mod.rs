@@ -23,7 +23,7 @@ use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::model::InvalidOption;
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::agent_and_model::ChosenAgent;
 use crate::service::runs::message_content::StartRun;
 use crate::service::streams::stream::{Reader, Scope};
@@ -151,9 +151,9 @@ impl Service {
         let accepted = self.run_to_end(|store, hub| async move {
             failpoint::hit("C01");
             let written = match edits {
-                None => store.accept_run(accept, claim).await.map(keyed),
+                None => store.accept_run(accept, claim).await.map(outcome_or_conflict),
                 Some(message) => store.edit_message(accept, &message, claim).await.map(|edited| {
-                    let (edited, replay) = keyed(edited)?;
+                    let (edited, replay) = outcome_or_conflict(edited)?;
                     Ok((accepted_edit(edited)?, replay))
                 }),
             };
@@ -210,7 +210,7 @@ impl Service {
     /// Returns the run that an earlier request with this key has started.
     pub async fn repeated_run(&self, principal: &Principal, key: Option<RequestKey>) -> Result<Option<Run>> {
         let Some(key) = self.claim(&principal.user_id, key) else { return Ok(None) };
-        let recorded = self.store.recorded::<AcceptOutcome>(&key).await?.map(keyed).transpose()?;
+        let recorded = self.store.recorded::<AcceptOutcome>(&key).await?.map(outcome_or_conflict).transpose()?;
         let Some((AcceptOutcome::Run { run, .. } | AcceptOutcome::Steered { run, .. }, _)) = recorded else { return Ok(None) };
         Ok(Some(run))
     }
@@ -298,7 +298,7 @@ impl Service {
         let (owner, id) = (principal.user_id.clone(), id.clone());
         let cancelled = self.run_to_end(|store, hub| async move {
             let cancel = CancelRun { owner: &owner, id: &id, by: "user", now };
-            let (cancelled, replay) = keyed(store.cancel_run(cancel, claim).await?)?;
+            let (cancelled, replay) = outcome_or_conflict(store.cancel_run(cancel, claim).await?)?;
             failpoint::hit("C20-asked");
             let run = match cancelled {
                 CancelOutcome::Over { run, events } => {
@@ -334,10 +334,10 @@ impl Service {
 
     /// Returns whether this owner's runs can use a model that the profile names for a purpose other than answers. Logs a warning if
     /// not.
-    async fn is_usable(&self, principal: &Principal, model: &str, what: &str) -> Result<bool> {
+    async fn is_usable(&self, principal: &Principal, model: &str, setting: &str) -> Result<bool> {
         let is_served = self.serves(&principal.user_id, model).await?;
         if !is_served {
-            tracing::warn!(model, "{what} is ignored: no provider with its name is configured, or stored for this owner");
+            tracing::warn!(model, "{setting} is ignored: no provider with its name is configured, or stored for this owner");
         }
         Ok(is_served)
     }
@@ -353,13 +353,13 @@ impl Service {
         }
         profile.fallbacks = usable;
         let plan = &mut profile.plan;
-        for (model, what) in [
+        for (model, setting) in [
             (&mut plan.planner, "a model for plans"),
             (&mut plan.router, "a model for plans"),
             (&mut profile.title_model, "the model for titles"),
         ] {
             let is_usable = match model.as_deref() {
-                Some(name) => !names_model && self.is_usable(principal, name, what).await?,
+                Some(name) => !names_model && self.is_usable(principal, name, setting).await?,
                 None => false,
             };
             if !is_usable {
@@ -390,8 +390,8 @@ impl Service {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));
             }
-            if let (Some(most), Some(wanted)) = (profile.options.max_output_tokens, options.max_output_tokens)
-                && wanted > most
+            if let (Some(most), Some(requested)) = (profile.options.max_output_tokens, options.max_output_tokens)
+                && requested > most
             {
                 let reason = format!("must be at most {most}, the agent's limit, which a request can only lower");
                 return Err(Error::field("/options/max_output_tokens", reason));

@@ -15,7 +15,7 @@ use crate::domain::run::{FinishReason, Run, WaitReason};
 use crate::domain::tool::closed_calls::AtEnd;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use crate::domain::trace::TraceId;
-use crate::service::idempotency_outcome::{Replay, RequestKey, keyed};
+use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::questions::approvals::arguments_for;
 use crate::service::runs::agent_and_model::storable_model;
 use crate::service::runs::publish;
@@ -133,7 +133,7 @@ impl Service {
         let claim = self.claim(&principal.user_id, key);
         let (run, replay) = self
             .run_to_end(|store, hub| async move {
-                let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
+                let (resumed, replay) = outcome_or_conflict(store.resume_run(resume, claim).await?)?;
                 match resumed {
                     ResumeOutcome::Run { run, events } => {
                         tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, "a run was continued");

@@ -89,8 +89,8 @@ impl Service {
             let at = format!("{field}/{at}");
             let (role, parts) = self.sent_parts(principal, message, &at, admission.max_message_chars, &mut calls).await?;
             let id = MessageId::generate(self.ids.as_ref());
-            let made = Message::new(id, (run_id.clone(), conversation_id.clone()), role, parts);
-            messages.push(Message { created_at: self.clock.now().to_rfc3339(), ..made });
+            let stored = Message::new(id, (run_id.clone(), conversation_id.clone()), role, parts);
+            messages.push(Message { created_at: self.clock.now().to_rfc3339(), ..stored });
         }
         let Some(last) = messages.pop().filter(|last| last.role != Role::Assistant) else {
             return Err(Error::field(
@@ -117,7 +117,7 @@ impl Service {
             SentMessage::User(content) => {
                 Ok((Role::User, self.parts(&principal.user_id, content, &format!("{at}/content"), most).await?))
             }
-            SentMessage::Assistant { text, reasoning, calls: made } => {
+            SentMessage::Assistant { text, reasoning, calls: sent_calls } => {
                 let mut parts = Vec::new();
                 if !reasoning.is_empty() {
                     let text = text::storable(reasoning).into_owned();
@@ -126,7 +126,7 @@ impl Service {
                 if !text.is_empty() {
                     parts.push(Part::Text(TextPart { id: part_id(), text: text::storable(text).into_owned() }));
                 }
-                for (place, call) in made.iter().enumerate() {
+                for (place, call) in sent_calls.iter().enumerate() {
                     let call_id = CallId::generate(self.ids.as_ref());
                     let known = (call_id.clone(), call.name.clone());
                     if calls.insert(call.id.clone(), known).is_some() {
@@ -141,8 +141,8 @@ impl Service {
                 let mut parts = Vec::with_capacity(results.len());
                 for result in results {
                     let Some((call_id, name)) = calls.remove(&result.call_id) else {
-                        let shown = text::prefix_chars(&result.call_id, 100);
-                        let reason = format!("{shown:?} is not the id of an earlier call without a result");
+                        let call_id_start = text::prefix_chars(&result.call_id, 100);
+                        let reason = format!("{call_id_start:?} is not the id of an earlier call without a result");
                         return Err(Error::field(&format!("/{at}/tool_call_id"), reason));
                     };
                     let content = self.result_content(principal, &result.content, &format!("{at}/content")).await?;

@@ -43,7 +43,7 @@ pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: Canc
 
 async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
     let polling = async {
-        let mut poll = Poll { store, hub, seen: HashMap::new(), failing: false };
+        let mut poll = Poll { store, hub, seen_heads: HashMap::new(), is_failing: false };
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -105,8 +105,8 @@ struct Poll<'a> {
     store: &'a dyn LogStore,
     hub: &'a Hub,
     /// The heads of the last poll.
-    seen: HashMap<ConversationId, i64>,
-    failing: bool,
+    seen_heads: HashMap<ConversationId, i64>,
+    is_failing: bool,
 }
 
 impl Poll<'_> {
@@ -114,7 +114,7 @@ impl Poll<'_> {
         let hub = self.hub;
         let watched = hub.watched();
         if watched.is_empty() {
-            self.seen.clear();
+            self.seen_heads.clear();
             return;
         }
         // Read before the heads, so that everything published is in the log.
@@ -122,16 +122,16 @@ impl Poll<'_> {
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
             Err(error) => {
-                if !std::mem::replace(&mut self.failing, true) {
+                if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events that were not published here");
                 }
                 return;
             }
         };
-        self.failing = false;
+        self.is_failing = false;
         let heads: HashMap<ConversationId, i64> = heads.into_iter().collect();
         for (conversation, published) in watched.iter().zip(published) {
-            let before = self.seen.get(conversation).copied().unwrap_or(-1);
+            let before = self.seen_heads.get(conversation).copied().unwrap_or(-1);
             match heads.get(conversation) {
                 // A log never becomes shorter.
                 Some(head) if *head < before.max(published) => {
@@ -146,7 +146,7 @@ impl Poll<'_> {
                 Some(_) => {}
             }
         }
-        self.seen = heads;
+        self.seen_heads = heads;
     }
 }
 

@@ -54,14 +54,14 @@ impl Snapshot {
         let mut calls: Vec<_> = self.pending_calls.iter().map(json).collect();
         if approvals.iter().chain(&inputs).chain(&calls).map(String::len).sum::<usize>() > MAX_QUESTION_BYTES {
             let each = MAX_QUESTION_BYTES / (approvals.len() + inputs.len() + calls.len());
-            for shown in &mut calls {
-                *shown = fit(std::mem::take(shown), each, || None);
+            for entry in &mut calls {
+                *entry = fit(std::mem::take(entry), each, || None);
             }
-            for (shown, approval) in approvals.iter_mut().zip(&self.pending_approvals) {
-                *shown = fit(std::mem::take(shown), each, || Some(format!("/api/v1/approvals/{}", approval.id)));
+            for (entry, approval) in approvals.iter_mut().zip(&self.pending_approvals) {
+                *entry = fit(std::mem::take(entry), each, || Some(format!("/api/v1/approvals/{}", approval.id)));
             }
-            for (shown, input) in inputs.iter_mut().zip(&self.pending_inputs) {
-                *shown = fit(std::mem::take(shown), each, || Some(format!("/api/v1/input-requests/{}", input.id)));
+            for (entry, input) in inputs.iter_mut().zip(&self.pending_inputs) {
+                *entry = fit(std::mem::take(entry), each, || Some(format!("/api/v1/input-requests/{}", input.id)));
             }
         }
         format!(
@@ -126,7 +126,7 @@ pub(in crate::service) async fn take_snapshot(
             break;
         }
     }
-    let active = if fold.runs_changed { store.active_run(owner, conversation).await? } else { active };
+    let active = if fold.has_changed_runs { store.active_run(owner, conversation).await? } else { active };
     let mut cursor = cursor.max(head);
     if fold.partial.as_ref().is_some_and(|partial| json(partial).len() > MAX_PARTIAL_BYTES) {
         cursor = fold.back_to_beginning();
@@ -136,16 +136,16 @@ pub(in crate::service) async fn take_snapshot(
         let partial_message = fold.partial.filter(|message| message.run_id == run.id);
         ActiveRun { run, partial_message }
     });
-    let SnapshotBuilder { approvals: pending_approvals, asked: pending_inputs, calls: pending_calls, .. } = fold;
+    let SnapshotBuilder { approvals: pending_approvals, questions: pending_inputs, calls: pending_calls, .. } = fold;
     Ok(Snapshot { messages, before, active_run, pending_approvals, pending_inputs, pending_calls, head: cursor })
 }
 
 /// A message with its position, which is unknown if the message comes from an event.
 type MessageWithCursor = (Option<BeforeCursor>, Message);
 
-/// Returns the newest messages that fit into a snapshot, and the cursor of the messages before them. `earlier`: messages before all
+/// Returns the newest messages that fit into a snapshot, and the cursor of the messages before them. `has_earlier`: messages before all
 /// of these exist.
-fn newest_that_fit(messages: Vec<MessageWithCursor>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
+fn newest_that_fit(messages: Vec<MessageWithCursor>, has_earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
     // The brackets of the array.
     let mut bytes = 2;
     let fitting = messages.iter().rev().take(MAX_MESSAGES as usize).take_while(|(_, message)| {
@@ -154,7 +154,7 @@ fn newest_that_fit(messages: Vec<MessageWithCursor>, earlier: bool) -> (Vec<Mess
         bytes <= MAX_MESSAGE_BYTES
     });
     let left_out = messages.len() - fitting.count();
-    let before = (earlier || left_out > 0).then(|| {
+    let before = (has_earlier || left_out > 0).then(|| {
         let first = messages.get(left_out).and_then(|(position, _)| *position);
         let after_left_out = || {
             let (Some(BeforeCursor(position)), _) = messages.get(left_out.checked_sub(1)?)? else { return None };
@@ -170,18 +170,18 @@ fn newest_that_fit(messages: Vec<MessageWithCursor>, earlier: bool) -> (Vec<Mess
 struct SnapshotBuilder {
     messages: Vec<MessageWithCursor>,
     partial: Option<Message>,
-    asked: Vec<InputRequest>,
+    questions: Vec<InputRequest>,
     approvals: Vec<Approval>,
     calls: Vec<ClientCall>,
-    begun: StateBeforeMessage,
-    runs_changed: bool,
+    before_message: StateBeforeMessage,
+    has_changed_runs: bool,
 }
 
 /// The state at the event before the unfinished message began.
 #[derive(Default)]
 struct StateBeforeMessage {
     seq: i64,
-    asked: Vec<InputRequest>,
+    questions: Vec<InputRequest>,
     approvals: Vec<Approval>,
     calls: Vec<ClientCall>,
     /// The messages that were stored since.
@@ -191,16 +191,16 @@ struct StateBeforeMessage {
 impl SnapshotBuilder {
     /// Reverts all events since the unfinished message began. Returns the `seq` of the last event that still counts.
     fn back_to_beginning(&mut self) -> i64 {
-        let StateBeforeMessage { seq, asked, approvals, calls, later } = std::mem::take(&mut self.begun);
+        let StateBeforeMessage { seq, questions, approvals, calls, later } = std::mem::take(&mut self.before_message);
         self.messages.retain(|(_, message)| !later.contains(&message.id));
-        (self.partial, self.asked, self.approvals, self.calls) = (None, asked, approvals, calls);
+        (self.partial, self.questions, self.approvals, self.calls) = (None, questions, approvals, calls);
         seq
     }
 
-    /// Applies one event. `late`: the rows may have been read before it.
-    fn event(&mut self, conversation: &ConversationId, event: &StoredEvent, late: bool) {
-        if late && event.kind.starts_with("run.") {
-            self.runs_changed = true;
+    /// Applies one event. `may_postdate_rows`: the rows may have been read before it.
+    fn event(&mut self, conversation: &ConversationId, event: &StoredEvent, may_postdate_rows: bool) {
+        if may_postdate_rows && event.kind.starts_with("run.") {
+            self.has_changed_runs = true;
         }
         if event.ends_run() {
             self.partial = None;
@@ -211,15 +211,15 @@ impl SnapshotBuilder {
                 if self.partial.as_ref().is_some_and(|partial| partial.id == message.id) {
                     self.partial = None;
                 }
-                self.begun.later.push(message.id.clone());
-                if late {
+                self.before_message.later.push(message.id.clone());
+                if may_postdate_rows {
                     self.put(message);
                 }
             }
             EventBody::StepStarted { .. } | EventBody::StepReset { .. } => self.partial = None,
             EventBody::MessageStarted { message_id, role } => {
-                let (asked, approvals, calls) = (self.asked.clone(), self.approvals.clone(), self.calls.clone());
-                self.begun = StateBeforeMessage { seq: event.seq - 1, asked, approvals, calls, later: Vec::new() };
+                let (questions, approvals, calls) = (self.questions.clone(), self.approvals.clone(), self.calls.clone());
+                self.before_message = StateBeforeMessage { seq: event.seq - 1, questions, approvals, calls, later: Vec::new() };
                 self.partial = event.run_id.clone().map(|run_id| Message {
                     status: MessageStatus::Partial,
                     created_at: event.at.to_rfc3339(),
@@ -233,7 +233,7 @@ impl SnapshotBuilder {
             EventBody::PartCompleted { message_id, part } => self.part_completed(&message_id, part),
             EventBody::InputRequested { id, kind, call_id, question } => {
                 let Some(run_id) = event.run_id.clone() else { return };
-                self.asked.push(InputRequest {
+                self.questions.push(InputRequest {
                     id,
                     conversation_id: conversation.clone(),
                     run_id,
@@ -268,7 +268,7 @@ impl SnapshotBuilder {
             EventBody::ToolCompleted { call_id, .. } | EventBody::ToolOutcomeUnknown { call_id, .. } => {
                 self.calls.retain(|call| call.call_id != call_id);
             }
-            EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
+            EventBody::InputResolved { id, .. } => self.questions.retain(|request| request.id != id),
             EventBody::RunQueued { supersedes, .. } | EventBody::ConversationUpdated { supersedes, .. } => {
                 self.messages.retain(|(_, message)| !supersedes.contains(&message.id));
             }

@@ -22,9 +22,9 @@ pub enum CompactionMode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompactionStep {
-    Went,
+    Compacted,
     /// Another process is compacting and will do the rest.
-    Taken,
+    LockedElsewhere,
     Done,
 }
 
@@ -51,7 +51,7 @@ impl DeltaCompactor {
     }
 
     /// Counts the remaining runs. Reads no log.
-    pub async fn left(&self) -> StoreResult<u64> {
+    pub async fn runs_left(&self) -> StoreResult<u64> {
         let (mut count, mut last) = (self.waiting.len() as u64 + u64::from(self.at.is_some()), self.last.clone());
         loop {
             let found = self.store.runs_to_compact(self.age_ms, last.as_ref(), RUNS).await?;
@@ -78,14 +78,14 @@ impl DeltaCompactor {
             && !is_idle
             && !self.store.compact_deltas(&run.conversation_id, &folds, through).await?
         {
-            return Ok(CompactionStep::Taken);
+            return Ok(CompactionStep::LockedElsewhere);
         }
-        self.events += folds.iter().map(|fold| fold.gone.len() as u64).sum::<u64>();
+        self.events += folds.iter().map(|fold| fold.replaced_seqs.len() as u64).sum::<u64>();
         self.runs += u64::from(is_last);
         // The next page begins with the last event of this one, so that deltas on both sides of the boundary are merged.
         let overlap = i64::from(page.len() > 1);
         self.at = page.last().filter(|_| !is_last).map(|last| (run, last.seq - overlap));
-        Ok(CompactionStep::Went)
+        Ok(CompactionStep::Compacted)
     }
 
     async fn next(&mut self) -> StoreResult<Option<(EndedRun, i64)>> {

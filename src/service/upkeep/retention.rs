@@ -38,11 +38,11 @@ pub struct IdleCleanup {
     hub: Option<Arc<Hub>>,
     mode: CompactionMode,
     /// The remaining actions; the last element is the next one.
-    left: Vec<(IdleAction, u64)>,
+    pending_actions: Vec<(IdleAction, u64)>,
     last: Option<ConversationId>,
     /// Conversations that were counted as empty, so that later steps do not count them again.
     empty: HashSet<ConversationId>,
-    pub tidied: CleanupCounts,
+    pub counts: CleanupCounts,
 }
 
 impl IdleCleanup {
@@ -53,15 +53,15 @@ impl IdleCleanup {
         let delete = ages.delete_ms.map(|age| (IdleAction::Delete, age));
         let empty = ages.empty_ms.map(|age| (IdleAction::DeleteEmpty, age));
         let hidden = ages.hidden_ms.map(|age| (IdleAction::DeleteHidden, age));
-        let left = [archive, delete, empty, hidden].into_iter().flatten().collect();
-        Self { store, hub, mode, left, last: None, empty: HashSet::new(), tidied: CleanupCounts::default() }
+        let pending_actions = [archive, delete, empty, hidden].into_iter().flatten().collect();
+        Self { store, hub, mode, pending_actions, last: None, empty: HashSet::new(), counts: CleanupCounts::default() }
     }
 
     /// Performs one step. Returns false if nothing is left. After an error, the pass can continue.
     pub async fn step(&mut self) -> StoreResult<bool> {
-        let Some((tidying, age_ms)) = self.left.last().copied() else { return Ok(false) };
-        let found = self.store.idle_conversations(tidying, age_ms, self.last.as_ref(), PIECE).await?;
-        let count = match (self.mode, tidying) {
+        let Some((action, age_ms)) = self.pending_actions.last().copied() else { return Ok(false) };
+        let found = self.store.idle_conversations(action, age_ms, self.last.as_ref(), PIECE).await?;
+        let count = match (self.mode, action) {
             (CompactionMode::Count, IdleAction::DeleteEmpty) => {
                 self.empty.extend(found.iter().map(|(_, id)| id.clone()));
                 found.len() as u64
@@ -84,7 +84,7 @@ impl IdleCleanup {
             (CompactionMode::Write, IdleAction::Delete | IdleAction::DeleteEmpty | IdleAction::DeleteHidden) => {
                 let mut deleted = 0;
                 for (owner, id) in &found {
-                    if self.store.delete_idle(owner, id, tidying, age_ms).await? {
+                    if self.store.delete_idle(owner, id, action, age_ms).await? {
                         deleted += 1;
                         if let Some(hub) = &self.hub {
                             hub.deleted(id);
@@ -94,12 +94,12 @@ impl IdleCleanup {
                 deleted
             }
         };
-        match tidying {
-            IdleAction::Archive => self.tidied.archived += count,
-            IdleAction::Delete | IdleAction::DeleteEmpty | IdleAction::DeleteHidden => self.tidied.deleted += count,
+        match action {
+            IdleAction::Archive => self.counts.archived += count,
+            IdleAction::Delete | IdleAction::DeleteEmpty | IdleAction::DeleteHidden => self.counts.deleted += count,
         }
         if found.len() < PIECE as usize {
-            self.left.pop();
+            self.pending_actions.pop();
             self.last = None;
         } else {
             self.last = found.into_iter().next_back().map(|(_, id)| id);

@@ -11,28 +11,28 @@ use crate::service::{Error, Result};
 use crate::support::locks::lock;
 
 /// The period in which an owner's logins are counted.
-const BEGUN_WITHIN: Duration = Duration::from_secs(600);
+const PERIOD: Duration = Duration::from_secs(600);
 
 /// The recent logins of each owner. A login sends requests to external servers before anything is stored.
 #[derive(Default)]
-pub(in crate::service) struct LoginCounter(Mutex<HashMap<UserId, VecDeque<Instant>>>);
+pub(in crate::service) struct LoginLimit(Mutex<HashMap<UserId, VecDeque<Instant>>>);
 
-impl LoginCounter {
+impl LoginLimit {
     /// Counts one more login of an owner, unless there are `most` already; 0 for no limit.
     pub(in crate::service) fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
         if most == 0 {
             return Ok(());
         }
         let mut all = lock(&self.0);
-        all.retain(|_, begun| {
-            begun.retain(|at| now.duration_since(*at) < BEGUN_WITHIN);
-            !begun.is_empty()
+        all.retain(|_, starts| {
+            starts.retain(|at| now.duration_since(*at) < PERIOD);
+            !starts.is_empty()
         });
-        let begun = all.entry(owner.clone()).or_default();
-        if begun.len() >= most as usize {
+        let starts = all.entry(owner.clone()).or_default();
+        if starts.len() >= most as usize {
             return Err(Error::TooManyLogins(most));
         }
-        begun.push_back(now);
+        starts.push_back(now);
         Ok(())
     }
 }
@@ -43,15 +43,15 @@ mod tests {
 
     #[test]
     fn logins_are_counted_by_owner_and_for_ten_minutes() {
-        let (begun, start) = (LoginCounter::default(), Instant::now());
+        let (starts, start) = (LoginLimit::default(), Instant::now());
         let (ann, bob) = (UserId::from_stored("user_ann".to_owned()), UserId::from_stored("user_bob".to_owned()));
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(begun.admit(&ann, 2, at(0)).is_ok() && begun.admit(&ann, 2, at(300)).is_ok());
-        assert!(begun.admit(&ann, 2, at(599)).is_err() && begun.admit(&bob, 2, at(599)).is_ok());
-        assert!(begun.admit(&ann, 2, at(600)).is_ok(), "the first one is ten minutes ago");
-        assert!(begun.admit(&ann, 2, at(601)).is_err());
-        assert!((0..100).all(|_| begun.admit(&ann, 0, at(602)).is_ok()));
-        assert!(begun.admit(&bob, 2, at(10_000)).is_ok());
-        assert_eq!(begun.0.lock().unwrap().len(), 1, "owners without recent logins are removed");
+        assert!(starts.admit(&ann, 2, at(0)).is_ok() && starts.admit(&ann, 2, at(300)).is_ok());
+        assert!(starts.admit(&ann, 2, at(599)).is_err() && starts.admit(&bob, 2, at(599)).is_ok());
+        assert!(starts.admit(&ann, 2, at(600)).is_ok(), "the first one is ten minutes ago");
+        assert!(starts.admit(&ann, 2, at(601)).is_err());
+        assert!((0..100).all(|_| starts.admit(&ann, 0, at(602)).is_ok()));
+        assert!(starts.admit(&bob, 2, at(10_000)).is_ok());
+        assert_eq!(starts.0.lock().unwrap().len(), 1, "owners without recent logins are removed");
     }
 }
