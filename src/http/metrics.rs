@@ -6,13 +6,13 @@ use axum::http::Method;
 
 /// Counts an answered request. For a stream, measures the time until it began.
 pub(crate) fn request(method: &Method, route: &str, status: u16, took: Duration) {
-    let labels = [("method", known(method).to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
+    let labels = [("method", method_label(method).to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
     ::metrics::counter!("capstan_http_requests_total", &labels).increment(1);
     ::metrics::histogram!("capstan_http_request_seconds", "route" => route.to_owned()).record(took.as_secs_f64());
 }
 
 /// Returns the method as a label. A client may send any text as a method, and each new label uses memory forever.
-fn known(method: &Method) -> &str {
+fn method_label(method: &Method) -> &str {
     let standard = [
         Method::GET,
         Method::HEAD,
@@ -50,9 +50,9 @@ mod tests {
 
     #[test]
     fn invented_methods_share_one_label() {
-        assert_eq!(known(&Method::PATCH), "PATCH");
+        assert_eq!(method_label(&Method::PATCH), "PATCH");
         for invented in ["BREW", "get", "X1"] {
-            assert_eq!(known(&Method::from_bytes(invented.as_bytes()).unwrap()), "other");
+            assert_eq!(method_label(&Method::from_bytes(invented.as_bytes()).unwrap()), "other");
         }
     }
 }

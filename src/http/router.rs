@@ -30,9 +30,9 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };
     let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
-    let api: Router<App> = routes::api().into();
-    let streams: Router<App> = routes::streams().into();
-    let open: Router<App> = routes::open().merge(routes::socket()).into();
+    let api: Router<App> = routes::with_key().into();
+    let streams: Router<App> = routes::with_key_or_ticket().into();
+    let open: Router<App> = routes::without_key().merge(routes::with_own_check()).into();
     let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("../openapi.json")).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
@@ -57,7 +57,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
 /// Returns the router of a process with the role `worker`: health and metrics only.
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
     let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
-    let open: Router<App> = routes::open().into();
+    let open: Router<App> = routes::without_key().into();
     open.layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(request::admit))
         .layer(from_fn_with_state(app.clone(), request::finish))

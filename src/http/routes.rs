@@ -32,7 +32,7 @@ use crate::http::v1::tool_reviews;
 use crate::http::v1::usage;
 
 /// The routes that require a key.
-pub(in crate::http) fn api() -> OpenApiRouter<App> {
+pub(in crate::http) fn with_key() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::start, runs::list))
         .routes(routes!(runs::list_of_conversation))
@@ -103,17 +103,17 @@ pub(in crate::http) fn api() -> OpenApiRouter<App> {
 }
 
 /// The routes of event streams, which accept a key or a ticket in the URL.
-pub(in crate::http) fn streams() -> OpenApiRouter<App> {
+pub(in crate::http) fn with_key_or_ticket() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
 
 /// The routes that need no authentication.
-pub(in crate::http) fn open() -> OpenApiRouter<App> {
+pub(in crate::http) fn without_key() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
 /// The WebSocket, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
-pub(in crate::http) fn socket() -> OpenApiRouter<App> {
+pub(in crate::http) fn with_own_check() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(ws::connect))
         .routes(routes!(sessions::begin, sessions::end))
@@ -121,6 +121,6 @@ pub(in crate::http) fn socket() -> OpenApiRouter<App> {
         .routes(routes!(mcp_logins::finish))
 }
 
-pub(in crate::http) fn all() -> OpenApiRouter<App> {
-    api().merge(streams()).merge(socket()).merge(open())
+pub(in crate::http) fn documented() -> OpenApiRouter<App> {
+    with_key().merge(with_key_or_ticket()).merge(with_own_check()).merge(without_key())
 }

@@ -28,7 +28,7 @@ pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, Box<Pro
     let problem = match item {
         StreamItem::Event(event) => return Ok(event),
         StreamItem::Snapshot(_) | StreamItem::Reset { .. } => ProblemCode::Unavailable.body(RESTORED),
-        StreamItem::End { .. } => ended(),
+        StreamItem::End { .. } => has_ended(),
         StreamItem::Deleted { .. } => ProblemCode::NotFound.body("the run was deleted"),
     };
     Err(Box::new(problem))
@@ -120,8 +120,17 @@ pub(in crate::http) fn respond(app: &App, access: Access, reader: Reader, writer
     let mut ping = interval_at(Instant::now() + every, every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (app, open) = (app.clone(), OpenStream::new("sse"));
-    let body =
-        TranslatedBody { app, access, reader, writer, ping, pending: VecDeque::new(), begun: false, ended: false, _open: open };
+    let body = TranslatedBody {
+        app,
+        access,
+        reader,
+        writer,
+        ping,
+        pending: VecDeque::new(),
+        has_begun: false,
+        has_ended: false,
+        _open: open,
+    };
     // The body outlives the request, and its log lines belong to the same request.
     let span = Span::current();
     let bytes = stream::unfold((body, span), |(mut body, span)| async move {
@@ -155,8 +164,8 @@ struct TranslatedBody<W> {
     writer: W,
     ping: Interval,
     pending: VecDeque<StreamItem>,
-    begun: bool,
-    ended: bool,
+    has_begun: bool,
+    has_ended: bool,
     _open: OpenStream,
 }
 
@@ -165,10 +174,10 @@ type Write = Option<Result<Bytes, Cut>>;
 impl<W: FrameWriter> TranslatedBody<W> {
     /// Returns the next write; `None` after the end.
     async fn next(&mut self) -> Write {
-        if self.ended {
+        if self.has_ended {
             return None;
         }
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             return Some(Ok(Bytes::from_static(b": connected\n\n")));
         }
         let mut out = String::new();
@@ -184,7 +193,7 @@ impl<W: FrameWriter> TranslatedBody<W> {
                     () = shutdown.cancelled() => return self.interrupt(&ProblemCode::Unavailable.body("the server restarts"), out),
                     items = self.reader.next() => match items {
                         Ok(Some(items)) => self.pending = items.into(),
-                        Ok(None) => return self.interrupt(&ended(), out),
+                        Ok(None) => return self.interrupt(&has_ended(), out),
                         Err(error) => {
                             let error = &error as &dyn std::error::Error;
                             tracing::error!(error, "a translated stream ends because the log cannot be read");
@@ -194,17 +203,17 @@ impl<W: FrameWriter> TranslatedBody<W> {
                     _ = self.ping.tick() => return Some(Ok(Bytes::from_static(b": keep-alive\n\n"))),
                 }
             }
-            while out.len() < WRITE_BYTES && !self.ended {
+            while out.len() < WRITE_BYTES && !self.has_ended {
                 match self.pending.pop_front().map(event_of) {
                     None => break,
-                    Some(Ok(event)) => self.ended = self.writer.write(&event, &mut out),
+                    Some(Ok(event)) => self.has_ended = self.writer.write(&event, &mut out),
                     Some(Err(problem)) => return self.interrupt(&problem, out),
                 }
             }
             if !out.is_empty() {
                 return Some(Ok(out.into()));
             }
-            if self.ended {
+            if self.has_ended {
                 return None;
             }
         }
@@ -212,7 +221,7 @@ impl<W: FrameWriter> TranslatedBody<W> {
 
     /// Ends the body before its protocol's end: with the protocol's last frames, or by a cut.
     fn interrupt(&mut self, problem: &ProblemBody, mut out: String) -> Write {
-        self.ended = true;
+        self.has_ended = true;
         Some(if self.writer.interrupt(problem, &mut out) { Ok(out.into()) } else { Err(Cut) })
     }
 }
@@ -221,6 +230,6 @@ fn revoked() -> ProblemBody {
     ProblemCode::Unauthorized.body("the key was revoked")
 }
 
-fn ended() -> ProblemBody {
+fn has_ended() -> ProblemBody {
     ProblemCode::NotFound.body("the run has ended, and has no such response")
 }

@@ -98,8 +98,8 @@ impl Thread {
     }
 
     /// Returns the key under which a request of the client is accepted once.
-    pub fn request_key(&self, what: &str, name: &str) -> RequestKey {
-        let fingerprint = json::hash_bytes(format!("{}\n{what}\n{name}", self.id).as_bytes());
+    pub fn request_key(&self, purpose: &str, name: &str) -> RequestKey {
+        let fingerprint = json::hash_bytes(format!("{}\n{purpose}\n{name}", self.id).as_bytes());
         RequestKey { key: format!("client.{fingerprint}"), fingerprint }
     }
 

@@ -95,7 +95,7 @@ impl McpToolCall {
     }
 
     /// Waits until the client cancels the call or the key is revoked. The run goes on in both cases.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn wait_until_ended(&self) {
         tokio::select! {
             () = self.context.ct.cancelled() => {}
             () = self.access.wait_until_revoked() => {}

@@ -149,9 +149,9 @@ impl SessionStore for KnownSessions {
     async fn load(&self, session_id: &str) -> Result<Option<SessionState>, SessionStoreError> {
         let is_ours = Uuid::parse_str(session_id).is_ok();
         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
-        let begun = InitializeRequestParams::new(capabilities, Implementation::new("unknown", "0"))
+        let params = InitializeRequestParams::new(capabilities, Implementation::new("unknown", "0"))
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
-        Ok(is_ours.then(|| SessionState::new(begun)))
+        Ok(is_ours.then(|| SessionState::new(params)))
     }
 
     async fn store(&self, _session_id: &str, _state: &SessionState) -> Result<(), SessionStoreError> {

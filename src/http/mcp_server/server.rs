@@ -94,7 +94,7 @@ impl ServerHandler for AgentServer {
         let answered = tokio::select! {
             biased;
             answered = Box::pin(self.call(&call, request)) => answered,
-            () = call.ended() => return Err(ErrorData::invalid_request("the call was cancelled, or its key is not valid any more", None)),
+            () = call.wait_until_ended() => return Err(ErrorData::invalid_request("the call was cancelled, or its key is not valid any more", None)),
         };
         match answered {
             Ok(response) => Ok(response),

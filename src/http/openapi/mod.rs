@@ -20,7 +20,7 @@ use super::routes;
 use crate::domain::event::EventBody;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::Run;
-use crate::http::streams::delivery::settled_response;
+use crate::http::streams::preferred_response::settled_response;
 use crate::http::streams::render::{StreamEnvelope, StreamEvent};
 use crate::http::wire::types::{AcceptedBody, EventEnvelope};
 
@@ -47,7 +47,7 @@ const TAGS: [(&str, &str); 14] = [
 
 /// Returns the document of the API.
 pub fn openapi() -> Value {
-    let document = OpenApiRouter::with_openapi(base()).merge(routes::all()).split_for_parts().1;
+    let document = OpenApiRouter::with_openapi(base()).merge(routes::documented()).split_for_parts().1;
     let mut document = serde_json::to_value(document).unwrap_or_default();
     operations::complete(&mut document);
     schemas::complete(&mut document);

@@ -2,8 +2,9 @@
 //!
 //! Owns the body of a stream. Must not know how events are read.
 
-pub(super) mod delivery;
+pub(super) mod cursor;
 pub(super) mod framing;
+pub(super) mod preferred_response;
 pub(super) mod render;
 pub(super) mod tickets;
 pub(super) mod ws;
@@ -90,14 +91,14 @@ impl Writer {
         }
         // A slow client may read a pending event long after its key was revoked.
         if self.access.is_over() {
-            return self.shown_stderr(self.framing.key_is_over());
+            return self.end_with(self.framing.key_is_over());
         }
         while self.pending.is_empty() {
             let shutdown = self.app.options.shutdown.clone();
             tokio::select! {
                 biased;
-                () = self.access.wait_until_revoked() => return self.shown_stderr(self.framing.key_is_over()),
-                () = shutdown.cancelled() => return self.shown_stderr(self.framing.restart_frame()),
+                () = self.access.wait_until_revoked() => return self.end_with(self.framing.key_is_over()),
+                () = shutdown.cancelled() => return self.end_with(self.framing.restart_frame()),
                 items = self.reader.next() => match items {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
@@ -116,7 +117,7 @@ impl Writer {
         Some(self.render())
     }
 
-    fn shown_stderr(&mut self, words: Option<String>) -> Option<Bytes> {
+    fn end_with(&mut self, words: Option<String>) -> Option<Bytes> {
         self.state = State::Over;
         words.map(Into::into)
     }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
-use crate::domain::agent::preset::id_of;
+use crate::domain::agent::preset::preset_id;
 use crate::domain::ids::{AgentId, UserId};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
@@ -81,12 +81,12 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    fn of(shown: AgentView) -> Self {
-        let (effective, error) = match shown.effective {
+    fn of(view: AgentView) -> Self {
+        let (effective, error) = match view.effective {
             Ok(profile) => (Some(*profile), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        let description = shown.agent.description().to_owned();
+        let description = view.agent.description().to_owned();
         let without_record = |id, name: String, scope, profile| Self {
             id,
             name,
@@ -102,7 +102,7 @@ impl Agent {
             updated_at: None,
             revision: None,
         };
-        let agent = match shown.agent {
+        let agent = match view.agent {
             AnyAgent::Stored(record) => {
                 let version = record.current();
                 let AgentRecord { id, owner, name, pinned, latest, profile, created_at, updated_at, revision, .. } = *record;
@@ -118,13 +118,13 @@ impl Agent {
                 }
             }
             AnyAgent::Preset(preset) => without_record(preset.id, preset.name.to_owned(), AgentScope::Preset, preset.profile),
-            AnyAgent::Default(name) => without_record(id_of(&name), name, AgentScope::Config, ProfileDocument::new()),
+            AnyAgent::Default(name) => without_record(preset_id(&name), name, AgentScope::Config, ProfileDocument::new()),
         };
         Self { effective, error, ..agent }
     }
 
-    fn answer(shown: AgentView) -> Response {
-        let agent = Self::of(shown);
+    fn answer(view: AgentView) -> Response {
+        let agent = Self::of(view);
         versioned(agent.revision, agent)
     }
 }
@@ -182,8 +182,8 @@ impl FromRequestParts<App> for Named {
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
-    let (shown, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
-    let agent = Agent::of(shown);
+    let (view, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
+    let agent = Agent::of(view);
     let location = format!("/api/v1/agents/{}", agent.id);
     Ok(created(replay, agent.revision, &location, agent))
 }
@@ -198,7 +198,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>)
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
     // The list omits effective profiles, because prompts can be long.
-    let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
+    let items = items.into_iter().map(|view| Agent { effective: None, ..Agent::of(view) }).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/agents", ""))
 }
 

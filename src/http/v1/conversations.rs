@@ -13,7 +13,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::streams::delivery::{Delivered, Delivery};
+use crate::http::streams::preferred_response::{Delivered, Delivery};
 use crate::http::streams::render::StreamEvent;
 use crate::http::v1::runs::{EventsRequest, event_page};
 use crate::http::wire::auth::Caller;

@@ -79,10 +79,10 @@ pub(crate) struct McpServer {
 }
 
 impl McpServer {
-    pub(in crate::http) fn of(shown: McpServerView, viewer: &Principal) -> Self {
-        let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = shown.status;
+    pub(in crate::http) fn of(view: McpServerView, viewer: &Principal) -> Self {
+        let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = view.status;
         let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
-        let (id, name, entry, enabled, scope, record) = match shown.server {
+        let (id, name, entry, enabled, scope, record) = match view.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {
                 // The entry of an operator server is shown to administrators only.
@@ -101,12 +101,12 @@ impl McpServer {
             created_at: record.as_ref().map(|record| record.created_at.to_rfc3339()),
             updated_at: record.as_ref().map(|record| record.updated_at.to_rfc3339()),
             version: record.map(|record| record.version),
-            warnings: shown.warnings,
+            warnings: view.warnings,
         }
     }
 
-    fn answer(shown: McpServerView, viewer: &Principal) -> Response {
-        let server = Self::of(shown, viewer);
+    fn answer(view: McpServerView, viewer: &Principal) -> Response {
+        let server = Self::of(view, viewer);
         versioned(server.version, server)
     }
 }
@@ -121,8 +121,8 @@ impl McpServer {
     responses((status = 201, description = "The MCP server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
-    let (shown, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
-    let server = McpServer::of(shown, &caller.principal);
+    let (view, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
+    let server = McpServer::of(view, &caller.principal);
     let location = format!("/api/v1/mcp-servers/{}", server.id);
     Ok(created(replay, server.version, &location, server))
 }
@@ -167,8 +167,8 @@ pub(crate) async fn update(
     IfMatch(versions): IfMatch,
     Input { body, .. }: Input<McpServerPatch>,
 ) -> Answer<Response> {
-    let shown = caller.app.service.update_mcp_server(&caller.principal, &id, &body, versions.as_deref()).await?;
-    Ok(McpServer::answer(shown, &caller.principal))
+    let view = caller.app.service.update_mcp_server(&caller.principal, &id, &body, versions.as_deref()).await?;
+    Ok(McpServer::answer(view, &caller.principal))
 }
 
 /// Deletes an MCP server

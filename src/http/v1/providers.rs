@@ -226,8 +226,8 @@ pub(crate) struct LearnedChange {
 }
 
 impl LearnedChange {
-    fn of(known: LearnedLimitation) -> Self {
-        Self { what: known.change, until: known.until.to_rfc3339() }
+    fn of(limitation: LearnedLimitation) -> Self {
+        Self { what: limitation.change, until: limitation.until.to_rfc3339() }
     }
 }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::http::streams::delivery::{Delivered, Delivery};
+use crate::http::streams::preferred_response::{Delivered, Delivery};
 use crate::http::v1::conversations::MessagePath;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input};

@@ -15,11 +15,12 @@ use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::streams::delivery::{Delivered, Delivery, applied};
+use crate::http::streams::cursor::read_cursor;
+use crate::http::streams::preferred_response::{Delivered, Delivery, applied};
 use crate::http::streams::render::StreamEvent;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::etag;
-use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, cursor, header, query};
+use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, header, query};
 use crate::http::wire::page;
 use crate::http::wire::page::{ListRequest, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
@@ -71,7 +72,7 @@ impl FromRequestParts<App> for EventsRequest {
         let access = Access::from_request_parts(parts, app).await?;
         let params: EventParams = query(&parts.uri)?;
         let wants = ResponseFormat::of(&parts.headers)?;
-        let after = cursor(&parts.headers, params.after.as_deref().or(params.cursor.as_deref()))?;
+        let after = read_cursor(&parts.headers, params.after.as_deref().or(params.cursor.as_deref()))?;
         Ok(Self { app: app.clone(), access, after, limit: page::limit(params.limit)?, wants })
     }
 }

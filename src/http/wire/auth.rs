@@ -52,7 +52,9 @@ pub(crate) async fn require(State(app): State<App>, request: Request, next: Next
 /// Refuses a request without a valid key or ticket, for the routes of event streams.
 pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
     let access = match stream_ticket(&request)? {
-        Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), TicketOrigin::Unsaid)).await?,
+        Some((ticket, target)) => {
+            by_ticket(&app, &ticket, &target, request_origin(request.headers(), TicketOrigin::MissingFromStream)).await?
+        }
         None => Some(by_header(&app, request.method(), request.uri(), request.headers()).await?),
     };
     serve(access.ok_or_else(unauthorized)?, request, next).await
@@ -107,7 +109,7 @@ pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, fr
 }
 
 /// Returns the Origin header, or `absent`.
-pub(crate) fn shown_from<'a>(headers: &'a HeaderMap, absent: TicketOrigin<'a>) -> TicketOrigin<'a> {
+pub(crate) fn request_origin<'a>(headers: &'a HeaderMap, absent: TicketOrigin<'a>) -> TicketOrigin<'a> {
     // A header that is not text matches no ticket's origin.
     headers.get(ORIGIN).map_or(absent, |origin| TicketOrigin::Origin(origin.to_str().unwrap_or_default()))
 }
@@ -170,10 +172,10 @@ pub(crate) fn session(app: &App, headers: &HeaderMap) -> Option<String> {
     cookie(headers, session_cookie(app)).filter(|secret| !secret.is_empty())
 }
 
-pub(crate) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
+pub(crate) fn cookie(headers: &HeaderMap, cookie_name: &str) -> Option<String> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut named = all.filter_map(|pair| pair.trim().split_once('='));
-    named.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+    named.find(|(name, _)| *name == cookie_name).map(|(_, value)| value.to_owned())
 }
 
 /// Returns whether a request comes from a page of this server, or from no browser. Allowed origins are no pages of this server.

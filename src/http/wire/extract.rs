@@ -19,11 +19,10 @@ use crate::http::options::App;
 use crate::http::streams::framing::Framing;
 use crate::http::wire::idempotency_header::{idempotency_key, request_key};
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{Cursor, Error, RequestKey};
+use crate::service::{Error, RequestKey};
 use crate::support::suggestion::with_suggestion;
 use crate::support::{json, number, text};
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 /// Limit of discarded bytes of a body that is too large.
 const MOST_DISCARDED: usize = 32 * 1024 * 1024;
@@ -154,22 +153,22 @@ pub(crate) async fn collect(request: Request, most: usize) -> Result<Option<Byte
         return Ok(None);
     }
     let mut body = request.into_body().into_data_stream();
-    let mut kept = BytesMut::new();
-    let mut seen = 0_usize;
+    let mut collected = BytesMut::new();
+    let mut received_bytes = 0_usize;
     while let Some(chunk) = body.next().await {
         let chunk = chunk?;
-        seen = seen.saturating_add(chunk.len());
-        if seen > MOST_DISCARDED {
+        received_bytes = received_bytes.saturating_add(chunk.len());
+        if received_bytes > MOST_DISCARDED {
             return Ok(None);
         }
-        if is_too_large || seen > most {
+        if is_too_large || received_bytes > most {
             is_too_large = true;
-            kept = BytesMut::new();
+            collected = BytesMut::new();
             continue;
         }
-        kept.extend_from_slice(&chunk);
+        collected.extend_from_slice(&chunk);
     }
-    Ok((!is_too_large).then(|| kept.freeze()))
+    Ok((!is_too_large).then(|| collected.freeze()))
 }
 
 fn is_json(content_type: &HeaderValue) -> bool {
@@ -245,10 +244,10 @@ impl ResponseFormat {
     /// Parses the Accept headers. The highest `q` wins, then the first range.
     pub(crate) fn of(headers: &HeaderMap) -> Answer<Self> {
         let mut best: Option<(Self, f32)> = None;
-        let mut asked = false;
+        let mut is_requested = false;
         for value in headers.get_all(ACCEPT) {
             for range in value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|range| !range.is_empty()) {
-                asked = true;
+                is_requested = true;
                 let mut pieces = range.split(';').map(str::trim);
                 let wants = match pieces.next().unwrap_or_default().to_ascii_lowercase().as_str() {
                     "application/json" | "application/*" | "*/*" | "application/problem+json" => Self::Json,
@@ -265,7 +264,7 @@ impl ResponseFormat {
         }
         match best {
             Some((wants, _)) => Ok(wants),
-            None if asked => {
+            None if is_requested => {
                 let detail = "application/json, text/event-stream and application/x-ndjson can be produced";
                 Err(Problem::new(ProblemCode::NotAcceptable, detail))
             }
@@ -286,16 +285,4 @@ impl FromRequestParts<App> for PreferWait {
         // An unknown preference is ignored (RFC 7240).
         Ok(Self(preferences.find_map(|preference| preference.strip_prefix("wait=")?.trim_matches('"').parse().ok())))
     }
-}
-
-/// Returns the cursor of a stream or a page of events: `Last-Event-ID` or the equivalent `?after=`. The header has priority,
-/// because a browser that reconnects repeats the URL and adds the newer header.
-pub(crate) fn cursor(headers: &HeaderMap, after: Option<&str>) -> Answer<Option<Cursor>> {
-    let header = match headers.get(LAST_EVENT_ID) {
-        // An EventSource that has received no id sends no header; an empty one means the same.
-        Some(value) if value.is_empty() => None,
-        Some(value) => Some(value.to_str().unwrap_or("?")),
-        None => None,
-    };
-    Ok(header.or(after).map(Cursor::parse).transpose()?)
 }

@@ -35,7 +35,7 @@ impl From<ProblemBody> for Problem {
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
         // The only place that logs the cause of a 5xx. The request's span contains the id.
-        let what = match &error {
+        let log_text = match &error {
             service::Error::Store(_) => Some("the store failed"),
             service::Error::NoRandomness(_) => Some("a secret could not be generated"),
             service::Error::NoReader(_) => Some("a file cannot be read"),
@@ -62,8 +62,8 @@ impl From<service::Error> for Problem {
             | service::Error::Provider(_)
             | service::Error::Ending => None,
         };
-        if let Some(what) = what {
-            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{what}");
+        if let Some(log_text) = log_text {
+            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{log_text}");
         }
         error.problem().into()
     }

@@ -25,7 +25,7 @@ use crate::support::text;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
     let method = request.method().clone();
     let form = app.error_form(request.uri().path());
@@ -44,9 +44,9 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
     }
     response.headers_mut().entry("x-content-type-options").or_insert(HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16();
-    metrics::request(&method, route.as_deref().unwrap_or("none"), status, begun.elapsed());
+    metrics::request(&method, route.as_deref().unwrap_or("none"), status, started_at.elapsed());
     // Logged inside the span, not only with it as parent: the JSON log contains only entered spans.
-    span.in_scope(|| tracing::debug!(status, ms = begun.elapsed().as_millis(), "answered"));
+    span.in_scope(|| tracing::debug!(status, ms = started_at.elapsed().as_millis(), "answered"));
     response
 }
 
@@ -81,8 +81,8 @@ pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
             next.run(Request::from_parts(parts, Body::from_stream(decoded))).await
         }
         _ => {
-            let shown = text::prefix(&encoding, 40);
-            let detail = format!("the content-encoding {shown:?} is not supported: send the body with gzip or without encoding");
+            let excerpt = text::prefix(&encoding, 40);
+            let detail = format!("the content-encoding {excerpt:?} is not supported: send the body with gzip or without encoding");
             let refusal = Problem::new(ProblemCode::UnsupportedMediaType, detail).into_response();
             ([(ACCEPT_ENCODING, "gzip, identity")], refusal).into_response()
         }

@@ -16,7 +16,7 @@ use super::socket::{self, SocketProtocol};
 use crate::domain::access::ticket::TicketTarget;
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, Auth};
-use crate::http::wire::auth::{self, bearer, by_ticket, is_own_origin, is_same_origin, shown_from, ticket_in};
+use crate::http::wire::auth::{self, bearer, by_ticket, is_own_origin, is_same_origin, request_origin, ticket_in};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, TicketOrigin};
@@ -61,9 +61,9 @@ pub(in crate::http) async fn open<P: SocketProtocol>(
     let identity = identify(&app, &uri, &headers).await?;
     let upgrade = match (&identity, upgrade) {
         (Identity::Known(_), Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket")),
-        (Identity::Refused | Identity::Unsaid, Err(_)) => return Err(auth::unauthorized()),
-        (Identity::Refused | Identity::Unsaid, Ok(_)) if P::FIRST_FRAME_KEY.is_none() => return Err(auth::unauthorized()),
-        (Identity::Known(_) | Identity::Refused | Identity::Unsaid, Ok(upgrade)) => upgrade,
+        (Identity::Refused | Identity::NoKey, Err(_)) => return Err(auth::unauthorized()),
+        (Identity::Refused | Identity::NoKey, Ok(_)) if P::FIRST_FRAME_KEY.is_none() => return Err(auth::unauthorized()),
+        (Identity::Known(_) | Identity::Refused | Identity::NoKey, Ok(upgrade)) => upgrade,
     };
     // A little above the limit, so that a slightly too large message is refused with its own close code.
     let most = P::MAX_MESSAGE_BYTES + BUFFER_BYTES;
@@ -96,7 +96,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
     match (key, ticket, local) {
         (Some(key), _, _) => identity::check(app, &key).await,
         (None, Some(ticket), _) => {
-            let from = shown_from(headers, TicketOrigin::Nowhere);
+            let from = request_origin(headers, TicketOrigin::MissingFromSocket);
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
@@ -104,7 +104,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         (None, None, None) => match auth::session(app, headers).filter(|_| is_same_origin(uri, headers)) {
             Some(session) => Ok(app.service.session_access(&session).await?.map_or(Identity::Refused, Identity::Known)),
             // Any page may connect: its first frame must contain a key, which browsers never add by themselves.
-            None => Ok(Identity::Unsaid),
+            None => Ok(Identity::NoKey),
         },
     }
 }

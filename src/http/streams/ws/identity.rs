@@ -9,7 +9,7 @@ pub(super) enum Identity {
     /// An unknown key or ticket.
     Refused,
     /// Not sent yet.
-    Unsaid,
+    NoKey,
 }
 
 pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {

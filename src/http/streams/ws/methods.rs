@@ -102,8 +102,8 @@ pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace
         "input.resolve" => resolve_input(app, principal, params(frame)?).await,
         "tool.results" => store_tool_results(app, principal, params(frame)?).await,
         other => {
-            let shown = crate::support::text::prefix(other, 50);
-            Err(Error::field("/method", format!("there is no method {shown:?}")).into())
+            let excerpt = crate::support::text::prefix(other, 50);
+            Err(Error::field("/method", format!("there is no method {excerpt:?}")).into())
         }
     }
 }
@@ -124,7 +124,7 @@ async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Re
             Ok(Reply::Done(json!({ "authenticated": true }).into()))
         }
         Identity::Known(_) => Err(Error::Conflict("this socket belongs to another user; open another one".to_owned()).into()),
-        Identity::Refused | Identity::Unsaid => {
+        Identity::Refused | Identity::NoKey => {
             Err(Problem::new(ProblemCode::Unauthorized, "the token is wrong or revoked; the socket is unchanged"))
         }
     }

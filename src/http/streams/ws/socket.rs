@@ -80,7 +80,7 @@ pub(super) async fn run<P: SocketProtocol>(app: App, mut socket: WebSocket, iden
     let (access, first) = match identity {
         Identity::Known(access) => (access, None),
         Identity::Refused => return close(&mut socket, Close::Unauthorized).await,
-        Identity::Unsaid => match first_frame::<P>(&app, &mut socket).await {
+        Identity::NoKey => match first_frame::<P>(&app, &mut socket).await {
             Ok((access, text)) => (access, Some(text)),
             Err(Some(reason)) => return close(&mut socket, reason).await,
             Err(None) => return,
@@ -120,7 +120,7 @@ async fn first_frame<P: SocketProtocol>(app: &App, socket: &mut WebSocket) -> Re
         let Some(key) = P::FIRST_FRAME_KEY.and_then(|key| key(&text)) else { return Err(Some(Close::Unauthorized)) };
         return match check(app, &key).await {
             Ok(Identity::Known(access)) => Ok((access, text)),
-            Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),
+            Ok(Identity::Refused | Identity::NoKey) => Err(Some(Close::Unauthorized)),
             Err(_unavailable) => Err(Some(Close::TooSlow)),
         };
     }

@@ -65,7 +65,13 @@ pub(in crate::http) fn login_response(login: StartedLogin, site: &str, cookie: &
 }
 
 /// Responds with the outcome of a login: a page with the text `done` for a browser, or `body` for a program.
-pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
+pub(in crate::http) fn login_page_response(
+    headers: &HeaderMap,
+    done: &str,
+    body: impl Serialize,
+    cookie: &str,
+    callback: &str,
+) -> Response {
     let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
     let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
     if is_page {
@@ -85,7 +91,7 @@ pub(crate) struct CallbackParams {
 }
 
 /// Returns the party that returns from a login: the caller with a key, or else the owner of the browser's cookie.
-pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
+pub(in crate::http) fn returning_party<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
     caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
 }
 
@@ -101,16 +107,16 @@ pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Opti
 pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
     let LoginReturn { app, headers, caller } = back;
     let browser = auth::cookie(&headers, LOGIN_COOKIE);
-    let who = returned(caller.as_ref(), browser.as_deref())?;
+    let party = returning_party(caller.as_ref(), browser.as_deref())?;
     let (Some(code), Some(state)) = (params.code, params.state) else {
         return Err(
             Error::invalid("the query needs code and state: the login was refused, or this request is not a callback").into()
         );
     };
-    let record = app.service.finish_login(who, &state, &code).await?;
+    let record = app.service.finish_login(party, &state, &code).await?;
     let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
     let viewer = viewer.ok_or(Error::NotFound("provider"))?;
-    Ok(ended(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
+    Ok(login_page_response(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
 }
 
 /// The callback request of a login. `caller` has a key, or the server has no keys.

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 
 use crate::domain::ids::McpServerId;
 use crate::http::options::App;
-use crate::http::v1::access::logins::{LoginBody, LoginReturn, ended, login_response, returned, site};
+use crate::http::v1::access::logins::{LoginBody, LoginReturn, login_page_response, login_response, returning_party, site};
 use crate::http::v1::mcp_servers::McpServer;
 use crate::http::wire::auth::{self, Caller};
 use crate::http::wire::extract::{Id, OptionalInput, Params};
@@ -99,7 +99,7 @@ pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginRe
     // A browser may begin logins at several servers.
     let name = format!("{COOKIE}_{}", login_mark(&state));
     let browser = auth::cookie(&headers, &name);
-    let who = returned(caller.as_ref(), browser.as_deref())?;
-    let (principal, shown) = app.service.finish_mcp_login(who, LoginCallback { state, code, issuer, error }).await?;
-    Ok(ended(&headers, "You are logged in.", McpServer::of(shown, &principal), &name, CALLBACK))
+    let party = returning_party(caller.as_ref(), browser.as_deref())?;
+    let (principal, server) = app.service.finish_mcp_login(party, LoginCallback { state, code, issuer, error }).await?;
+    Ok(login_page_response(&headers, "You are logged in.", McpServer::of(server, &principal), &name, CALLBACK))
 }
