@@ -265,7 +265,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::ReadFile { most_chars, name } => file_reader::run(&name, most_chars),
         Command::EndOrphans { marker, container_engine, mounted_files_dir } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(orphans::guard(&marker, container_engine.as_deref(), mounted_files_dir.as_deref()));
+            runtime.block_on(orphans::run_guard(&marker, container_engine.as_deref(), mounted_files_dir.as_deref()));
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -39,8 +39,8 @@ impl FileKind {
 
 /// Detects the type of a file and reads at most `most_chars` of its text.
 ///
-/// `known` gets the facts that hold even if the file then crashes the process that reads its text.
-pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, RefusedFile> {
+/// `on_facts` gets the facts that hold even if the file then crashes the process that reads its text.
+pub fn read(bytes: &[u8], name: &str, most_chars: usize, on_facts: impl FnOnce(&FileFacts)) -> Result<FileFacts, RefusedFile> {
     if bytes.is_empty() {
         return refused("the file is empty");
     }
@@ -53,7 +53,7 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
         }
         FileKind::Pdf => match pdf::open(bytes) {
             Ok(document) => {
-                known(&FileFacts { media_type: PDF.to_owned(), text: None });
+                on_facts(&FileFacts { media_type: PDF.to_owned(), text: None });
                 (PDF, Some(pdf::text(&document, most_chars)))
             }
             Err(refused) if bytes.starts_with(b"%PDF-") => return Err(refused),

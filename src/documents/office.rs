@@ -105,7 +105,7 @@ fn word_part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str, most_chars: us
                     "tr" => lines.begin_row(),
                     "tc" => lines.begin_cell(),
                     "txbxContent" => lines.end_paragraph(),
-                    "footnote" | "endnote" => lines.add(&id_of(tag).map(|id| format!("[^{id}]: ")).unwrap_or_default()),
+                    "footnote" | "endnote" => lines.add(&tag_id(tag).map(|id| format!("[^{id}]: ")).unwrap_or_default()),
                     _ => true,
                 }
             }
@@ -114,7 +114,9 @@ fn word_part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str, most_chars: us
                 "br" | "cr" => lines.end_paragraph(),
                 "noBreakHyphen" => lines.add("-"),
                 "tc" => lines.begin_cell(),
-                "footnoteReference" | "endnoteReference" => lines.add(&id_of(tag).map(|id| format!("[^{id}]")).unwrap_or_default()),
+                "footnoteReference" | "endnoteReference" => {
+                    lines.add(&tag_id(tag).map(|id| format!("[^{id}]")).unwrap_or_default())
+                }
                 _ => true,
             },
             Event::End(tag) => {
@@ -154,7 +156,7 @@ fn word_part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str, most_chars: us
 }
 
 /// Returns the id of a note that a reader can see. Separators have a type.
-fn id_of(tag: &BytesStart<'_>) -> Option<String> {
+fn tag_id(tag: &BytesStart<'_>) -> Option<String> {
     let attribute = |name: &str| {
         tag.attributes().flatten().find(|attribute| attribute.key.local_name().as_ref() == name).map(|attribute| attribute.value)
     };

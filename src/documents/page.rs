@@ -29,19 +29,19 @@ pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, RefusedFile> {
 /// A text buffer with a limit.
 pub(super) struct Page {
     words: String,
-    left: usize,
+    remaining_chars: usize,
     is_cut: bool,
 }
 
 impl Page {
     pub(super) fn new(most_chars: usize) -> Self {
-        Self { words: String::new(), left: most_chars, is_cut: false }
+        Self { words: String::new(), remaining_chars: most_chars, is_cut: false }
     }
 
     /// Appends a text. Returns false if it did not fit.
     pub(super) fn add(&mut self, words: &str) -> bool {
-        let fitting = prefix_chars(words, self.left);
-        self.left -= fitting.chars().count();
+        let fitting = prefix_chars(words, self.remaining_chars);
+        self.remaining_chars -= fitting.chars().count();
         self.words.push_str(fitting);
         self.is_cut |= fitting.len() < words.len();
         fitting.len() == words.len()

@@ -45,7 +45,7 @@ pub enum Tail {
 struct Queue {
     events: VecDeque<SharedEvent>,
     bytes: usize,
-    reread: bool,
+    must_reread: bool,
     /// [`Tail::Deleted`] or [`Tail::Closed`].
     end: Option<Tail>,
 }
@@ -101,7 +101,7 @@ impl Subscribers {
 
     /// Skips lagging subscribers until they read from the store.
     fn set_lagging_aside(&mut self) {
-        let lags = |listener: &Weak<Listener>| listener.upgrade().is_some_and(|listener| lock(&listener.queue).reread);
+        let lags = |listener: &Weak<Listener>| listener.upgrade().is_some_and(|listener| lock(&listener.queue).must_reread);
         self.lagging.extend(self.listeners.extract_if(.., |_, listener| lags(listener)));
     }
 
@@ -170,14 +170,14 @@ impl Hub {
         let mut has_lagging = false;
         for listener in self.listeners_for(conversation, last.seq) {
             let mut queue = lock(&listener.queue);
-            if queue.reread {
+            if queue.must_reread {
                 has_lagging = true;
                 continue;
             }
             if queue.events.len() + events.len() > self.limits.max_events || queue.bytes + bytes > self.limits.max_bytes {
                 queue.events.clear();
                 queue.bytes = 0;
-                queue.reread = true;
+                queue.must_reread = true;
             } else {
                 queue.bytes += bytes;
                 queue.events.extend(events.iter().cloned());
@@ -226,7 +226,7 @@ impl Hub {
     /// Tells all subscribers of a conversation to read the store.
     pub fn hint(&self, conversation: &ConversationId) {
         for listener in self.of(conversation) {
-            lock(&listener.queue).reread = true;
+            lock(&listener.queue).must_reread = true;
             listener.wake.notify_one();
         }
     }
@@ -313,10 +313,10 @@ impl Hub {
         self.wake(RemoteWakeup::Control);
     }
 
-    fn wake(&self, what: RemoteWakeup) {
+    fn wake(&self, wakeup: RemoteWakeup) {
         let wake = lock(&self.wake_elsewhere).clone();
         if let Some(wake) = wake {
-            wake(what);
+            wake(wakeup);
         }
     }
 
@@ -364,13 +364,13 @@ impl Subscription {
 
     /// Returns whether the reader must read the store. The queue then contains only later events.
     fn is_to_reread(&self) -> bool {
-        if !lock(&self.listener.queue).reread {
+        if !lock(&self.listener.queue).must_reread {
             return false;
         }
         // Takes both locks in the order of `set_lagging_aside`, so that a subscriber that begins to read is not skipped.
         let mut listeners = lock(&self.hub.listeners);
         let mut queue = lock(&self.listener.queue);
-        queue.reread = false;
+        queue.must_reread = false;
         queue.events.clear();
         queue.bytes = 0;
         if let Some(subscribers) = listeners.get_mut(&self.conversation) {

@@ -25,23 +25,25 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
         store.close().await;
         return print("no deltas are compacted: retention.deltas_days is 0\n");
     };
-    let mut folder = DeltaCompactor::new(store.clone(), age_ms, mode);
+    let mut compactor = DeltaCompactor::new(store.clone(), age_ms, mode);
     let bar = bar();
     if !bar.is_hidden() {
-        bar.set_length(folder.left().await.context("runs with old deltas cannot be counted")?);
+        bar.set_length(compactor.runs_left().await.context("runs with old deltas cannot be counted")?);
     }
     let last = loop {
-        let step =
-            folder.step().await.context("old deltas cannot be compacted; completed work stays, and the command can be repeated")?;
-        if step != CompactionStep::Went {
+        let step = compactor
+            .step()
+            .await
+            .context("old deltas cannot be compacted; completed work stays, and the command can be repeated")?;
+        if step != CompactionStep::Compacted {
             break step;
         }
-        bar.set_position(folder.runs);
-        bar.set_message(format!("runs compacted, {} events removed", folder.events));
+        bar.set_position(compactor.runs);
+        bar.set_message(format!("runs compacted, {} events removed", compactor.events));
     };
     bar.finish_and_clear();
     store.close().await;
-    let (runs, events, days) = (folder.runs, folder.events, retention.deltas_days);
+    let (runs, events, days) = (compactor.runs, compactor.events, retention.deltas_days);
     let title = match mode {
         CompactionMode::Write => {
             format!("runs older than {days} days that were compacted: {runs}; events merged into others: {events}\n")
@@ -50,27 +52,28 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
             format!("runs older than {days} days to compact: {runs}; events to merge into others: {events}\n")
         }
     };
-    let rest = if last == CompactionStep::Taken { "another process is compacting deltas and will do the rest\n" } else { "" };
+    let rest =
+        if last == CompactionStep::LockedElsewhere { "another process is compacting deltas and will do the rest\n" } else { "" };
     print(&format!("{title}{rest}"))
 }
 
 /// Removes expired rows, or only counts them.
 async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
-    let (title, gone) = match mode {
+    let (title, counts) = match mode {
         CompactionMode::Count => {
             let counted = background_tasks::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
             let ExpiredRowCounts { tickets, records, audit, spending, tool_sets, limitations } = counted;
             ("to remove", [tickets, records, audit, spending, tool_sets, limitations])
         }
         CompactionMode::Write => {
-            let mut gone = [0; 6];
-            for (count, (title, removed)) in gone.iter_mut().zip(background_tasks::remove_expired(store, audit_ms).await) {
+            let mut counts = [0; 6];
+            for (count, (title, removed)) in counts.iter_mut().zip(background_tasks::remove_expired(store, audit_ms).await) {
                 *count = removed.with_context(|| format!("{title} cannot be removed"))?;
             }
-            ("removed", gone)
+            ("removed", counts)
         }
     };
-    let [tickets, records, audit, spending, tool_sets, limitations] = gone;
+    let [tickets, records, audit, spending, tool_sets, limitations] = counts;
     Ok(format!(
         "expired rows {title}: {tickets} tickets, {records} idempotency records, {audit} audit records, {spending} spending \
          rows, {tool_sets} tool sets, {limitations} limitations of models\n"
@@ -124,17 +127,17 @@ async fn apply_retention(store: &Arc<dyn Store>, ages: IdleAges, mode: Compactio
     if mode == CompactionMode::Write && !bar.is_hidden() {
         let mut counting = IdleCleanup::new(store.clone(), None, ages, CompactionMode::Count);
         while counting.step().await.context("old conversations cannot be counted")? {}
-        let CleanupCounts { archived, deleted } = counting.tidied;
+        let CleanupCounts { archived, deleted } = counting.counts;
         bar.set_length(archived + deleted);
     }
-    let mut tidier = IdleCleanup::new(store.clone(), None, ages, mode);
-    while tidier.step().await.context(CANNOT)? {
-        let CleanupCounts { archived, deleted } = tidier.tidied;
+    let mut cleanup = IdleCleanup::new(store.clone(), None, ages, mode);
+    while cleanup.step().await.context(CANNOT)? {
+        let CleanupCounts { archived, deleted } = cleanup.counts;
         bar.set_position(archived + deleted);
         bar.set_message(format!("conversations: {archived} archived, {deleted} deleted"));
     }
     bar.finish_and_clear();
-    let CleanupCounts { archived, deleted } = tidier.tidied;
+    let CleanupCounts { archived, deleted } = cleanup.counts;
     Ok(match mode {
         CompactionMode::Write => format!("conversations archived: {archived}; deleted: {deleted}\n"),
         CompactionMode::Count => format!("conversations to archive: {archived}; to delete: {deleted}\n"),

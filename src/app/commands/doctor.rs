@@ -41,28 +41,28 @@ enum Finding {
 struct Report(Vec<(&'static str, Finding, String)>);
 
 impl Report {
-    fn add(&mut self, what: &'static str, finding: Finding, words: impl Into<String>) {
-        self.0.push((what, finding, words.into()));
+    fn add(&mut self, subject: &'static str, finding: Finding, words: impl Into<String>) {
+        self.0.push((subject, finding, words.into()));
     }
 
     /// Ends a check, which has added its findings unless an error stopped it.
-    fn end(&mut self, what: &'static str, checked: anyhow::Result<()>) {
+    fn end(&mut self, subject: &'static str, checked: anyhow::Result<()>) {
         if let Err(error) = checked {
-            self.add(what, Finding::Bad, error_chain(error.as_ref()));
+            self.add(subject, Finding::Bad, error_chain(error.as_ref()));
         }
     }
 
     fn table(&self) -> String {
         let mut out = String::new();
-        for (what, finding, words) in &self.0 {
+        for (subject, finding, words) in &self.0 {
             let mark = match finding {
                 Finding::Good => "ok  ",
                 Finding::Doubtful => "warn",
                 Finding::Bad => "FAIL",
             };
-            out.push_str(&format!("{mark}  {what:<12}  {words}\n"));
+            out.push_str(&format!("{mark}  {subject:<12}  {words}\n"));
         }
-        let count = |wanted: Finding| self.0.iter().filter(|(_, finding, _)| *finding == wanted).count();
+        let count = |kind: Finding| self.0.iter().filter(|(_, finding, _)| *finding == kind).count();
         out + &match (count(Finding::Bad), count(Finding::Doubtful)) {
             (0, 0) => "everything works\n".to_owned(),
             (0, doubtful) => format!("the server works; read the lines with warn: {doubtful}\n"),
@@ -100,7 +100,7 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<E
         }
     };
     if let Some(store) = &store {
-        database(loaded, store.as_ref(), &mut report).await;
+        check_database(loaded, store.as_ref(), &mut report).await;
     }
     let checked = models(loaded, environment, store.as_deref(), &mut report).await;
     report.end("model", checked);
@@ -115,24 +115,24 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<E
 
 fn data_folder(loaded: &Loaded, report: &mut Report) -> anyhow::Result<()> {
     let folder = &loaded.config.server.data_dir;
-    let shown = folder.display();
+    let path = folder.display();
     let probe = folder.join(".capstan-doctor");
     parts::make_folder(folder)?;
     let written = std::fs::write(&probe, b"probe").and_then(|()| std::fs::remove_file(&probe));
-    written.map_err(|error| anyhow!("{shown} cannot be written: {error}; choose another one with --data-dir"))?;
-    report.add("data folder", Finding::Good, format!("{shown} is writable"));
+    written.map_err(|error| anyhow!("{path} cannot be written: {error}; choose another one with --data-dir"))?;
+    report.add("data folder", Finding::Good, format!("{path} is writable"));
     Ok(())
 }
 
-async fn database(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
-    let shown = crate::app::config::redact_url(loaded.config.database_url().expose_secret());
+async fn check_database(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
+    let path = crate::app::config::redact_url(loaded.config.database_url().expose_secret());
     match store.ping().await {
         Ok(()) => {
             let pooled =
                 if store.is_pooled() { ", through a pooler: several servers hear each other by polling alone" } else { "" };
-            report.add("database", Finding::Good, format!("{shown} answers, and its schema is up to date{pooled}"));
+            report.add("database", Finding::Good, format!("{path} answers, and its schema is up to date{pooled}"));
         }
-        Err(error) => report.add("database", Finding::Bad, format!("{shown}: {error}")),
+        Err(error) => report.add("database", Finding::Bad, format!("{path}: {error}")),
     }
     let keys = !loaded.config.auth.keys.is_empty() || store.has_keys().await.unwrap_or_default();
     let listen = loaded.config.server.listen;
@@ -145,19 +145,19 @@ async fn database(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
             format!("none, and other machines can reach {listen}: create one with `capstan keys create --user NAME`"),
         ),
     }
-    let checked = secrets(loaded, store, report).await;
+    let checked = check_secrets(loaded, store, report).await;
     report.end("secrets", checked);
 }
 
 /// Checks that every secret in the database can be decrypted.
-async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> anyhow::Result<()> {
+async fn check_secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> anyhow::Result<()> {
     let vault = master_keys::vault(&loaded.config)?;
     if let Some(path) = vault.file().filter(|_| vault.is_file_open_to_others()) {
         let words = format!("other users of this machine can read {0}: `chmod 600 {0}`", path.display());
         report.add("secrets", Finding::Doubtful, words);
     }
-    let RotationCounts { new, old, lost, .. } = rotate_secrets::pass(store, &vault, None).await?;
-    for (secret, why) in &lost {
+    let RotationCounts { new, old, unreadable, .. } = rotate_secrets::count_or_rotate(store, &vault, None).await?;
+    for (secret, why) in &unreadable {
         report.add("secrets", Finding::Bad, format!("{secret}: {why}"));
     }
     if old > 0 {
@@ -165,7 +165,7 @@ async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> any
             format!("{old} are encrypted with older master keys; `capstan secrets rotate` encrypts them with the newest one");
         report.add("secrets", Finding::Doubtful, words);
     }
-    if lost.is_empty() {
+    if unreadable.is_empty() {
         report.add("secrets", Finding::Good, format!("all {} in the database can be decrypted", new + old));
     }
     Ok(())
@@ -196,8 +196,8 @@ async fn models(loaded: &Loaded, environment: &Environment, store: Option<&dyn S
         report.add("provider", finding, format!("{} at {} {words}", endpoint.provider, endpoint.display_url()));
     }
     if let Some(store) = store {
-        learned(&models, store, report).await;
-        others(loaded, &models, store, report).await;
+        check_learned_limitations(&models, store, report).await;
+        check_optional_models(loaded, &models, store, report).await;
     }
     let unserved = match store {
         Some(store) => models::unserved_default(&models, store).await?,
@@ -205,7 +205,7 @@ async fn models(loaded: &Loaded, environment: &Environment, store: Option<&dyn S
     };
     match (unserved, default) {
         (Some(problem), _) => report.add("model", Finding::Bad, problem),
-        (None, Some(_)) if models.demonstration => report.add(
+        (None, Some(_)) if models.is_demonstration => report.add(
             "model",
             Finding::Doubtful,
             "demo/demo answers, which is only a demonstration; set OPENAI_API_KEY or another provider's key, or \
@@ -250,7 +250,7 @@ fn provider(endpoint: &Endpoint, list: Result<Vec<ModelEntry>, ModelError>, defa
 }
 
 /// Shows what was learned of models, one line for each.
-async fn learned(models: &Models, store: &dyn Store, report: &mut Report) {
+async fn check_learned_limitations(models: &Models, store: &dyn Store, report: &mut Report) {
     for endpoint in &models.endpoints {
         let mut of_models: BTreeMap<String, Vec<LearnedLimitation>> = BTreeMap::new();
         for known in store.model_limitations(&endpoint.limitations_key(), None).await.unwrap_or_default() {
@@ -273,15 +273,15 @@ async fn learned(models: &Models, store: &dyn Store, report: &mut Report) {
 }
 
 /// Checks that providers serve each fallback and the title model.
-async fn others(loaded: &Loaded, models: &Models, store: &dyn Store, report: &mut Report) {
+async fn check_optional_models(loaded: &Loaded, models: &Models, store: &dyn Store, report: &mut Report) {
     let agent = &loaded.config.agent;
-    for (line, setting, wanted) in [
+    for (line, setting, kind) in [
         ("fallbacks", "agent.fallbacks", agent.fallbacks.as_slice()),
         ("title model", "agent.title_model", agent.title_model.as_slice()),
     ] {
-        match models::check_served(setting, wanted, models, store).await {
-            Ok(()) if wanted.is_empty() => {}
-            Ok(()) => report.add(line, Finding::Good, wanted.join(", ")),
+        match models::check_served(setting, kind, models, store).await {
+            Ok(()) if kind.is_empty() => {}
+            Ok(()) => report.add(line, Finding::Good, kind.join(", ")),
             failed @ Err(_) => report.end(line, failed),
         }
     }

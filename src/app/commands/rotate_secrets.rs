@@ -43,7 +43,7 @@ pub struct RotationCounts {
     /// Changed by another process at the same time.
     pub moved: usize,
     /// The secrets that cannot be decrypted, with the reasons.
-    pub lost: Vec<(String, EncryptionError)>,
+    pub unreadable: Vec<(String, EncryptionError)>,
 }
 
 /// Encrypts every secret with the newest key.
@@ -54,30 +54,30 @@ pub async fn run(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCode> 
         let id = vault.make_key().context("the new master key cannot be created")?;
         print(&format!("created the master key {id}; running servers use it from now on\n"))?;
     }
-    let tally = pass(store.as_ref(), &vault, Some(args)).await?;
+    let counts = count_or_rotate(store.as_ref(), &vault, Some(args)).await?;
     store.close().await;
-    let RotationCounts { new, old, moved, lost } = &tally;
+    let RotationCounts { new, old, moved, unreadable } = &counts;
     let (did, removed) = if args.dry_run { ("to encrypt again", "to remove") } else { ("encrypted again", "removed") };
     let mut out = format!("{did}: {old}; already encrypted with the newest master key: {new}\n");
     if *moved > 0 {
         out.push_str(&format!("changed by another process meanwhile: {moved}; repeat the command\n"));
     }
-    for (secret, why) in lost {
-        let what = if args.forget_lost { format!("{removed}: ") } else { String::new() };
-        out.push_str(&format!("{what}{secret}: {why}\n"));
+    for (secret, error) in unreadable {
+        let prefix = if args.forget_lost { format!("{removed}: ") } else { String::new() };
+        out.push_str(&format!("{prefix}{secret}: {error}\n"));
     }
     print(&out)?;
-    Ok(if *moved > 0 || !(lost.is_empty() || args.forget_lost) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if *moved > 0 || !(unreadable.is_empty() || args.forget_lost) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Decrypts every secret. If `args` are given, encrypts those of older keys with the newest one, and removes lost ones if
 /// requested.
-pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) -> anyhow::Result<RotationCounts> {
+pub async fn count_or_rotate(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) -> anyhow::Result<RotationCounts> {
     let all: i64 = store.master_keys_in_use().await?.iter().map(|(_, count)| count).sum();
     let bar = if all > i64::from(PAGE) { ProgressBar::new(all.unsigned_abs()) } else { ProgressBar::hidden() };
     let newest = vault.sealing_key_id();
     let writes = args.filter(|args| !args.dry_run);
-    let (mut tally, mut after) = (RotationCounts::default(), None::<String>);
+    let (mut counts, mut after) = (RotationCounts::default(), None::<String>);
     loop {
         let rows = store.sealed_rows(after.as_deref(), PAGE).await.context("the secrets in the database cannot be read")?;
         let Some(last) = rows.last() else { break };
@@ -90,41 +90,43 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                 SecretKind::McpTokens => tokens_place(row.owner.as_ref(), &row.id),
             };
             match vault.open(&associated_data, &row.sealed) {
-                Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => tally.new += 1,
+                Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => counts.new += 1,
                 Ok(secret) => {
-                    tally.old += 1;
+                    counts.old += 1;
                     if writes.is_some() {
                         failpoint::hit("C31");
                     }
-                    if writes.is_some() && !written(store.reseal(&row, Some(&vault.seal(&associated_data, &secret)?)).await)? {
-                        tally.old -= 1;
-                        tally.moved += 1;
+                    if writes.is_some()
+                        && !stored_or_moved(store.reseal(&row, Some(&vault.seal(&associated_data, &secret)?)).await)?
+                    {
+                        counts.old -= 1;
+                        counts.moved += 1;
                     }
                 }
                 // These errors may be temporary, so the secret is not lost.
-                Err(why @ (EncryptionError::File { .. } | EncryptionError::NoKey(_) | EncryptionError::NoRandomness(_))) => {
-                    return Err(why.into());
+                Err(error @ (EncryptionError::File { .. } | EncryptionError::NoKey(_) | EncryptionError::NoRandomness(_))) => {
+                    return Err(error.into());
                 }
-                Err(why @ (EncryptionError::UnknownKey { .. } | EncryptionError::Damaged { .. })) => {
+                Err(error @ (EncryptionError::UnknownKey { .. } | EncryptionError::Damaged { .. })) => {
                     if writes.is_some_and(|args| args.forget_lost) {
-                        written(store.reseal(&row, None).await)?;
+                        stored_or_moved(store.reseal(&row, None).await)?;
                     }
-                    let what = match row.of {
+                    let secret = match row.of {
                         SecretKind::Provider => format!("the key of provider {}", row.id),
                         SecretKind::McpServer => format!("the secrets of MCP server {}", row.id),
                         SecretKind::McpTokens => format!("the login at an MCP server {}", row.id),
                     };
-                    tally.lost.push((what, why));
+                    counts.unreadable.push((secret, error));
                 }
             }
         }
     }
     bar.finish_and_clear();
-    Ok(tally)
+    Ok(counts)
 }
 
-fn written(done: StoreResult<bool>) -> anyhow::Result<bool> {
-    done.context("a secret cannot be stored; completed work stays, and the command can be repeated")
+fn stored_or_moved(outcome: StoreResult<bool>) -> anyhow::Result<bool> {
+    outcome.context("a secret cannot be stored; completed work stays, and the command can be repeated")
 }
 
 #[cfg(test)]
@@ -169,11 +171,11 @@ mod tests {
         let without = Vault::new(keys, Arc::new(SystemRandomness)).unwrap();
         // The key file exists but cannot be read, so its content is unknown.
         std::fs::write(&file, "not a key\n").unwrap();
-        let refused = pass(store.as_ref(), &without, Some(forget)).await.unwrap_err().to_string();
+        let refused = count_or_rotate(store.as_ref(), &without, Some(forget)).await.unwrap_err().to_string();
         assert!(refused.contains("secret.key"), "{refused}");
-        assert_eq!(pass(store.as_ref(), &vault, None).await.unwrap().new, 1);
+        assert_eq!(count_or_rotate(store.as_ref(), &vault, None).await.unwrap().new, 1);
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(pass(store.as_ref(), &without, Some(forget)).await.unwrap().lost.len(), 1);
+        assert_eq!(count_or_rotate(store.as_ref(), &without, Some(forget)).await.unwrap().unreadable.len(), 1);
         assert!(store.master_keys_in_use().await.unwrap().is_empty());
         store.close().await;
     }

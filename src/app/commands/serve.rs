@@ -259,9 +259,9 @@ impl Server {
         self.commits.close();
         // Commits are last: dropped connections leave commits in progress.
         let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
-        for (what, end) in ends {
+        for (kind, end) in ends {
             if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
-                tracing::warn!(what, "left behind");
+                tracing::warn!(kind, "did not end in time");
             }
         }
         if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
@@ -451,7 +451,7 @@ fn log_startup(config: &Config, socket: &TcpListener, models: &Models, auth: &Au
     if serves(config) && config.server.page {
         tracing::info!("open http://{}/ in a browser", reachable(address));
     }
-    if models.demonstration {
+    if models.is_demonstration {
         tracing::warn!(
             "the default model is demo/demo, which is only a demonstration: it works offline and knows nothing; set \
              OPENAI_API_KEY, or OPENAI_BASE_URL for any compatible endpoint, or start Ollama, and restart"

@@ -19,7 +19,7 @@ const PAGE: u32 = 100;
 
 pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
-    let user = named(store.as_ref(), name).await?;
+    let user = find_user(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
     if (user.role, role) == (UserRole::Admin, UserRole::Member) {
         confirm_demotion(store.records(), &user.id)
@@ -34,7 +34,7 @@ pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Re
 pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
     check_groups(&groups).context("nothing was changed")?;
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
-    let user = named(store.as_ref(), name).await?;
+    let user = find_user(store.as_ref(), name).await?;
     let groups: Vec<String> = groups.into_iter().collect();
     store.set_groups(&user.id, &groups).await.context("the groups cannot be stored")?;
     store.close().await;
@@ -44,7 +44,7 @@ pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -
     })
 }
 
-async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
+async fn find_user(store: &dyn Store, name: &str) -> anyhow::Result<User> {
     match store.user_named(name).await.context("the users cannot be read")? {
         Some(user) => Ok(user),
         None => bail!("the user {name:?} does not exist; `capstan keys list` shows users with keys"),
@@ -54,12 +54,12 @@ async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
 /// Deletes a user with all their records if it is `confirmed`. Otherwise only prints their number.
 pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
-    let user = named(store.as_ref(), name).await?;
+    let user = find_user(store.as_ref(), name).await?;
     let OwnedCounts { conversations, records } = store.owned_by(&user.id).await.context("the user's records cannot be counted")?;
-    let what = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
+    let contents = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
     if !confirmed {
         store.close().await;
-        return print(&format!("{name} has {what}. Nothing was deleted; --yes deletes all of it permanently\n"));
+        return print(&format!("{name} has {contents}. Nothing was deleted; --yes deletes all of it permanently\n"));
     }
     revoke_keys(store.as_ref(), &user).await?;
     let bar = ProgressBar::new(conversations);
@@ -72,7 +72,7 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     }
     bar.finish_and_clear();
     store.close().await;
-    print(&format!("{name} was deleted, with {what}\n"))
+    print(&format!("{name} was deleted, with {contents}\n"))
 }
 
 /// Revokes the user's keys, so that nothing new is created during the deletion.

@@ -11,8 +11,8 @@ use super::check::{check, check_named_variables};
 use super::check_values::{check_value, error_without_values, insert_dotted, parse_value};
 use super::environment::{Environment, check_unquoted};
 use super::error::{ConfigError, invalid};
+use super::file_variables;
 use super::settings::Config;
-use super::variables;
 use crate::provider::catalog;
 use crate::support::net::origin::parse_origin;
 use crate::support::suggestion::nearest;
@@ -171,7 +171,7 @@ fn parse_file(path: &Path, text: &str, environment: &Environment) -> Result<Tabl
         line.map_or_else(|| path.display().to_string(), |line| format!("{}:{line}", path.display()))
     };
     let mut table: Table = toml::from_str(text).map_err(|error| invalid(at(&error), error_without_values(&error)))?;
-    if variables::expand(&mut table, environment).map_err(|reason| invalid(path.display(), reason))? {
+    if file_variables::expand(&mut table, environment).map_err(|reason| invalid(path.display(), reason))? {
         Config::deserialize(table.clone()).map_err(|error| invalid(path.display(), error_without_values(&error)))?;
     } else {
         // Deserialized directly from the text, so that errors contain the line.

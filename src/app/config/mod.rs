@@ -7,11 +7,11 @@ mod check;
 mod check_values;
 mod environment;
 mod error;
+mod file_variables;
 mod load;
 mod reference;
 mod settings;
 mod show;
-mod variables;
 
 pub use environment::{Environment, is_quoted};
 pub use error::ConfigError;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use toml::{Table, Value};
 
 use super::load::{Loaded, Sources};
-use crate::support::expand::escape;
+use crate::support::variable_expansion::escape;
 
 pub fn show(loaded: &Loaded) -> String {
     let mut out = String::new();

@@ -3,7 +3,7 @@
 //! Owns the configured endpoints and the default model. Must not know stored providers.
 
 mod endpoint;
-mod first_listed;
+mod first_model_finder;
 mod limitations;
 mod missing_key;
 
@@ -17,8 +17,8 @@ use futures_util::future::join_all;
 
 pub use self::endpoint::Endpoint;
 use self::endpoint::NoModel;
-pub use self::first_listed::FirstListed;
-use self::first_listed::LIST_TIMEOUT;
+pub use self::first_model_finder::FirstModelFinder;
+use self::first_model_finder::LIST_TIMEOUT;
 pub use self::limitations::StoredLimitations;
 use self::missing_key::MissingKey;
 use super::config::{EmbeddingsConfig, Environment, Loaded};
@@ -42,7 +42,7 @@ pub struct Models {
     pub default_model: DefaultModel,
     pub endpoints: Vec<Endpoint>,
     /// Whether the default model is the demonstration, because no other model was found.
-    pub demonstration: bool,
+    pub is_demonstration: bool,
     pub warnings: Vec<String>,
     /// To be opened with the database.
     pub limitations: StoredLimitations,
@@ -53,7 +53,7 @@ pub struct Models {
 pub enum DefaultModel {
     Known(String),
     /// The first model in the endpoint's list, which may be empty so far.
-    FirstListed(Arc<FirstListed>),
+    FirstListed(Arc<FirstModelFinder>),
 }
 
 impl fmt::Display for DefaultModel {
@@ -119,17 +119,17 @@ impl Models {
 
 /// Selects the models. [`unserved_default`] and [`check_served`] check the configured ones.
 pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
-    let wanted = loaded.sources.contains_key("agent.model").then(|| loaded.config.agent.model.clone());
+    let requested = loaded.sources.contains_key("agent.model").then(|| loaded.config.agent.model.clone());
     let agent = &loaded.config.agent;
     let planning = agent.plan.planner.iter().chain(&agent.plan.router);
     let optional = agent.fallbacks.iter().chain(&agent.title_model);
-    let named: Vec<&str> = wanted.iter().chain(optional).chain(planning).map(String::as_str).collect();
+    let named: Vec<&str> = requested.iter().chain(optional).chain(planning).map(String::as_str).collect();
     let embedding: Vec<&str> = loaded.config.embeddings.model.iter().map(String::as_str).collect();
     let mut endpoints = endpoints(loaded, environment, &named, &embedding)?;
     let mut warnings = Vec::new();
 
     let mut found_model = None;
-    if wanted.is_none() && endpoints.iter().all(|endpoint| endpoint.rank.is_none()) {
+    if requested.is_none() && endpoints.iter().all(|endpoint| endpoint.rank.is_none()) {
         // No provider is configured: look for a local server.
         let known = catalog::providers()?;
         let local = LOCAL.iter().map(|name| Endpoint::of(name, known.get(*name), None, environment, true));
@@ -155,13 +155,13 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
 
     let ranked = endpoints.iter().zip(clients).filter(|(endpoint, _)| endpoint.rank.is_some());
     let first = ranked.min_by_key(|(endpoint, _)| endpoint.rank);
-    let demonstration = first.is_none() && wanted.is_none();
-    let default_model = match (wanted, first) {
+    let is_demonstration = first.is_none() && requested.is_none();
+    let default_model = match (requested, first) {
         (Some(model), _) => DefaultModel::Known(model),
         (None, Some((endpoint, client))) => default_of(endpoint, client, found_model, &mut warnings).await?,
         (None, None) => DefaultModel::Known("demo/demo".to_owned()),
     };
-    Ok(Models { router: Arc::new(router), default_model, endpoints, demonstration, warnings, limitations })
+    Ok(Models { router: Arc::new(router), default_model, endpoints, is_demonstration, warnings, limitations })
 }
 
 /// Returns the first server that lists a model which answers messages, and that model. Otherwise returns a text about each server that
@@ -210,8 +210,8 @@ async fn is_served(model: &str, models: &Models, store: &dyn Store) -> anyhow::R
 
 /// Refuses fallbacks and title models that no provider serves. Otherwise a fallback would fail during the outage that it is for,
 /// and missing titles would never be reported. Configured providers and records of the server count; records of users do not.
-pub async fn check_served(setting: &str, wanted: &[String], models: &Models, store: &dyn Store) -> anyhow::Result<()> {
-    for model in wanted {
+pub async fn check_served(setting: &str, requested: &[String], models: &Models, store: &dyn Store) -> anyhow::Result<()> {
+    for model in requested {
         if !is_served(model, models, store).await? {
             bail!("{setting}: {}, or remove it", unknown(model, &models.router)?);
         }
@@ -276,7 +276,7 @@ async fn default_of(
     let url = endpoint.display_url();
     let reason = match first {
         Ok(model) => {
-            return Ok(DefaultModel::FirstListed(Arc::new(FirstListed::new(endpoint.clone(), client, Some(model)))));
+            return Ok(DefaultModel::FirstListed(Arc::new(FirstModelFinder::new(endpoint.clone(), client, Some(model)))));
         }
         Err(reason) => reason,
     };
@@ -285,7 +285,7 @@ async fn default_of(
         warnings.push(format!(
             "{url} {reason}; runs without a model are refused until it lists one: {OLLAMA_PULL}, or set CAPSTAN_MODEL"
         ));
-        return Ok(DefaultModel::FirstListed(Arc::new(FirstListed::new(endpoint.clone(), client, None))));
+        return Ok(DefaultModel::FirstListed(Arc::new(FirstModelFinder::new(endpoint.clone(), client, None))));
     }
     let known = catalog::providers()?.get(&endpoint.provider).and_then(|known| known.default_model.clone());
     let Some(model) = known else {
@@ -377,7 +377,7 @@ mod tests {
         let models = selected(&[("OPENAI_API_KEY", "sk-x"), ("ANTHROPIC_API_KEY", "y")]).await.unwrap();
         assert_eq!(models.default_model.to_string(), "openai/gpt-5-mini");
         assert_eq!(models.router.providers(), ["anthropic", "demo", "openai", "openai-responses"]);
-        assert!(!models.demonstration);
+        assert!(!models.is_demonstration);
     }
 
     #[tokio::test]
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(models.default_model.to_string(), "ollama/qwen3:4b");
         let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}/v1/"))]).await.unwrap();
         assert_eq!(models.default_model.to_string(), "openai/qwen3:4b");
-        assert!(!models.demonstration && models.warnings.is_empty());
+        assert!(!models.is_demonstration && models.warnings.is_empty());
         // The same forms are accepted for model calls.
         for base in ["", "/", "/v1?api-version=1"] {
             let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}{base}"))]).await.unwrap();
@@ -544,7 +544,7 @@ mod tests {
         let models = selected(&[("OLLAMA_HOST", &base_url)]).await.unwrap();
         assert_eq!(asked.swap(0, std::sync::atomic::Ordering::SeqCst), 1);
         let endpoint = models.endpoints[0].clone();
-        let first = FirstListed::new(endpoint, Arc::new(DemoClient), None);
+        let first = FirstModelFinder::new(endpoint, Arc::new(DemoClient), None);
         let answers = futures_util::future::join_all((0..20).map(|_| first.find())).await;
         for answer in answers {
             let words = answer.unwrap_err();

@@ -69,16 +69,16 @@ async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
 }
 
 async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
-    let mut shown: Vec<String> = Vec::new();
+    let mut shown_statuses: Vec<String> = Vec::new();
     while pause(COUNT_EVERY, &stop).await {
         // The worker reports a database that does not answer. The gauges keep their last value.
         let Ok(counts) = store.run_counts().await else { continue };
-        for status in shown.drain(..).filter(|status| counts.iter().all(|(other, _)| other != status)) {
+        for status in shown_statuses.drain(..).filter(|status| counts.iter().all(|(other, _)| other != status)) {
             metrics::gauge!("capstan_runs", "status" => status).set(0.0);
         }
         for (status, count) in counts {
             metrics::gauge!("capstan_runs", "status" => status.clone()).set(count as f64);
-            shown.push(status);
+            shown_statuses.push(status);
         }
     }
 }
@@ -113,10 +113,10 @@ async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
 
 async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
-        for (what, removed) in remove_expired(store.as_ref(), audit_ms).await {
+        for (row_kind, removed) in remove_expired(store.as_ref(), audit_ms).await {
             match removed {
-                Ok(removed) => tracing::debug!(removed, "removed {what}"),
-                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "{what} could not be removed"),
+                Ok(removed) => tracing::debug!(removed, "removed {row_kind}"),
+                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "{row_kind} could not be removed"),
             }
         }
     }
@@ -165,14 +165,14 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
 /// Removes old files that no message uses. Returns their number.
 pub async fn remove_unused_files(store: &dyn RecordStore, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
-    to_the_end(|| store.remove_unused_files(age_ms)).await
+    remove_all(|| store.remove_unused_files(age_ms)).await
 }
 
 /// Removes expired rows. Returns the description and the number of each kind.
 pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'static str, StoreResult<u64>); 6] {
     let records = store.records();
     let audit = match audit_ms {
-        Some(age_ms) => to_the_end(|| records.remove_old_audit(age_ms)).await,
+        Some(age_ms) => remove_all(|| records.remove_old_audit(age_ms)).await,
         None => Ok(0),
     };
     let tickets = async { Ok(store.remove_expired_sessions().await? + store.remove_expired_tickets().await?) };
@@ -180,8 +180,8 @@ pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'sta
         ("expired tickets and sessions", tickets.await),
         ("old idempotency records", store.remove_expired_idempotency(IDEMPOTENCY_MS).await),
         ("old audit records", audit),
-        ("spending rows of past days", to_the_end(|| store.remove_old_spending()).await),
-        ("unused tool sets", to_the_end(|| records.remove_unused_tool_sets()).await),
+        ("spending rows of past days", remove_all(|| store.remove_old_spending()).await),
+        ("unused tool sets", remove_all(|| records.remove_unused_tool_sets()).await),
         ("expired limitations of models", store.remove_expired_model_limitations().await),
     ]
 }
@@ -192,12 +192,12 @@ pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreRes
 }
 
 /// Repeats a removal, each time in its own transaction, until nothing is left. Returns the total.
-async fn to_the_end<F: Future<Output = StoreResult<u64>>>(piece: impl Fn() -> F) -> StoreResult<u64> {
+async fn remove_all<F: Future<Output = StoreResult<u64>>>(remove_some: impl Fn() -> F) -> StoreResult<u64> {
     let mut removed = 0;
     loop {
-        let gone = piece().await?;
-        removed += gone;
-        if gone == 0 {
+        let count = remove_some().await?;
+        removed += count;
+        if count == 0 {
             return Ok(removed);
         }
     }
@@ -216,9 +216,9 @@ async fn compact_deltas(store: Arc<dyn Store>, age_ms: u64, stop: CancellationTo
     loop {
         let mut folder = DeltaCompactor::new(store.clone(), age_ms, CompactionMode::Write);
         loop {
-            let begun = Instant::now();
-            let step = folder.step().await.map(|step| step == CompactionStep::Went);
-            if !goes_on(step, begun, "old deltas could not be compacted", &stop).await {
+            let started_at = Instant::now();
+            let step = folder.step().await.map(|step| step == CompactionStep::Compacted);
+            if !continue_after(step, started_at, "old deltas could not be compacted", &stop).await {
                 break;
             }
         }
@@ -234,15 +234,15 @@ async fn compact_deltas(store: Arc<dyn Store>, age_ms: u64, stop: CancellationTo
 /// Runs the first pass at the start, like [`compact_deltas`].
 async fn apply_retention(store: Arc<dyn Store>, hub: Arc<Hub>, ages: IdleAges, stop: CancellationToken) {
     loop {
-        let mut tidier = IdleCleanup::new(store.clone(), Some(Arc::clone(&hub)), ages, CompactionMode::Write);
+        let mut cleanup = IdleCleanup::new(store.clone(), Some(Arc::clone(&hub)), ages, CompactionMode::Write);
         loop {
-            let begun = Instant::now();
-            let step = tidier.step().await;
-            if !goes_on(step, begun, "old conversations could not be archived or deleted", &stop).await {
+            let started_at = Instant::now();
+            let step = cleanup.step().await;
+            if !continue_after(step, started_at, "old conversations could not be archived or deleted", &stop).await {
                 break;
             }
         }
-        let CleanupCounts { archived, deleted } = tidier.tidied;
+        let CleanupCounts { archived, deleted } = cleanup.counts;
         if archived + deleted > 0 {
             tracing::info!(archived, deleted, "archived and deleted old conversations");
         }
@@ -252,10 +252,10 @@ async fn apply_retention(store: Arc<dyn Store>, hub: Arc<Hub>, ages: IdleAges, s
     }
 }
 
-/// Pauses after a step that began at `begun`. Returns whether the pass continues. Logs `failure` if the step failed.
-async fn goes_on(step: StoreResult<bool>, begun: Instant, failure: &str, stop: &CancellationToken) -> bool {
+/// Pauses after a step that began at `started_at`. Returns whether the pass continues. Logs `failure` if the step failed.
+async fn continue_after(step: StoreResult<bool>, started_at: Instant, failure: &str, stop: &CancellationToken) -> bool {
     match step {
-        Ok(is_more) => is_more && pause(begun.elapsed() * PAUSE_FACTOR, stop).await,
+        Ok(is_more) => is_more && pause(started_at.elapsed() * PAUSE_FACTOR, stop).await,
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "{failure}; the next pass continues");
             false

@@ -69,13 +69,17 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Serves until `drain`, then closes the listening socket and lets requests finish. Returns when all connections are closed; `stop`
 /// closes the last ones. A connection above `max_connections` gets one response, [`ExcessConnection`].
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
-    let mut either = auto::Builder::new(TokioExecutor::new());
-    either.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    either.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).keep_alive_interval(Duration::from_secs(20));
+    let mut http1_or_http2 = auto::Builder::new(TokioExecutor::new());
+    http1_or_http2.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http1_or_http2
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS)
+        .keep_alive_interval(Duration::from_secs(20));
     let mut http1 = http1::Builder::new();
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let mut once = http1.clone();
-    once.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
+    let mut http1_single_response = http1.clone();
+    http1_single_response.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
     let slots = Slots::new(max_connections);
     let mut connections = JoinSet::new();
     loop {
@@ -100,22 +104,22 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             request
         });
         let (http1, time_limit) = match is_extra {
-            true => (once.clone(), EXTRA_FIRST_BYTE_TIMEOUT),
+            true => (http1_single_response.clone(), EXTRA_FIRST_BYTE_TIMEOUT),
             false => (http1.clone(), FIRST_BYTE_TIMEOUT),
         };
-        let (either, drain) = (either.clone(), drain.clone());
+        let (http1_or_http2, drain) = (http1_or_http2.clone(), drain.clone());
         connections.spawn(async move {
-            let begins = tokio::select! {
+            let is_http1 = tokio::select! {
                 () = drain.cancelled() => return,
-                begins = tokio::time::timeout(time_limit, begins_as_http1(&stream)) => begins,
+                is_http1 = tokio::time::timeout(time_limit, begins_as_http1(&stream)) => is_http1,
             };
             let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
-            let ended = match begins {
+            let outcome = match is_http1 {
                 // HTTP/2 has no simple single response. Its clients retry when the connection is closed.
                 Ok(Ok(false)) if is_extra => Ok(()),
                 // Boxed, so that a connection only uses the memory of its HTTP version.
                 Ok(Ok(false)) => {
-                    let mut connection = Box::pin(either.serve_connection_with_upgrades(io, service));
+                    let mut connection = Box::pin(http1_or_http2.serve_connection_with_upgrades(io, service));
                     until_drained(connection.as_mut(), &drain, |connection| connection.graceful_shutdown()).await
                 }
                 Ok(Ok(true)) => {
@@ -125,17 +129,17 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
                 Ok(Err(error)) => Err(error.into()),
                 Err(late) => Err(late.into()),
             };
-            if let Err(error) = ended {
+            if let Err(error) = outcome {
                 tracing::debug!(%peer, error, "a connection broke");
             }
             drop(permit);
         });
     }
     drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
+    let outcome = async { while connections.join_next().await.is_some() {} };
     // Dropping the set aborts the last connections.
     tokio::select! {
-        () = ended => {}
+        () = outcome => {}
         () = stop.cancelled() => {}
     }
 }
@@ -143,7 +147,7 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
 /// Serves a connection. After `drain` it ends when the current requests have their responses.
 async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &CancellationToken, close: fn(Pin<&mut C>)) -> C::Output {
     tokio::select! {
-        ended = connection.as_mut() => return ended,
+        outcome = connection.as_mut() => return outcome,
         () = drain.cancelled() => {}
     }
     close(connection.as_mut());
@@ -159,7 +163,7 @@ async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
 }
 
 struct Slots {
-    usual: Arc<Semaphore>,
+    regular: Arc<Semaphore>,
     extra: Arc<Semaphore>,
 }
 
@@ -171,22 +175,22 @@ struct Slot {
 
 impl Slots {
     fn new(max_connections: usize) -> Self {
-        let usual = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-        Self { usual, extra: Arc::new(Semaphore::new(MAX_EXTRA)) }
+        let regular = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+        Self { regular, extra: Arc::new(Semaphore::new(MAX_EXTRA)) }
     }
 
     async fn acquire(&self) -> std::io::Result<Slot> {
         let (permit, is_extra) = tokio::select! {
             biased;
-            permit = Arc::clone(&self.usual).acquire_owned() => (permit, false),
+            permit = Arc::clone(&self.regular).acquire_owned() => (permit, false),
             permit = Arc::clone(&self.extra).acquire_owned() => (permit, true),
         };
         Ok(Slot { permit: permit.map_err(std::io::Error::other)?, is_extra })
     }
 
     /// Replaces an extra slot by a regular one, if one is free.
-    fn prefer_usual(&self, slot: Slot) -> Slot {
-        match Arc::clone(&self.usual).try_acquire_owned() {
+    fn prefer_regular(&self, slot: Slot) -> Slot {
+        match Arc::clone(&self.regular).try_acquire_owned() {
             Ok(permit) if slot.is_extra => Slot { permit, is_extra: false },
             Ok(_) | Err(_) => slot,
         }
@@ -197,7 +201,7 @@ impl Slots {
 async fn accept(listener: &TcpListener, slots: &Slots) -> std::io::Result<(TcpStream, SocketAddr, Slot)> {
     let slot = slots.acquire().await?;
     let (stream, peer) = listener.accept().await?;
-    let slot = slots.prefer_usual(slot);
+    let slot = slots.prefer_regular(slot);
     // Deltas are small and must be sent at once.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]

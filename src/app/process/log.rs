@@ -86,7 +86,7 @@ struct QueueState {
     /// The size of `lines`.
     bytes: usize,
     /// Whether the writing thread has taken lines from the queue.
-    writing: bool,
+    is_writing: bool,
 }
 
 impl LineQueue {
@@ -100,7 +100,7 @@ impl LineQueue {
 
     /// Waits until every line is written or dropped, at most for `limit`.
     fn flush(&self, limit: Duration) {
-        let pending = |state: &mut QueueState| state.writing || !state.lines.is_empty();
+        let pending = |state: &mut QueueState| state.is_writing || !state.lines.is_empty();
         let waited = self.changed.wait_timeout_while(lock(&self.state), limit, pending);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -121,10 +121,10 @@ impl LineQueue {
     /// Takes all queued lines, and waits while there is none.
     fn take(&self) -> VecDeque<Vec<u8>> {
         let mut state = lock(&self.state);
-        state.writing = false;
+        state.is_writing = false;
         self.changed.notify_all();
         let mut state = self.changed.wait_while(state, |state| state.lines.is_empty()).unwrap_or_else(PoisonError::into_inner);
-        state.writing = true;
+        state.is_writing = true;
         state.bytes = 0;
         std::mem::take(&mut state.lines)
     }

@@ -34,13 +34,13 @@ struct PeerPresence {
 }
 
 impl PeerPresence {
-    fn any(&self) -> bool {
+    fn has_peers(&self) -> bool {
         let heard = *lock(&self.heard);
         heard.is_some_and(|at| at.elapsed() < ALONE_AFTER)
     }
 
     fn mark_alive(&self) {
-        let was_alone = !self.any();
+        let was_alone = !self.has_peers();
         *lock(&self.heard) = Some(Instant::now());
         if was_alone {
             self.changed.notify();
@@ -62,7 +62,7 @@ struct PendingNotifications {
 }
 
 impl PendingNotifications {
-    fn put(&self, change: impl FnOnce(&mut Pending)) {
+    fn change_pending(&self, change: impl FnOnce(&mut Pending)) {
         change(&mut lock(&self.pending));
         self.filled.notify();
     }
@@ -78,14 +78,14 @@ pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<H
     let (outbox, peers) = (Arc::new(PendingNotifications::default()), Arc::new(PeerPresence::default()));
     let (logs, listeners) = (Arc::clone(&outbox), Arc::clone(&peers));
     hub.announce_with(Arc::new(move |conversation| {
-        if listeners.any() {
-            logs.put(|pending| pending.logs.add(conversation));
+        if listeners.has_peers() {
+            logs.change_pending(|pending| pending.logs.add(conversation));
         }
     }));
     let (wakes, listeners) = (Arc::clone(&outbox), Arc::clone(&peers));
-    hub.wake_elsewhere_with(Arc::new(move |what| {
-        if listeners.any() {
-            wakes.put(|pending| match what {
+    hub.wake_elsewhere_with(Arc::new(move |wakeup| {
+        if listeners.has_peers() {
+            wakes.change_pending(|pending| match wakeup {
                 RemoteWakeup::Queue => pending.queue = true,
                 RemoteWakeup::Control => pending.control = true,
             });
@@ -168,13 +168,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn process_is_alone_unless_another_one_announces_itself() {
         let peers = PeerPresence::default();
-        assert!(!peers.any());
+        assert!(!peers.has_peers());
         peers.mark_alive();
         peers.changed.wait().await;
         tokio::time::advance(ALONE_AFTER - Duration::from_millis(1)).await;
-        assert!(peers.any());
+        assert!(peers.has_peers());
         peers.mark_alive();
         tokio::time::advance(ALONE_AFTER).await;
-        assert!(!peers.any());
+        assert!(!peers.has_peers());
     }
 }

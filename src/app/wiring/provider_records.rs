@@ -54,7 +54,7 @@ pub struct RecordClients {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
     configured: Arc<dyn ModelClient>,
-    shown: Vec<ConfiguredProvider>,
+    listed: Vec<ConfiguredProvider>,
     options: RecordClientsOptions,
     clients: Mutex<Clients>,
     absent: Mutex<HashMap<(UserId, String), Instant>>,
@@ -83,11 +83,11 @@ impl RecordClients {
         options: RecordClientsOptions,
     ) -> Arc<Self> {
         let clients = Mutex::new(Clients::new(MAX_CLIENTS, options.breaker));
-        let shown = |endpoint: &Endpoint| {
+        let listed = |endpoint: &Endpoint| {
             ConfiguredProvider::new(&endpoint.provider, endpoint.kind, endpoint.display_url(), endpoint.key.is_some())
         };
-        let shown = options.endpoints.iter().map(shown).collect();
-        Arc::new(Self { store, vault, configured, shown, options, clients, absent: Mutex::default() })
+        let listed = options.endpoints.iter().map(listed).collect();
+        Arc::new(Self { store, vault, configured, listed, options, clients, absent: Mutex::default() })
     }
 
     /// Returns the client of the record with this name, among those of the owner and of the server.
@@ -299,7 +299,7 @@ impl Endpoints for RecordClients {
     }
 
     fn configured(&self) -> &[ConfiguredProvider] {
-        &self.shown
+        &self.listed
     }
 
     async fn models_of_configured(&self, name: &str) -> Result<Vec<ModelEntry>, ModelError> {
@@ -352,7 +352,7 @@ impl Endpoints for RecordClients {
 }
 
 async fn test_model(client: Arc<dyn ModelClient>, model: &str) -> Result<(), ModelError> {
-    let asked = async {
+    let exchanged = async {
         let mut answer = client.stream(test_request(model)).await?;
         while let Some(event) = answer.next().await {
             if matches!(event?, ModelEvent::Finished(_)) {
@@ -361,7 +361,7 @@ async fn test_model(client: Arc<dyn ModelClient>, model: &str) -> Result<(), Mod
         }
         Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer is incomplete"))
     };
-    tokio::time::timeout(TEST_TIMEOUT, asked)
+    tokio::time::timeout(TEST_TIMEOUT, exchanged)
         .await
         .unwrap_or_else(|_| Err(ModelError::new(ModelErrorKind::Timeout, "the model did not answer in time")))
 }

@@ -39,7 +39,7 @@ async fn events(server: &Server, run: &Value, kind: &str) -> Vec<Value> {
 }
 
 /// Returns text and model of the last message of a conversation.
-async fn shown_stderr(server: &Server, run: &Value) -> (String, Value) {
+async fn answer_and_model(server: &Server, run: &Value) -> (String, Value) {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let last = messages.last().unwrap();
     let parts = last["parts"].as_array().unwrap();
@@ -79,7 +79,7 @@ async fn each_turn_on_another_provider() {
         let run = server.start_run(&json!({"input": "Go on.", "model": model, "conversation_id": conversation})).await;
         let ended = server.finished(run["id"].as_str().unwrap()).await;
         assert_eq!(ended["status"], "completed", "{ended}");
-        assert_eq!(shown_stderr(&server, &ended).await, ("Done.".to_owned(), json!(model)));
+        assert_eq!(answer_and_model(&server, &ended).await, ("Done.".to_owned(), json!(model)));
         conversation = ended["conversation_id"].clone();
 
         let asked = wire.asked();
@@ -133,7 +133,7 @@ async fn the_next_model_takes_over_when_retries_are_over(#[values(Kind::Sqlite, 
     let seen: Vec<_> = retries.iter().map(|retry| (&retry["after_ms"], &retry["model"], &retry["error"]["code"])).collect();
     let (code, none) = (json!("provider_overloaded"), Value::Null);
     assert_eq!(seen, [(&json!(50), &none, &code), (&json!(50), &none, &code), (&json!(0), &json!(other), &code)]);
-    assert_eq!(shown_stderr(&server, &ended).await, ("I am another.".to_owned(), json!(other)));
+    assert_eq!(answer_and_model(&server, &ended).await, ("I am another.".to_owned(), json!(other)));
     let asked = &gemini.asked()[0];
     assert_eq!(Dialect::Gemini.history(asked)[0], format!("call ledger__append_keyed {arguments}"));
     let body = String::from_utf8_lossy(&asked.body).into_owned();
@@ -246,7 +246,7 @@ async fn the_last_words_are_the_operators() {
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("completed"), &json!("provider_overloaded")), "{ended}");
     assert_eq!(wire.asked().len(), 3);
-    assert_eq!(shown_stderr(&server, &ended).await.0, "We are closed. Call us.");
+    assert_eq!(answer_and_model(&server, &ended).await.0, "We are closed. Call us.");
     let completed = events(&server, &ended, "run.completed").await;
     assert_eq!(completed[0]["error"]["code"], "provider_overloaded", "the stream reports it, too: {completed:?}");
 }

@@ -13,7 +13,7 @@ use super::sockets::connect;
 /// Compacts the deltas of all ended runs, as if a week had passed.
 async fn a_week_passes(rig: &Rig) {
     let mut folder = DeltaCompactor::new(rig.store.clone(), 0, CompactionMode::Write);
-    while folder.step().await.unwrap() == CompactionStep::Went {}
+    while folder.step().await.unwrap() == CompactionStep::Compacted {}
     assert!(folder.events > 0);
 }
 

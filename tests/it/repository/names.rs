@@ -53,7 +53,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/tools/context_providers.rs", "Asked"),
     ("src/tools/mcp/config/arguments.rs", "shown"),
     ("src/tools/mcp/transport/ending.rs", "Ending"),
-    ("src/tools/mcp/transport/flood_limits.rs", "sift"),
 ];
 
 /// Terms of `docs/glossary.md` that are types or modules, each with the name of the type, or of the file or folder.

@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 use super::check_values::{check_value, parse_value};
 use super::environment::{Environment, check_unquoted};
-use crate::support::expand;
+use crate::support::variable_expansion;
 
 /// Replaces the variables in all texts, and returns whether there were any. A key that does not accept text gets the TOML value in
 /// the text, as from the environment. Errors contain the key and the variable, never a value.
@@ -20,7 +20,7 @@ fn expand_value(value: &mut Value, key: &str, is_setting: bool, environment: &En
     match value {
         Value::String(text) if text.contains("${") => {
             let mut unquoted = Ok(());
-            let expanded = expand::expand(text, |name| {
+            let expanded = variable_expansion::expand(text, |name| {
                 if let Err(reason) = check_unquoted(environment, name) {
                     unquoted = Err(format!("{key}: the variable {name}: {reason}"));
                 }

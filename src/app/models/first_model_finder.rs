@@ -17,7 +17,7 @@ pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Requests the model list of an endpoint until it has a chat model. Repeats this if that model refuses to chat.
-pub struct FirstListed {
+pub struct FirstModelFinder {
     pub(super) endpoint: Endpoint,
     /// The model found at the start. Later runs may use another one.
     pub(super) first: Option<String>,
@@ -33,7 +33,7 @@ struct Attempts {
     failed_at: Option<Instant>,
 }
 
-impl FirstListed {
+impl FirstModelFinder {
     pub(super) fn new(endpoint: Endpoint, client: Arc<dyn ModelClient>, first: Option<String>) -> Self {
         let attempts = Mutex::new(Attempts { found: first.clone(), failed_at: None });
         Self { endpoint, first, client, attempts }
@@ -41,7 +41,7 @@ impl FirstListed {
 }
 
 #[async_trait]
-impl FindModel for FirstListed {
+impl FindModel for FirstModelFinder {
     async fn find(&self) -> Result<String, String> {
         let provider = &self.endpoint.provider;
         // Concurrent requests wait here and share the result.
