@@ -165,7 +165,7 @@ pub struct BudgetUse {
     /// Charged cost, and reservations of lost calls.
     pub spent: Amount,
     /// Reservations of running calls of other runs.
-    pub reserved: Amount,
+    pub held: Amount,
 }
 
 impl ReservationRequest {
@@ -176,8 +176,8 @@ impl ReservationRequest {
         if !self.conversation.admits(conversation.plus(self.amount)) {
             return ReservationOutcome::Spent { of: BudgetScope::Conversation, spent: conversation, resets_in_ms: None };
         }
-        let spent_after = of_day.spent.plus(self.amount);
-        match (self.day.admits(spent_after), self.day.admits(spent_after.plus(of_day.reserved))) {
+        let wanted = of_day.spent.plus(self.amount);
+        match (self.day.admits(wanted), self.day.admits(wanted.plus(of_day.held))) {
             (_, true) => ReservationOutcome::Granted { day },
             (true, false) => ReservationOutcome::Busy,
             (false, false) => ReservationOutcome::Spent { of: BudgetScope::Day, spent: of_day.spent, resets_in_ms: Some(left_ms) },
@@ -205,13 +205,13 @@ mod tests {
     #[case::held_by_others(40, 31, ReservationOutcome::Busy)]
     #[case::spent(71, 0, ReservationOutcome::Spent { of: BudgetScope::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
     #[case::spent_whatever_is_held(71, 30, ReservationOutcome::Spent { of: BudgetScope::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
-    fn active_calls_count_with_their_reservations(#[case] spent: u64, #[case] reserved: u64, #[case] answer: ReservationOutcome) {
+    fn active_calls_count_with_their_reservations(#[case] spent: u64, #[case] held: u64, #[case] answer: ReservationOutcome) {
         let reserve = ReservationRequest {
             amount: amount(30, "0.5"),
             conversation: Allowance::default(),
             day: Allowance { tokens: Some(100), usd: None },
         };
-        let of_day = BudgetUse { spent: amount(spent, "0"), reserved: amount(reserved, "0") };
+        let of_day = BudgetUse { spent: amount(spent, "0"), held: amount(held, "0") };
         assert_eq!(reserve.decide(Amount::default(), of_day, 7, 5), answer);
     }
 
@@ -221,7 +221,7 @@ mod tests {
         let conversation = Allowance { tokens: None, usd: usd("0.75") };
         let reserve = ReservationRequest { amount: amount(u64::MAX, "0.5"), conversation, day };
         let judge = |conversation: &str, day: &str| {
-            let of_day = BudgetUse { spent: amount(0, day), reserved: Amount::default() };
+            let of_day = BudgetUse { spent: amount(0, day), held: Amount::default() };
             reserve.decide(amount(u64::MAX, conversation), of_day, 1, 1)
         };
         assert_eq!(judge("0.25", "1"), ReservationOutcome::Granted { day: 1 });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::schemas::{deny_null, members, pascal_case};
-use crate::http::streams::preferred_response::SETTLED;
+use crate::http::streams::delivery::SETTLED;
 
 /// The error responses by status: name and description.
 const PROBLEMS: [(u16, &str, &str); 15] = [
@@ -102,7 +102,7 @@ fn parameters(operation: &Value) -> impl Iterator<Item = &Value> {
 fn add_problems(operation: &mut Value, method: &str) {
     let needs_key = operation.get("security").is_none();
     let writes = method == "post" || method == "patch";
-    let has_place = |location: &str| parameters(operation).any(|parameter| parameter["in"] == location);
+    let has_place = |wanted: &str| parameters(operation).any(|parameter| parameter["in"] == wanted);
     let has_input = writes || has_place("query") || has_place("header");
     let rules = [
         (400, needs_key && has_input),

@@ -27,7 +27,7 @@ const LOCK: i64 = 0x6275_6467_6574;
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 statements! {
-    RUN_AND_DAY = ["WITH t AS (SELECT ", now, " AS now), d AS (
+    STANDING = ["WITH t AS (SELECT ", now, " AS now), d AS (
              SELECT CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens, CAST(coalesce(sum(cost), 0) AS bigint) AS cost
              FROM spending WHERE owner_id = $4 AND day = (SELECT now / 86400000 FROM t)
          ), o AS (
@@ -44,12 +44,12 @@ statements! {
          FROM conversation_heads h CROSS JOIN t CROSS JOIN d CROSS JOIN o
          WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3"];
 
-    RESERVE = ["INSERT INTO spending (owner_id, day, run_id, conversation_id, held_tokens, held_cost, held_epoch)
+    HOLD = ["INSERT INTO spending (owner_id, day, run_id, conversation_id, held_tokens, held_cost, held_epoch)
          VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
              held_tokens = excluded.held_tokens, held_cost = excluded.held_cost, held_epoch = excluded.held_epoch"];
 
-    RELEASE_RESERVATION = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
+    LET_GO = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
          WHERE owner_id = $1 AND day BETWEEN $2 - 1 AND $2 AND run_id = $3 AND held_epoch = $4"];
 
     // SQLite has no exact decimals: the digits before and after the decimal point are summed as integers.
@@ -132,26 +132,26 @@ async fn judge_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, reserve: 
         return Ok(Attempt::Locked);
     }
     let (conversation, run) = (fence.conversation_id.as_str(), fence.run_id.as_str());
-    let run_and_day = tx.fetch_optional(RUN_AND_DAY, values![conversation, run, fence.epoch, owner.as_str()]).await?;
-    let Some(run_and_day) = run_and_day else { return Ok(Attempt::Judged(None)) };
+    let standing = tx.fetch_optional(STANDING, values![conversation, run, fence.epoch, owner.as_str()]).await?;
+    let Some(standing) = standing else { return Ok(Attempt::Judged(None)) };
     let of_conversation = match reserve.conversation == Allowance::default() {
         true => Amount::default(),
         false => read_amount(&tx.fetch_one(OF_CONVERSATION, values![conversation]).await?, "tokens", "cost")?,
     };
     let of_day = BudgetUse {
-        spent: read_amount(&run_and_day, "tokens", "cost")?.plus(read_amount(&run_and_day, "lost_tokens", "lost_cost")?),
-        reserved: read_amount(&run_and_day, "held_tokens", "held_cost")?,
+        spent: read_amount(&standing, "tokens", "cost")?.plus(read_amount(&standing, "lost_tokens", "lost_cost")?),
+        held: read_amount(&standing, "held_tokens", "held_cost")?,
     };
-    let (day, left_ms): (i64, i64) = (run_and_day.get("day")?, run_and_day.get("left_ms")?);
+    let (day, left_ms): (i64, i64) = (standing.get("day")?, standing.get("left_ms")?);
     let answer = reserve.decide(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0));
     match answer {
         ReservationOutcome::Granted { .. } => {
             let (tokens, cost) = parts(reserve.amount);
-            tx.execute(RESERVE, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
+            tx.execute(HOLD, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
         }
         // Also ends an earlier reservation of the run under this fence.
         ReservationOutcome::Busy | ReservationOutcome::Spent { .. } => {
-            tx.execute(RELEASE_RESERVATION, values![owner.as_str(), day, run, fence.epoch]).await?;
+            tx.execute(LET_GO, values![owner.as_str(), day, run, fence.epoch]).await?;
         }
     }
     Ok(Attempt::Judged(Some(answer)))
