@@ -283,8 +283,24 @@ async fn version_before_an_edit_is_read_and_continued() {
     let edit = format!("{path}/messages/{}/edit", messages["data"][0]["id"].as_str().unwrap());
     let (_, edited) = server.post_json(&edit, &json!({"content": "[[id:new]][[say:the new answer]]"})).await;
     server.finished(edited["run"]["id"].as_str().unwrap()).await;
+    let (_, later) = server.post_json(&format!("{path}/messages"), &json!({"content": "[[id:later]][[say:a later answer]]"})).await;
+    server.finished(later["run"]["id"].as_str().unwrap()).await;
     let browser = looking_at(&server).await;
-    browser.until("the list", "return document.querySelector('.conversation') !== null").await;
+    show(&browser, path.strip_prefix("/conversations/").unwrap()).await;
+    // In its place, with what followed it.
+    browser.shows(".message-versions", "2/2").await;
+    let shown = "return [...document.querySelectorAll('.message')].map((message) => message.querySelector('.said, .text').innerText)";
+    let (old, new) = ("[[id:old]][[say:the old answer]]", "[[id:new]][[say:the new answer]]");
+    browser.click(".message-versions button:first-child").await;
+    browser.shows(".message-versions", "1/2").await;
+    browser.shows(".message.assistant .text", "the old answer").await;
+    assert_eq!(browser.run(shown, &[]).await, json!([old, "the old answer"]));
+    assert_eq!(browser.count("[aria-label='Edit and send again'], .end .retry").await, 0, "an earlier version is only read");
+    browser.click(".message-versions button:last-child").await;
+    browser.shows(".message-versions", "2/2").await;
+    let current = json!([new, "the new answer", "[[id:later]][[say:a later answer]]", "a later answer"]);
+    assert_eq!(browser.run(shown, &[]).await, current);
+
     pick_in_menu(&browser, "Earlier versions").await;
     browser.shows(".replay .message.assistant .text", "the old answer").await;
     assert_eq!(browser.count(".versions-page .kind").await, 1);
@@ -295,7 +311,7 @@ async fn version_before_an_edit_is_read_and_continued() {
     browser.until("the next answer", "return document.querySelectorAll('.message.assistant').length === 2").await;
     let kept = server.get_json(&format!("{path}/messages")).await;
     assert_eq!(kept["data"][1]["parts"][0]["text"], "the new answer");
-    assert_eq!(kept["data"].as_array().unwrap().len(), 2);
+    assert_eq!(kept["data"].as_array().unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ export interface Actions {
   takeBack(run: RunState): Promise<void>;
   edit(item: MessageItem, text: string): Promise<void>;
   fork(item: MessageItem): Promise<void>;
-  /** Continues the conversation in a copy, as it was before the answer of a run was replaced. */
+  /** Continues the conversation in a copy, as it was before a run replaced some of it. */
   forkEarlier(run: string): Promise<void>;
   rate(item: MessageItem, rating: "up" | "down"): Promise<void>;
   inspect(run: string): void;

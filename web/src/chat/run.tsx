@@ -4,8 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { memo, useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
-import type { StreamEvent } from "../api/types";
-import { initial, isAgain, isOver, reduce, type Item, type RunEnd, type RunState, type State } from "../conversation/state";
+import { earlierVersion } from "../conversation/earlier";
+import { hasVersions, isOver, messagesOf, type Item, type RunEnd, type RunState, type State } from "../conversation/state";
 import { Icon } from "../shell/icons";
 import { brief, number } from "../text/words";
 import { useActions } from "./actions";
@@ -21,79 +21,84 @@ interface Props {
   isNewest: boolean;
   /** Whether the end of the run is shown: a later run that replaces or continues it shows the end instead. */
   isEnd: boolean;
+  /** The number of the earlier version that is shown in the place of the run and all later ones. */
+  earlier?: number | null;
+  /** Shows an earlier version of a run, or the current one. */
+  turn?: (run: string, earlier: number | null) => void;
 }
 
 export const RunView = memo(
-  function RunView({ run, state, isNewest, isEnd }: Props) {
+  function RunView({ run, state, isNewest, isEnd, earlier = null, turn }: Props) {
     const foot = isEnd && run.end !== null ? <End run={run} end={run.end} isNewest={isNewest && isOver(run)} /> : run.status === "queued" ? <Queued run={run} /> : null;
-    const current = <Items run={run} state={state} isOver={isOver(run)} />;
     return (
-      <section className={`run${isNewest ? " newest" : ""}`} data-status={run.status}>
-        {run.earlier.length > 0 && isAgain(run, isNewest) ? (
-          <Versions earlier={run.earlier} foot={foot}>
-            {current}
-          </Versions>
+      <section className={`run${isNewest || earlier !== null ? " newest" : ""}`} data-status={run.status}>
+        {turn !== undefined && hasVersions(run, isNewest) ? (
+          <Versions run={run} state={state} at={earlier ?? run.earlier.length} turn={turn} foot={foot} />
         ) : (
           <>
-            {current}
+            <Items items={run.items} state={state} isOver={isOver(run)} />
             {foot !== null && <footer className="end">{foot}</footer>}
           </>
         )}
       </section>
     );
   },
-  (one, other) => one.run === other.run && one.rev === other.rev && one.state === other.state && one.isNewest === other.isNewest && one.isEnd === other.isEnd,
+  (one, other) =>
+    one.run === other.run && one.rev === other.rev && one.state === other.state && one.isNewest === other.isNewest && one.isEnd === other.isEnd && one.earlier === other.earlier && one.turn === other.turn,
 );
 
-function Items({ run, state, isOver }: { run: RunState; state: State; isOver: boolean }) {
-  return run.items.map((item) => <ItemView key={item.key} item={item} state={state} isOver={isOver} />);
+function Items({ items, state, isOver }: { items: Item[]; state: State; isOver: boolean }) {
+  return items.map((item) => <ItemView key={item.key} item={item} state={state} isOver={isOver} />);
 }
 
-/** Pages of 100 events of an earlier answer. */
-const EVENT_PAGES = 50;
-
-/** Returns the answer of a run that was replaced, from its events. The messages of users are still in the conversation. */
-async function earlierAnswer(id: string): Promise<{ run: RunState; state: State }> {
-  const state = initial();
-  for (const event of await api.all<StreamEvent>(`/runs/${id}/events`, EVENT_PAGES)) reduce(state, event);
-  const run = state.runs.get(id);
-  if (run === undefined) throw new api.Problem(410, { detail: "The log does not have this version any more." });
-  run.items = run.items.filter((item) => item.kind !== "message" || item.role === "assistant");
-  return { run, state };
+interface VersionsProps {
+  run: RunState;
+  state: State;
+  /** The number of the shown version. */
+  at: number;
+  turn: NonNullable<Props["turn"]>;
+  foot: ReactNode;
 }
 
-/** An answer that replaced others. It shows one of them in its place, to read. */
-function Versions({ earlier, foot, children }: { earlier: string[]; foot: ReactNode; children: ReactNode }) {
+/** A message or answer that replaced others. It shows one of them in its place, to read. */
+function Versions({ run, state, at, turn, foot }: VersionsProps) {
   const actions = useActions();
-  const [at, setAt] = useState(earlier.length);
-  const id = earlier[at];
-  const { data, error } = useQuery({ queryKey: ["earlier", id], queryFn: () => earlierAnswer(id ?? ""), enabled: id !== undefined, staleTime: Infinity });
-  let shown = children;
-  if (id !== undefined) {
-    if (error !== null) shown = <p className="trouble">{api.words(error)}</p>;
-    else if (data === undefined) shown = <p className="faint">Reading the version…</p>;
-    else shown = <Items run={data.run} state={data.state} isOver={false} />;
-  }
+  const version = run.earlier[at];
+  const key = version === undefined ? [] : [version.from, version.until];
+  const { data, error } = useQuery({ queryKey: ["earlier", ...key], queryFn: () => (version === undefined ? null : earlierVersion(version, state.messages)), enabled: version !== undefined, staleTime: Infinity });
+  const isMessage = messagesOf(run)[0]?.role === "user";
+  const replayed = data == null ? [] : [...data.runs.values()];
+  const items = version === undefined ? run.items : replayed.flatMap((one) => one.items);
+  const [source, hasEnded] = version === undefined || data == null ? [state, isOver(run)] : [data, false];
+  const [lead, rest] = isMessage ? [items.slice(0, 1), items.slice(1)] : [[], items];
+  const end = replayed.findLast((one) => one.end !== null);
+  const choice = (
+    <span className="version-switch" role="group" aria-label={isMessage ? "Versions of the message" : "Versions of the answer"}>
+      <VersionButton icon="back" label="Earlier version" version={at > 0 ? at - 1 : null} show={(to) => turn(run.id, to)} />
+      <span aria-live="polite">
+        <span className="unseen">Version </span>
+        {`${at + 1}/${run.earlier.length + 1}`}
+      </span>
+      <VersionButton icon="forth" label="Later version" version={version === undefined ? null : at + 1} show={(to) => turn(run.id, to === run.earlier.length ? null : to)} />
+    </span>
+  );
   return (
     <>
-      {shown}
+      <Items items={lead} state={source} isOver={hasEnded} />
+      {isMessage && <div className="message-versions">{choice}</div>}
+      {version !== undefined && error !== null && <p className="trouble">{api.words(error)}</p>}
+      {version !== undefined && error === null && data == null && <p className="faint">Reading the version…</p>}
+      <Items items={rest} state={source} isOver={hasEnded} />
       <footer className="end">
-        <span className="version-switch" role="group" aria-label="Versions of the answer">
-          <VersionButton icon="back" label="Earlier version" version={at > 0 ? at - 1 : null} show={setAt} />
-          <span aria-live="polite">
-            <span className="unseen">Version </span>
-            {`${at + 1}/${earlier.length + 1}`}
-          </span>
-          <VersionButton icon="forth" label="Later version" version={id === undefined ? null : at + 1} show={setAt} />
-        </span>
-        {id === undefined ? (
+        {!isMessage && choice}
+        {version === undefined ? (
           foot
         ) : (
           <>
-            <Button name="fork-earlier" act={() => actions.forkEarlier(id)}>
+            <Button name="fork-earlier" act={() => actions.forkEarlier(version.until)}>
               Continue in a copy
             </Button>
-            {data?.run.end != null && <End run={data.run} end={data.run.end} isNewest={false} />}
+            {end?.end != null && <End run={end} end={end.end} isNewest={false} />}
           </>
         )}
       </footer>

@@ -135,6 +135,10 @@ export function Transcript({ store, toEndOf, target }: Props) {
     void store.earlier();
   }, [store]);
   const runs = [...state.runs.values()];
+  const [version, turn] = useVersion(state);
+  // What followed an earlier version is part of it: the later runs belong to the current one.
+  const end = version === null ? -1 : runs.findIndex(({ id }) => id === version.run);
+  const shown = end < 0 ? runs : runs.slice(0, end + 1);
   const hasEarlier = state.before !== null || state.trimmed;
   // A reader who is at the top already, when scrolling begins to count or a page arrives, causes no further scroll event.
   useEffect(() => {
@@ -164,11 +168,11 @@ export function Transcript({ store, toEndOf, target }: Props) {
             </p>
           )}
           {!state.loaded && <Skeleton />}
-          {runs.map((run, at) => {
+          {shown.map((run, at) => {
             const next = runs[at + 1];
             const begins = next?.items[0];
             const isEnd = run.end !== null && (next === undefined || (run.items.length > 0 && begins?.kind === "message" && begins.role === "user"));
-            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={isEnd} />;
+            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={isEnd} earlier={version?.run === run.id ? version.earlier : null} turn={turn} />;
           })}
           {[...state.sent].map(([id, text]) => (
             <article key={id} className="message user pending">
@@ -177,7 +181,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
               </div>
             </article>
           ))}
-          <Thinking state={state} />
+          {end < 0 && <Thinking state={state} />}
         </div>
       </div>
       <button type="button" id="down" className="small" hidden={!isAway} onClick={toEnd}>
@@ -186,6 +190,16 @@ export function Transcript({ store, toEndOf, target }: Props) {
       <Announcer state={state} />
     </>
   );
+}
+
+/** The earlier version that is shown, if any, and the function that changes it. A new run or message leads back to the current one. */
+function useVersion(state: State): [{ run: string; earlier: number } | null, (run: string, earlier: number | null) => void] {
+  const [version, setVersion] = useState<{ run: string; earlier: number } | null>(null);
+  const turn = useCallback((run: string, earlier: number | null) => setVersion(earlier === null ? null : { run, earlier }), []);
+  const last = newest(state)?.id;
+  const sent = state.sent.size;
+  useEffect(() => setVersion(null), [last, sent]);
+  return [version, turn];
 }
 
 /** Three dots where the answer will begin. */

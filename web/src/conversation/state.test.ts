@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Message, Run, StreamEvent } from "../api/types";
-import { active, end, initial, isAgain, open, prepend, recall, recallAsks, recallEarlier, recallRuns, reduce, round, type MessageItem, type State } from "./state";
+import { active, end, hasVersions, initial, open, prepend, recall, recallAsks, recallRuns, reduce, round, type MessageItem, type State } from "./state";
 
 const CONVERSATION = "conv_1";
 let seq = 0;
@@ -133,40 +133,55 @@ describe("the state of a conversation", () => {
   ];
   const asked = () => [event("message.created", { message: message("msg_1", "user", "hello") }), ...answered("run_1", "msg_2", [])];
 
+  const version = (from: number, until: number) => ({ from: `run_${from}`, until: `run_${until}` });
+
   it("knows the earlier answers to a message that is answered again", () => {
     const state = played(...asked(), ...answered("run_2", "msg_3", ["msg_2"]));
-    expect(state.runs.get("run_2")?.earlier).toEqual(["run_1"]);
+    expect(state.runs.get("run_2")?.earlier).toEqual([version(1, 2)]);
     for (const one of answered("run_3", "msg_4", ["msg_3"])) reduce(state, one);
-    expect(state.runs.get("run_3")?.earlier).toEqual(["run_1", "run_2"]);
+    expect(state.runs.get("run_3")?.earlier).toEqual([version(1, 2), version(2, 3)]);
     // An answer that failed at once leaves nothing to replace.
     reduce(state, event("run.queued", { position: 0, supersedes: ["msg_4"] }, "run_4"));
     reduce(state, event("run.failed", {}, "run_4"));
     reduce(state, event("run.queued", { position: 0 }, "run_5"));
-    expect(state.runs.get("run_5")?.earlier).toEqual(["run_1", "run_2", "run_3"]);
+    expect(state.runs.get("run_5")?.earlier).toEqual([version(1, 2), version(2, 3), version(3, 4)]);
   });
 
-  it("counts no answers from before an edit", () => {
-    const edited = event("message.created", { message: message("msg_3", "user", "edited", "run_2") }, "run_2");
-    const state = played(...asked(), event("run.queued", { position: 0, supersedes: ["msg_1", "msg_2"] }, "run_2"), edited, ...answered("run_2", "msg_4", []).slice(1));
-    const run = state.runs.get("run_2");
-    expect(run !== undefined && isAgain(run, true)).toBe(false);
-    for (const one of answered("run_3", "msg_5", ["msg_4"])) reduce(state, one);
-    expect(state.runs.get("run_3")?.earlier).toEqual(["run_2"]);
+  it("counts a run and those that resumed it as one answer", () => {
+    const part = event("message.completed", { message: message("msg_2", "assistant", "begun") });
+    const failed = [event("message.created", { message: message("msg_1", "user", "hello") }), event("run.queued", { position: 0 }), part, event("run.failed", {})];
+    const state = played(...failed, ...answered("run_2", "msg_3", []));
+    expect(state.runs.get("run_2")?.earlier).toEqual([]);
+    for (const one of answered("run_3", "msg_4", ["msg_2", "msg_3"])) reduce(state, one);
+    expect(state.runs.get("run_3")?.earlier).toEqual([version(1, 3)]);
   });
 
-  it("recalls earlier answers from the list of runs", () => {
-    const listed = (id: string, more: object = {}) => ({ id, status: "completed", trace_id: "t", ...more }) as Run;
-    const shown = () => {
-      const state = initial();
-      for (const one of [message("msg_1", "user", "hello"), message("msg_9", "assistant", "newest", "run_4")]) reduce(state, event("message.completed", { message: one }, one.run_id));
-      return state;
-    };
-    const state = shown();
-    recallEarlier(state, [listed("run_4"), listed("run_3", { status: "failed" }), listed("run_2", { status: "cancelled", usage: { output_tokens: 3 } }), listed("run_1"), listed("run_0")]);
-    expect(state.runs.get("run_4")?.earlier).toEqual(["run_1", "run_2"]);
-    const copied = shown();
-    recallEarlier(copied, [listed("run_4"), listed("run_1", { trace_id: undefined })]);
-    expect(copied.runs.get("run_4")?.earlier).toEqual([]);
+  const edited = (run: string, id: string, supersedes: string[]) => [
+    event("conversation.updated", { title: "t", status: "idle", supersedes }, null),
+    event("message.created", { message: message(id, "user", "edited", run) }, run),
+    event("run.queued", { position: 0 }, run),
+  ];
+
+  it("knows what an edited message was, and counts no answers from before the edit", () => {
+    const state = played(...asked(), ...answered("run_2", "msg_3", ["msg_2"]), ...edited("run_3", "msg_4", ["msg_1", "msg_3"]));
+    const run = state.runs.get("run_3");
+    expect(run?.earlier).toEqual([version(1, 3)]);
+    expect(run !== undefined && hasVersions(run, false)).toBe(true);
+    for (const one of answered("run_3", "msg_5", []).slice(1)) reduce(state, one);
+    for (const one of answered("run_4", "msg_6", ["msg_5"])) reduce(state, one);
+    expect(state.runs.get("run_4")?.earlier).toEqual([version(3, 4)]);
+    for (const one of edited("run_5", "msg_7", ["msg_4", "msg_6"])) reduce(state, one);
+    expect(state.runs.get("run_5")?.earlier).toEqual([version(1, 3), version(3, 5)]);
+  });
+
+  it("takes the plan of an edited message away with it", () => {
+    const plan = event("plan.created", { steps: [{ step: 1, description: "look" }] });
+    const state = played(...asked(), plan, ...edited("run_2", "msg_3", ["msg_1", "msg_2"]));
+    expect(state.runs.get("run_1")?.items).toEqual([]);
+    // A message that follows later is no edit.
+    const later = played(...asked(), event("conversation.updated", { supersedes: ["msg_1", "msg_2"] }, null), event("conversation.updated", { title: "u" }, null));
+    reduce(later, event("message.created", { message: message("msg_3", "user", "new", "run_2") }, "run_2"));
+    expect(later.runs.get("run_2")?.earlier).toEqual([]);
   });
 
   it("keeps the number of items in bounds, and says that earlier ones can be read", () => {

@@ -127,8 +127,14 @@ export interface RunState {
   recalled: boolean;
   /** Whether the run was copied or imported: it has messages, and no events. */
   isCopied: boolean;
-  /** The runs whose answers to the same message this run replaced, oldest first. */
-  earlier: string[];
+  /** The earlier versions of the run's first message, oldest first: of a user's message with all that followed, or of an answer. */
+  earlier: Earlier[];
+}
+
+/** An earlier version: what the log has from the first event of one run up to the first event of the run that replaced it. */
+export interface Earlier {
+  from: string;
+  until: string;
 }
 
 export interface State {
@@ -148,12 +154,14 @@ export interface State {
   parts: Map<string, { item: MessageItem; part: ShownPart }>;
   sent: Map<string, string>;
   budget: (ContextBudget & { recalled?: boolean }) | null;
+  /** The messages that the newest event took out of the conversation, until the next event replaces them or not. */
+  rewound: { seq: number; from: string; earlier: Earlier[] } | null;
 }
 
 export function initial(): State {
   return {
     epoch: 0, loaded: false, title: null, truncated: false, before: null, trimmed: false, runs: new Map(), messages: new Map(), calls: new Map(),
-    asks: new Map(), parts: new Map(), sent: new Map(), budget: null,
+    asks: new Map(), parts: new Map(), sent: new Map(), budget: null, rewound: null,
   };
 }
 
@@ -174,11 +182,10 @@ export const newest = (state: State): RunState | null => [...state.runs.values()
 
 export const messagesOf = (run: RunState): MessageItem[] => run.items.filter((item) => item.kind === "message");
 
-/** Returns whether a run answers a message of an earlier run, so that it can have earlier versions. */
-export function isAgain(run: RunState, isNewest: boolean): boolean {
-  const first = messagesOf(run)[0];
-  return first === undefined ? isNewest : first.role === "assistant";
-}
+const hasAsked = (run: RunState): boolean => messagesOf(run)[0]?.role === "user";
+
+/** Returns whether a run is shown with its versions: it has messages, or will have them. */
+export const hasVersions = (run: RunState, isNewest: boolean): boolean => run.earlier.length > 0 && (isNewest || messagesOf(run).length > 0);
 
 /** Returns the number of the model's answer that a run is at, from 1; 0 before the first. */
 export function round(run: RunState): number {
@@ -292,8 +299,8 @@ function dropMessage(state: State, id: string): void {
   run.rev += 1;
 }
 
-/** Removes the messages that a new run replaces, and records whose answer it gives again. */
-function replace(state: State, run: RunState, ids: string[]): void {
+/** Removes messages, and what belongs to them. */
+function dropMessages(state: State, ids: string[]): void {
   const lost = new Set(ids.map((id) => state.messages.get(id)?.run));
   for (const id of ids) dropMessage(state, id);
   // Plans, questions and notes of a replaced answer belong to it.
@@ -301,13 +308,42 @@ function replace(state: State, run: RunState, ids: string[]): void {
     const replaced = state.runs.get(id ?? "");
     if (replaced !== undefined) replaced.items = messagesOf(replaced);
   }
+}
+
+/** Removes the answer that a new run replaces, and records it as an earlier version. A run that continues one replaces nothing. */
+function replace(state: State, run: RunState, ids: string[]): void {
   const runs = [...state.runs.values()];
-  const previous = runs[runs.indexOf(run) - 1];
-  if (previous === undefined) return;
-  const last = messagesOf(previous).at(-1);
-  // A run that continues behind a stored answer replaces none.
-  if (last?.role === "assistant") return;
-  run.earlier = [...(last === undefined ? previous.earlier : []), ...(lost.has(previous.id) && !previous.isCopied ? [previous.id] : [])];
+  const before = runs.slice(0, runs.indexOf(run));
+  const previous = before.at(-1);
+  if (previous === undefined || hasAsked(run)) return dropMessages(state, ids);
+  if (ids.length === 0) {
+    if (messagesOf(previous).length === 0) run.earlier = previous.earlier;
+    return;
+  }
+  // The answer may consist of several runs: a failed one, and those that resumed it.
+  let [at, earlier] = [before.length - 1, [] as Earlier[]];
+  for (; at >= 0; at -= 1) {
+    const one = before[at];
+    if (one === undefined || hasAsked(one)) break;
+    if (earlier.length === 0) earlier = one.earlier;
+    const behind = before.slice(0, at).findLast((run) => messagesOf(run).length > 0);
+    if (behind === undefined || (messagesOf(one).length > 0 && messagesOf(behind).at(-1)?.role === "user")) break;
+  }
+  const from = before[at];
+  run.earlier = from === undefined || from.isCopied ? earlier : [...earlier, { from: from.id, until: run.id }];
+  dropMessages(state, ids);
+}
+
+/** Takes messages out of the conversation. The next message replaces them, if it follows at once. */
+function rewind(state: State, seq: number, ids: string[]): void {
+  const gone = new Set(ids);
+  const from = [...state.runs.values()].find((run) => messagesOf(run).some((item) => item.role === "user" && gone.has(item.id ?? "")));
+  if (from !== undefined && !from.isCopied) {
+    // A message that joined a run has no versions of its own.
+    const isFirst = gone.has(messagesOf(from)[0]?.id ?? "");
+    state.rewound = { seq, from: from.id, earlier: isFirst ? from.earlier : [] };
+  }
+  dropMessages(state, ids);
 }
 
 function putAsk(state: State, runId: string, kind: Ask["kind"], data: Ask["data"]): void {
@@ -396,25 +432,6 @@ export function recallRuns(state: State, runs: Run[]): void {
   }
 }
 
-/** Returns whether the events of a run have an answer. */
-const hasAnswered = (run: Run): boolean => isOwn(run) && (run.status === "completed" || (run.usage?.output_tokens ?? 0) > 0);
-
-/** Records the earlier answers of runs that answered a message again. `listed` are the runs of the conversation, newest first. */
-export function recallEarlier(state: State, listed: readonly Run[]): void {
-  const current = newest(state);
-  let before: RunState | undefined;
-  for (const run of state.runs.values()) {
-    if (before !== undefined && messagesOf(before).at(-1)?.role === "user" && isAgain(run, run === current)) {
-      const [at, from] = [run, before].map(({ id }) => listed.findIndex((one) => one.id === id)) as [number, number];
-      if (at >= 0 && from > at) {
-        run.earlier = listed.slice(at + 1, from + 1).filter(hasAnswered).map(({ id }) => id).reverse();
-        run.rev += 1;
-      }
-    }
-    if (messagesOf(run).length > 0) before = run;
-  }
-}
-
 /** Adds the questions of stored runs that were decided before the snapshot, each behind the message of its call. */
 export function recallAsks(state: State, kind: Ask["kind"], decided: (Ask["data"] & { run_id: string; status: string; answer: AskAnswer | null })[]): void {
   for (const { run_id: runId, status, answer, ...data } of decided) {
@@ -462,7 +479,7 @@ function ofConversation(state: State, event: StreamEvent): void {
       return putMessage(state, event.data.message);
     case "conversation.updated":
       if (event.data.title !== undefined) state.title = event.data.title;
-      for (const id of event.data.supersedes ?? []) dropMessage(state, id);
+      if (event.data.supersedes !== undefined && event.data.supersedes.length > 0) rewind(state, event.seq, event.data.supersedes);
       return;
     default:
       return;
@@ -471,6 +488,10 @@ function ofConversation(state: State, event: StreamEvent): void {
 
 function ofRun(state: State, run: RunState, event: StreamEvent): void {
   switch (event.type) {
+    case "message.created":
+      if (state.rewound !== null && state.rewound.seq === event.seq - 1) run.earlier = [...state.rewound.earlier, { from: state.rewound.from, until: run.id }];
+      state.rewound = null;
+      return putMessage(state, event.data.message);
     case "message.started":
       run.begun.push(event.data.message_id);
       if (event.data.role === "tool") return;

@@ -3,7 +3,8 @@
 import * as api from "../api/client";
 import type { AcceptedBody, Approval, Conversation, InputRecord, Message, Run, StreamEvent } from "../api/types";
 import { tabSocket, type Following } from "../stream/socket";
-import { PAGE, active, initial, newest, prepend, recall, recallAsks, recallEarlier, recallRuns, reduce, type State } from "./state";
+import { beginningOf, recallEarlier, replacedRuns, type Beginning } from "./earlier";
+import { PAGE, active, initial, newest, prepend, recall, recallAsks, recallRuns, reduce, type State } from "./state";
 
 /** Pages of events that are looked through for the facts that a snapshot omits. */
 const RECALLED_PAGES = 20;
@@ -157,7 +158,7 @@ export class ConversationStore {
     ]);
   }
 
-  /** Reads the ends and the earlier answers of the shown runs. */
+  /** Reads the ends and the earlier versions of the shown runs. */
   async #rememberRuns(isSame: () => boolean): Promise<void> {
     let cursor: string | null = null;
     const listed: Run[] = [];
@@ -166,12 +167,19 @@ export class ConversationStore {
       if (!isSame()) return;
       listed.push(...runs.data);
       recallRuns(this.state, runs.data);
-      recallEarlier(this.state, listed);
       this.draw();
       cursor = runs.next_cursor;
       // Runs are newest first: older ones are not shown.
-      if (cursor === null || !runs.data.some((run) => this.state.runs.has(run.id))) return;
+      if (cursor === null || !runs.data.some((run) => this.state.runs.has(run.id))) break;
     }
+    const replaced = replacedRuns(this.state, listed);
+    const begun = new Map<string, Beginning>();
+    for (const run of replaced.flatMap(({ runs }) => runs)) {
+      begun.set(run.id, await beginningOf(run));
+      if (!isSame()) return;
+    }
+    recallEarlier(this.state, replaced, begun);
+    this.draw();
   }
 
   async #rememberAsks(isSame: () => boolean): Promise<void> {

@@ -5,7 +5,7 @@ import { print } from "../api/json";
 import type { Conversation, Message, StreamEvent } from "../api/types";
 import { refresh } from "../shell/conversations";
 import { brief } from "../text/words";
-import { replacedAnswerOf, versions, type Version } from "./versions";
+import { versionBefore, versions, type Version } from "./versions";
 
 /** Pages of 100 events, oldest first. */
 const EVENT_PAGES = 200;
@@ -33,10 +33,10 @@ export async function copy({ title, agent, model, tags }: Conversation, version:
   return made.id;
 }
 
-/** Copies the version whose last answer was that of a run. */
+/** Copies the version that a run replaced. */
 export async function copyBefore(conversation: string, run: string): Promise<string> {
   const log = await read(conversation);
-  const version = replacedAnswerOf(log.found, run);
+  const version = versionBefore(log.found, log.events, run);
   if (version?.isWhole !== true) throw new api.Problem(410, { detail: "The log does not have all messages of this version." });
   return copy(log.conversation, version);
 }

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { Message, StreamEvent } from "../api/types";
-import { replacedAnswerOf, versions } from "./versions";
+import { versionBefore, versions } from "./versions";
 
 const message = (id: string, status = "complete") => ({ id, status, parts: [] }) as unknown as Message;
 const event = (seq: number, type: string, data: object) => ({ seq, type, data, at: `2026-01-01T00:00:0${seq}Z`, conversation_id: "conv_1", run_id: "run_1" }) as unknown as StreamEvent;
@@ -38,9 +38,16 @@ it("finds nothing where nothing was replaced", () => {
   expect(versions([said(1, "a"), event(2, "run.queued", { position: 0 }), event(3, "conversation.updated", { title: "x" })], [message("a")])).toEqual([]);
 });
 
-it("finds the version whose answer was that of a run", () => {
-  const of = (seq: number, id: string, role: string, run: string) => event(seq, "message.completed", { message: { ...message(id), role, run_id: run } });
-  const queued = (seq: number, supersedes: string[]) => event(seq, "run.queued", { position: 0, supersedes });
-  const found = versions([of(1, "q", "user", "run_1"), of(2, "a", "assistant", "run_1"), queued(3, ["a"]), of(4, "b", "assistant", "run_2"), queued(5, ["q", "b"])], []);
-  expect([replacedAnswerOf(found, "run_1")?.seq, replacedAnswerOf(found, "run_2")?.seq, replacedAnswerOf(found, "run_3")]).toEqual([3, 5, undefined]);
+it("finds the version that a run replaced, by a new answer or an edit", () => {
+  const at = (seq: number, type: string, run: string | undefined, data: object) => ({ ...event(seq, type, data), run_id: run }) as unknown as StreamEvent;
+  const events = [
+    at(1, "message.created", "run_1", { message: message("q") }),
+    at(2, "message.completed", "run_1", { message: message("a") }),
+    at(3, "run.queued", "run_2", { position: 0, supersedes: ["a"] }),
+    at(4, "message.completed", "run_2", { message: message("b") }),
+    at(5, "conversation.updated", undefined, { supersedes: ["q", "b"] }),
+    at(6, "message.created", "run_3", { message: message("r") }),
+  ];
+  const found = versions(events, []);
+  expect(["run_2", "run_3", "run_1", "run_4"].map((run) => versionBefore(found, events, run)?.seq)).toEqual([3, 5, undefined, undefined]);
 });

@@ -40,7 +40,9 @@ export function versions(events: readonly StreamEvent[], current: readonly Messa
   return found.reverse();
 }
 
-/** Returns the version that a new answer replaced, if the replaced one is that of a run. */
-export function replacedAnswerOf(found: readonly Version[], run: string): Version | undefined {
-  return found.find(({ messages, replaced }) => messages.some((message) => message.run_id === run && message.role === "assistant" && replaced.includes(message.id)));
+/** Returns the version that a run replaced: with its first event, or with the event before it, as an edit does. */
+export function versionBefore(found: readonly Version[], events: readonly StreamEvent[], run: string): Version | undefined {
+  const first = events.find((event) => event.run_id === run);
+  if (first === undefined || !("seq" in first)) return undefined;
+  return found.find(({ seq }) => seq === first.seq || seq === first.seq - 1);
 }
