@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::schemas::{deny_null, members, pascal_case};
+use super::schemas::{PAGE, deny_null, members, pascal_case};
 use crate::http::streams::delivery::SETTLED;
 
 /// The error responses by status: name and description.
@@ -56,6 +56,10 @@ pub(super) fn complete(document: &mut Value) {
         make_body_optional(operation);
     }
     share_repeated(document);
+    share_bodies(document, "responses", |operation| {
+        members(operation, "/responses").into_iter().flat_map(Map::values_mut).collect()
+    });
+    share_bodies(document, "requestBodies", |operation| operation.get_mut("requestBody").into_iter().collect());
     let content = json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/ProblemBody" } } });
     if let Some(responses) = members(document, "/components/responses") {
         let response = |text: &str| json!({ "description": text, "content": content });
@@ -157,7 +161,7 @@ fn make_body_optional(operation: &mut Value) {
 
 /// Moves the parameters and headers that several operations repeat into the components.
 fn share_repeated(document: &mut Value) {
-    let mut shared: BTreeMap<String, (Value, usize)> = BTreeMap::new();
+    let mut found = Vec::new();
     let mut headers = Map::new();
     for (_, operation) in operations(document) {
         for parameter in parameters_mut(operation) {
@@ -168,8 +172,7 @@ fn share_repeated(document: &mut Value) {
             if let Some(members) = parameter.as_object_mut().filter(|members| members.get("required") == Some(&json!(false))) {
                 members.shift_remove("required");
             }
-            let (form, uses) = shared.entry(shared_name(parameter)).or_insert_with(|| (parameter.clone(), 0));
-            *uses += usize::from(form == parameter);
+            found.push((shared_name(parameter), parameter.clone()));
         }
         for response in members(operation, "/responses").into_iter().flat_map(Map::values_mut) {
             for (name, header) in members(response, "/headers").into_iter().flatten() {
@@ -178,25 +181,69 @@ fn share_repeated(document: &mut Value) {
             }
         }
     }
-    shared.retain(|_, (_, uses)| *uses > 1);
+    let shared = most_used(found);
     for (_, operation) in operations(document) {
         for parameter in parameters_mut(operation) {
             let name = shared_name(parameter);
-            if shared.get(&name).is_some_and(|(form, _)| form == parameter) {
+            if shared.get(&name) == Some(parameter) {
                 *parameter = json!({ "$ref": format!("#/components/parameters/{name}") });
             }
         }
     }
     headers.sort_keys();
-    let shared = shared.into_iter().map(|(name, (form, _))| (name, form));
     if let Some(components) = members(document, "/components") {
-        components.insert("parameters".to_owned(), shared.collect());
+        components.insert("parameters".to_owned(), shared.into_iter().collect());
         components.insert("headers".to_owned(), Value::Object(headers));
     }
 }
 
 fn parameters_mut(operation: &mut Value) -> impl Iterator<Item = &mut Value> {
     operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Returns, by name, the form that is used most often, if it is used more than once.
+fn most_used(found: Vec<(String, Value)>) -> BTreeMap<String, Value> {
+    let mut forms: BTreeMap<String, Vec<(Value, usize)>> = BTreeMap::new();
+    for (name, form) in found {
+        let forms = forms.entry(name).or_default();
+        match forms.iter_mut().find(|(known, _)| *known == form) {
+            Some((_, uses)) => *uses += 1,
+            None => forms.push((form, 1)),
+        }
+    }
+    // The first one of several.
+    let most_used =
+        |forms: Vec<(Value, usize)>| forms.into_iter().rev().max_by_key(|(_, uses)| *uses).filter(|(_, uses)| *uses > 1);
+    forms.into_iter().filter_map(|(name, forms)| most_used(forms).map(|(form, _)| (name, form))).collect()
+}
+
+/// Moves the bodies that several operations repeat into the components, each under the name of its type.
+fn share_bodies(document: &mut Value, kind: &str, bodies: impl Fn(&mut Value) -> Vec<&mut Value>) {
+    let mut found = Vec::new();
+    for (_, operation) in operations(document) {
+        found.extend(bodies(operation).into_iter().filter_map(|body| Some((body_type(body)?, body.clone()))));
+    }
+    let shared = most_used(found);
+    for (_, operation) in operations(document) {
+        for body in bodies(operation) {
+            if let Some((name, _)) = body_type(body).and_then(|name| shared.get_key_value(&name)).filter(|(_, form)| *form == body)
+            {
+                *body = json!({ "$ref": format!("#/components/{kind}/{name}") });
+            }
+        }
+    }
+    if let Some(components) = members(document, "/components")
+        && let Value::Object(components) = components.entry(kind).or_insert_with(|| json!({}))
+    {
+        components.extend(shared);
+    }
+}
+
+/// Returns the name of the type that a request or response has as JSON.
+fn body_type(body: &Value) -> Option<String> {
+    let target = body.pointer("/content/application~1json/schema/$ref")?.as_str()?;
+    let name = target.rsplit_once('/')?.1;
+    Some(name.strip_prefix(PAGE).map_or_else(|| name.to_owned(), |row| format!("{row}Page")))
 }
 
 /// Returns the name of a parameter among the components: `Limit`, or `RunIdInPath` for an `id` in a path.

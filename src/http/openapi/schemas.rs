@@ -9,7 +9,7 @@ use super::examples;
 const SCHEMAS: &str = "#/components/schemas/";
 
 /// The beginning of the name that utoipa gives a page.
-const PAGE: &str = "ListBody_";
+pub(super) const PAGE: &str = "ListBody_";
 
 pub(super) fn complete(document: &mut Value) {
     name_pages(document);
@@ -210,20 +210,19 @@ fn join_lines(object: &mut Map<String, Value>) {
     }
 }
 
-/// Returns the names of all schemas to which `roots` lead.
+/// Returns the names of all schemas to which `roots` lead, also through shared responses and bodies.
 fn reachable<'a>(document: &'a Value, mut roots: Vec<&'a Value>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+    let mut targets = BTreeSet::new();
     while let Some(value) = roots.pop() {
         match value {
             Value::Object(object) => {
-                let target = object.get("$ref").and_then(Value::as_str).unwrap_or_default();
-                let is_new = target.strip_prefix(SCHEMAS).is_some_and(|name| names.insert(name.to_owned()));
-                roots.extend(document.pointer(target.trim_start_matches('#')).filter(|_| is_new));
+                let target = object.get("$ref").and_then(Value::as_str).filter(|target| targets.insert(*target));
+                roots.extend(target.and_then(|target| document.pointer(target.trim_start_matches('#'))));
                 roots.extend(object.values());
             }
             Value::Array(items) => roots.extend(items),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
-    names
+    targets.into_iter().filter_map(|target| Some(target.strip_prefix(SCHEMAS)?.to_owned())).collect()
 }
