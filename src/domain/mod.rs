@@ -14,5 +14,6 @@ mod invalid;
 pub mod model;
 pub mod problem;
 pub mod run;
+pub mod setting;
 pub mod tool;
 pub mod trace;

@@ -28,6 +28,7 @@ use crate::http::v1::questions;
 use crate::http::v1::rewind;
 use crate::http::v1::runs;
 use crate::http::v1::search;
+use crate::http::v1::settings;
 use crate::http::v1::tool_reviews;
 use crate::http::v1::usage;
 
@@ -53,6 +54,7 @@ pub(in crate::http) fn with_key() -> OpenApiRouter<App> {
         .routes(routes!(files::get, files::delete))
         .routes(routes!(files::content))
         .routes(routes!(search::messages))
+        .routes(routes!(settings::list))
         .routes(routes!(fork::fork))
         .routes(routes!(import::import))
         .routes(routes!(rewind::rewind))

@@ -15,6 +15,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
 use crate::domain::run::admission::Admission;
 use crate::domain::run::budget::Allowance;
+use crate::domain::setting::Setting;
 use crate::live::Hub;
 use crate::service::access::KeysInUse;
 use crate::service::access::default_models::{DefaultModels, default_models};
@@ -107,6 +108,8 @@ pub struct ServiceDeps {
     pub providers: Option<ProviderDeps>,
     pub mcp_servers: Option<McpDeps>,
     pub files: FileDeps,
+    /// The settings in force, for administrators to see.
+    pub settings: Vec<Setting>,
     /// Owns commits in progress: they finish, with their effects, even if their client disconnects. Must be awaited before the
     /// store is closed.
     pub commits: TaskTracker,
@@ -129,6 +132,7 @@ pub struct Service {
     pub(in crate::service) providers: Option<ProviderDeps>,
     pub(in crate::service) mcp_servers: Option<McpDeps>,
     pub(in crate::service) files: FileDeps,
+    pub(in crate::service) settings: Vec<Setting>,
     pub(in crate::service) uploads: Uploads,
     pub(in crate::service) login_limit: LoginLimit,
     pub(in crate::service) default_models: DefaultModels,
@@ -153,6 +157,7 @@ impl Service {
             providers: deps.providers,
             mcp_servers: deps.mcp_servers,
             files: deps.files,
+            settings: deps.settings,
             uploads: Uploads::default(),
             login_limit: LoginLimit::default(),
             default_models: default_models(),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::commands::healthcheck::reachable;
-use crate::app::config::{Config, ContextsConfig, Environment, Loaded, Role, ToolReviewMode};
+use crate::app::config::{Config, ContextsConfig, Environment, Loaded, Role, ToolReviewMode, effective};
 use crate::app::models::{self, DefaultModel, Models};
 use crate::app::process::background_tasks;
 use crate::app::process::listener;
@@ -111,6 +111,7 @@ impl Server {
         if let Some(model) = models.default_model.known() {
             config.agent.model = model;
         }
+        let settings = effective(&config, &loaded.sources).context("the settings cannot be listed")?;
 
         let store = parts::open_store(&config, OpenPurpose::Server(on_clone)).await?;
         models.limitations.open(&store);
@@ -190,6 +191,7 @@ impl Server {
             providers: Some(providers),
             mcp_servers: Some(mcp_servers),
             files,
+            settings,
             ..service_deps(&config, &store, &hub, &tools, &models, commits.clone())
         }));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
@@ -392,6 +394,7 @@ fn service_deps(
         providers: None,
         mcp_servers: None,
         files: FileDeps::default(),
+        settings: Vec::new(),
         commits,
     }
 }

@@ -5,6 +5,7 @@
 
 mod check;
 mod check_values;
+mod effective;
 mod environment;
 mod error;
 mod file_variables;
@@ -13,6 +14,7 @@ mod reference;
 mod settings;
 mod show;
 
+pub use effective::effective;
 pub use environment::{Environment, is_quoted};
 pub use error::ConfigError;
 pub use load::{Flag, Loaded, Source, Sources, check_variables, load, read_file};

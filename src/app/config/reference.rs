@@ -29,6 +29,17 @@ fn row(line: &str) -> Option<(&str, &str, &str)> {
     (name.contains('.') && !name.contains(['`', ' '])).then_some((name, default, meaning))
 }
 
+/// Returns the names of the explained settings, each with its meaning in Markdown.
+pub(super) fn meanings() -> Vec<(&'static str, &'static str)> {
+    let rows = PAGE.lines().filter_map(|line| {
+        let (names, rest) = line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?;
+        Some((names, rest.split_once("| ")?.1.trim()))
+    });
+    let names = rows.flat_map(|(names, meaning)| names.split(", ").map(move |name| (name, meaning)));
+    let names = names.filter_map(|(name, meaning)| Some((name.strip_prefix('`')?.strip_suffix('`')?, meaning)));
+    names.filter(|(name, _)| name.contains('.') && !name.contains(['`', ' ', '=', '/'])).collect()
+}
+
 fn default_of<'t>(defaults: &'t Table, name: &str) -> Option<&'t Value> {
     let (first, rest) = name.split_once('.')?;
     rest.split('.').try_fold(defaults.get(first)?, |value, key| value.get(key))

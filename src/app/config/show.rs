@@ -49,6 +49,6 @@ fn escaped(value: Value) -> Value {
 }
 
 /// Returns the source of a key, or of the table that contained it.
-fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
+pub(super) fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
     sources.get(key).or_else(|| sources.iter().find(|(parent, _)| key.starts_with(&format!("{parent}."))).map(|(_, source)| source))
 }

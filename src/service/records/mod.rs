@@ -12,3 +12,4 @@ pub(super) mod mcp_servers;
 pub(super) mod models;
 pub(super) mod named;
 pub(super) mod providers;
+pub(super) mod settings;

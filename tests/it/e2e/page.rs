@@ -289,7 +289,8 @@ async fn version_before_an_edit_is_read_and_continued() {
     show(&browser, path.strip_prefix("/conversations/").unwrap()).await;
     // In its place, with what followed it.
     browser.shows(".message-versions", "2/2").await;
-    let shown = "return [...document.querySelectorAll('.message')].map((message) => message.querySelector('.said, .text').innerText)";
+    let shown =
+        "return [...document.querySelectorAll('.message')].map((message) => message.querySelector('.said, .text').innerText)";
     let (old, new) = ("[[id:old]][[say:the old answer]]", "[[id:new]][[say:the new answer]]");
     browser.click(".message-versions button:first-child").await;
     browser.shows(".message-versions", "1/2").await;
@@ -453,6 +454,49 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
     browser.click("dialog[open] button.danger").await;
     browser.shows("[data-user=carl] details details", "Revoked keys").await;
     assert_eq!(server.get("/me").send().await.unwrap().status(), 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_are_shown_to_administrators_only() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model)
+        .await
+        .env("CAPSTAN_LIMITS__MAX_AGENTS_PER_OWNER", "7")
+        .env("CAPSTAN_SECRET_KEY", "canary canary canary");
+    let member = site.key_of("ann").await;
+    let (is_created, output) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(is_created, "{output}");
+    let admin = output.lines().last().unwrap().trim().to_owned();
+    let mut server = site.start().await;
+    server.set_key(&member);
+    assert_eq!(server.get("/settings").send().await.unwrap().status(), 403);
+    server.set_key(&admin);
+    let listed = server.get_json("/settings").await;
+    assert!(!listed.to_string().contains("canary"), "{listed}");
+    let settings = listed["data"].as_array().unwrap();
+    let of = |name: &str| settings.iter().find(|setting| setting["name"] == name).unwrap();
+    let changed = of("limits.max_agents_per_owner");
+    let origin = "CAPSTAN_LIMITS__MAX_AGENTS_PER_OWNER";
+    assert_eq!((&changed["value"], &changed["source"], &changed["origin"]), (&json!(7), &json!("environment"), &json!(origin)));
+    assert_eq!((&of("auth.secret_key")["value"], &of("worker.slots")["source"]), (&json!("[redacted]"), &json!("default")));
+
+    let browser = looking_at(&server).await;
+    browser.write("#key-dialog[open] #key", &format!("{admin}{ENTER}")).await;
+    browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
+    browser.run("location.hash = '#/setup/settings'", &[]).await;
+    browser.write("#settings-search", "agents owner").await;
+    browser.until("the one", "return document.querySelectorAll('.settings tbody tr').length === 1").await;
+    let row = browser.shows("[data-setting='limits.max_agents_per_owner']", origin).await;
+    assert!(row.contains('7'), "{row}");
+    browser.click("#forget").await;
+    browser.until("the dialog", "return document.querySelector('#key-dialog')?.open").await;
+    browser.write("#key-dialog[open] #key", &format!("{member}{ENTER}")).await;
+    browser.shows("#user", "ann").await;
+    browser.run("location.hash = '#/setup/settings'", &[]).await;
+    browser.until("the set up", "return document.querySelector('.tabs') !== null").await;
+    assert_eq!(browser.count(".settings").await, 0);
+    let tabs = "return [...document.querySelectorAll('.tab')].map((tab) => tab.innerText)";
+    assert!(!browser.run(tabs, &[]).await.as_array().unwrap().contains(&json!("Settings")));
 }
 
 /// Chooses an item of the menu of the first conversation.
@@ -631,7 +675,7 @@ async fn page_has_no_axe_violation() {
     let mut found = Vec::new();
     for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)] {
         browser.look(scheme, width).await;
-        let setup = ["", "/tools", "/agents", "/permissions", "/audit", "/keys", "/users", "/account"];
+        let setup = ["", "/tools", "/agents", "/permissions", "/audit", "/keys", "/users", "/settings", "/account"];
         let places = [chat.as_str().unwrap(), "#/", "#/inbox", "#/usage"].map(str::to_owned);
         for place in places.into_iter().chain(setup.map(|page| format!("#/setup{page}"))) {
             browser.run("location.hash = arguments[0]", &[&place]).await;

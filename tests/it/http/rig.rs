@@ -208,6 +208,7 @@ impl Rig {
             providers: Some(providers),
             mcp_servers: None,
             files: capstan::documents::FileDeps::default(),
+            settings: Vec::new(),
             commits: TaskTracker::new(),
         }));
         let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();

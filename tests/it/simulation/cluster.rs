@@ -185,6 +185,7 @@ impl Cluster {
             providers: None,
             mcp_servers: None,
             files: FileDeps::default(),
+            settings: Vec::new(),
             commits: tasks.clone(),
         });
         let mut options = WorkerOptions::new(node);

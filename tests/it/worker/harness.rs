@@ -305,6 +305,7 @@ impl Harness {
             providers: None,
             mcp_servers: None,
             files: FileDeps::default(),
+            settings: Vec::new(),
             commits: TaskTracker::new(),
         })
     }

@@ -30,6 +30,7 @@ export type ProviderModel = Schemas["ProviderModel"];
 export type Question = Schemas["Question"];
 export type Run = Schemas["Run"];
 export type RunExplanation = Schemas["RunExplanation"];
+export type Setting = Schemas["Setting"];
 export type Snapshot = Schemas["StreamSnapshotEvent"]["data"];
 export type StoredFile = Schemas["StoredFile"];
 export type StreamEvent = Schemas["StreamEvent"];

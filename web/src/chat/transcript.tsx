@@ -136,7 +136,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
   }, [store]);
   const runs = [...state.runs.values()];
   const [version, turn] = useVersion(state);
-  // What followed an earlier version is part of it: the later runs belong to the current one.
+  // An earlier version includes everything that followed it. The later runs belong to the current one.
   const end = version === null ? -1 : runs.findIndex(({ id }) => id === version.run);
   const shown = end < 0 ? runs : runs.slice(0, end + 1);
   const hasEarlier = state.before !== null || state.trimmed;

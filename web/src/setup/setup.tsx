@@ -1,4 +1,4 @@
-// The set up: models, tools, agents and permissions, the audit of calls, keys, users, and the account.
+// The set up: models, tools, agents and permissions, the audit of calls, keys, users, settings, and the account.
 
 import { Tabs } from "radix-ui";
 
@@ -10,6 +10,7 @@ import { Keys } from "./keys";
 import { Models } from "./models";
 import { Permissions } from "./permissions";
 import { Servers } from "./servers";
+import { Settings } from "./settings";
 import { Users } from "./users";
 
 const PAGES = [
@@ -20,12 +21,13 @@ const PAGES = [
   { id: "audit", title: "Audit", view: Audit },
   { id: "keys", title: "Keys", view: Keys },
   { id: "users", title: "Users", view: Users },
+  { id: "settings", title: "Settings", view: Settings },
   { id: "account", title: "Account", view: Account },
 ] as const;
 
 export default function Setup({ page, go }: { page: string | null; go: (to: string) => void }) {
   const { data: me } = useMe();
-  const pages = PAGES.filter(({ id }) => id !== "users" || me?.role === "admin");
+  const pages = PAGES.filter(({ id }) => (id !== "users" && id !== "settings") || me?.role === "admin");
   const shown = pages.find((one) => one.id === page)?.id ?? "models";
   return (
     <div className="scroll-page">
