@@ -1,12 +1,16 @@
 //! The page in daily use: scrolling, selecting, reloading, drafts, looks, and who can use it.
 
+use std::sync::Arc;
+
 use reqwest::Method;
 use reqwest::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING};
 use serde_json::{Value, json};
 
 use support::browser::{Browser, ENTER, ESCAPE};
 use support::database::Kind;
+use support::dialects::Dialect;
 use support::model::ModelMock;
+use support::refusing::RefusingProvider;
 use support::server::{Server, Site};
 
 use super::approvals;
@@ -710,6 +714,34 @@ async fn setup_lists_models_and_servers_and_symbols_have_tooltips() {
         browser.run("location.hash = arguments[0]", &[place]).await;
         browser.shows(card, name).await;
     }
+}
+
+// P3: a machine with Ollama: its models are found, one becomes the default, and it answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomer_with_ollama_chooses_a_found_model() {
+    let ollama =
+        RefusingProvider::start_with(Dialect::Ollama, Arc::new(|_, _, _| None), &["nomic-embed-text", "acme-1", "acme-2"]).await;
+    let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    browser.shows(".first-run", "ollama is connected").await;
+    browser.shows("#model", "acme-1").await;
+    let listed = "return [...document.querySelectorAll('.model-list .words')].map((name) => name.innerText)";
+    browser.until("the models", &format!("{listed}.length > 0")).await;
+    let listed = browser.run(listed, &[]).await;
+    assert!(["acme-1", "acme-2"].iter().all(|name| listed.as_array().unwrap().contains(&json!(name))), "{listed}");
+    let choose = "[...document.querySelectorAll('.model-list li')].find((model) => model.innerText.includes('acme-2')).querySelector('button').click()";
+    browser.run(choose, &[]).await;
+    browser.shows(".toast", "New conversations use ollama/acme-2.").await;
+    assert_eq!(browser.count(".first-run").await, 0);
+    browser.write("#message", &format!("hello{ENTER}")).await;
+    browser.shows(".message.assistant .text", "Hello.").await;
+    browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('ollama/acme-2')").await;
+    assert_eq!(ollama.asked().last().unwrap().body["model"], "acme-2");
+    // The choice is made once.
+    browser.run("location.hash = '#/'", &[]).await;
+    browser.shows("#model", "acme-2").await;
+    assert_eq!(browser.count(".first-run").await, 0);
 }
 
 // P3: from the demonstration to the first answer of a real model, without a file, a variable or a restart.

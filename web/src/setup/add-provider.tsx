@@ -118,7 +118,8 @@ function Connect({ kind, ready, cancel }: { kind: Kind; ready: (ready: Ready) =>
   );
 }
 
-function ChooseModel({ ready: { provider, models }, done }: { ready: Ready; done: (model: string | null) => void }) {
+/** Lists the models of a provider, of which one is chosen and tested. `done` gets it, or `null`. */
+export function ChooseModel({ ready: { provider, models }, done }: { ready: Ready; done: (model: string | null) => void }) {
   const [query, setQuery] = useState("");
   const shown = models.filter((model) => model.model.toLowerCase().includes(query.toLowerCase())).slice(0, 60);
   const choose = async (model: string) => {
