@@ -667,6 +667,41 @@ async fn messages_out_of_sight_are_not_drawn() {
     browser.until("the state of the first", &format!("{seen}.join() === 'true,false,true'")).await;
 }
 
+// P15: an answer of about 200 tokens a second behind 500 messages takes less than half a core.
+#[tokio::test(flavor = "multi_thread")]
+async fn fast_answer_takes_less_than_half_a_core() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let texts: Vec<String> =
+        (0..500).map(|at| format!("number {at}. **Some** `words` of it.\n\n- {}", "words ".repeat(50))).collect();
+    let conversation = import(&server, &texts).await;
+    let browser = looking_at(&server).await;
+    show(&browser, &conversation).await;
+    let up = "const node = document.querySelector('#scroll');
+        node.dispatchEvent(new WheelEvent('wheel', { deltaY: -900, bubbles: true }));
+        node.scrollTop = 0;
+        return document.querySelectorAll('.message').length === 500";
+    browser.until("all messages", up).await;
+    browser.click("#down").await;
+    browser.until("the end in view", AT_END).await;
+    let path = format!("/conversations/{conversation}/messages");
+    server.post_json(&path, &json!({"content": "[[id:fast]][[text:1300,4]]"})).await;
+    // Reading the text seldom, and without a layout, costs nearly nothing.
+    let until = "return new Promise((done) => {
+        const text = () => document.querySelector('.message.streaming .text')?.textContent ?? '';
+        const timer = setInterval(() => text().includes(arguments[0]) && (clearInterval(timer), done(performance.now())), 100);
+    })";
+    let begun = browser.run(until, &["t100"]).await;
+    let (used, from) = browser.processor_time().await;
+    let ended = browser.run(until, &["t1100"]).await;
+    let (used_in_all, to) = browser.processor_time().await;
+    let (used, seconds) = (used_in_all - used, to - from);
+    let rate = 1000.0 / (ended.as_f64().unwrap() - begun.as_f64().unwrap()) * 1000.0;
+    println!("{rate:.0} tokens/s took {:.1} % of a core", used / seconds * 100.0);
+    assert!(used < seconds / 2.0, "{used:.2} s of processor time in {seconds:.2} s, at {rate:.0} tokens/s");
+    browser.until("the end", "return document.querySelector('.newest .end .usage') !== null").await;
+    assert_eq!(browser.count(".message").await, 502);
+}
+
 // The page has no violation of WCAG 2.2 AA that axe finds, light and dark, wide and narrow.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_has_no_axe_violation() {

@@ -106,9 +106,24 @@ impl Browser {
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800});
         for (command, parameters) in [("Emulation.setEmulatedMedia", media), ("Emulation.setDeviceMetricsOverride", size)] {
-            let body = json!({"cmd": command, "params": parameters});
-            self.ask(Method::POST, "/goog/cdp/execute", &body).await.unwrap();
+            self.command(command, &parameters).await;
         }
+    }
+
+    /// Sends a command of the DevTools protocol.
+    async fn command(&self, command: &str, parameters: &Value) -> Value {
+        let body = json!({"cmd": command, "params": parameters});
+        self.ask(Method::POST, "/goog/cdp/execute", &body).await.unwrap()
+    }
+
+    /// Returns the processor time that the process of the page has used, and the time now, in seconds.
+    pub async fn processor_time(&self) -> (f64, f64) {
+        self.command("Performance.enable", &json!({"timeDomain": "threadTicks"})).await;
+        let answer = self.command("Performance.getMetrics", &json!({})).await;
+        let metrics = answer["metrics"].as_array().unwrap();
+        let of = |name: &str| metrics.iter().find(|metric| metric["name"] == name).and_then(|metric| metric["value"].as_f64());
+        let time = |name: &str| of(name).unwrap_or_else(|| panic!("no {name} in {answer}"));
+        (time("ProcessTime"), time("Timestamp"))
     }
 
     async fn execute(&self, script: &str, arguments: &[&str]) -> Result<Value, Value> {
