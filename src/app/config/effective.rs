@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn effective_settings_have_source_and_meaning_without_secrets() {
-        let file = "worker.slots = 7\n[auth]\nkeys = [{user = \"ann\", key = \"cap_canary\"}]\n[providers.acme]\nkind = \"openai\"\n\
+        let file = "worker.slots = 7\n[auth]\nkeys = [{user = \"ann\", key = \"cap_canary_0123456789\"}]\n[providers.acme]\nkind = \"openai\"\n\
                     base_url = \"https://acme.example/v1\"\n";
         let environment =
             Environment::from_iter([("DATABASE_URL", "postgres://me:canary@db/x"), ("CAPSTAN_SECRET_KEY", "canary canary canary")]);

@@ -43,6 +43,7 @@ mod mcp_clients;
 mod mcp_logins;
 mod mcp_servers;
 mod model_profiles;
+mod newcomers;
 mod nodes;
 mod numbers;
 mod ollama;

@@ -1,21 +1,16 @@
 //! The page in daily use: scrolling, selecting, reloading, drafts, looks, and who can use it.
 
-use std::sync::Arc;
-
-use reqwest::Method;
 use reqwest::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING};
 use serde_json::{Value, json};
 
 use support::browser::{Browser, ENTER, ESCAPE};
 use support::database::Kind;
-use support::dialects::Dialect;
 use support::model::ModelMock;
-use support::refusing::RefusingProvider;
 use support::server::{Server, Site};
 
 use super::approvals;
 
-async fn looking_at(server: &Server) -> Browser {
+pub(super) async fn looking_at(server: &Server) -> Browser {
     let browser = Browser::start().await;
     browser.open(&format!("{}/", server.url)).await;
     browser
@@ -749,64 +744,4 @@ async fn setup_lists_models_and_servers_and_symbols_have_tooltips() {
         browser.run("location.hash = arguments[0]", &[place]).await;
         browser.shows(card, name).await;
     }
-}
-
-// P3: a machine with Ollama: its models are found, one becomes the default, and it answers.
-#[tokio::test(flavor = "multi_thread")]
-async fn newcomer_with_ollama_chooses_a_found_model() {
-    let ollama =
-        RefusingProvider::start_with(Dialect::Ollama, Arc::new(|_, _, _| None), &["nomic-embed-text", "acme-1", "acme-2"]).await;
-    let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
-    let server = site.start().await;
-    let browser = looking_at(&server).await;
-    browser.shows(".first-run", "ollama is connected").await;
-    browser.shows("#model", "acme-1").await;
-    let listed = "return [...document.querySelectorAll('.model-list .words')].map((name) => name.innerText)";
-    browser.until("the models", &format!("{listed}.length > 0")).await;
-    let listed = browser.run(listed, &[]).await;
-    assert!(["acme-1", "acme-2"].iter().all(|name| listed.as_array().unwrap().contains(&json!(name))), "{listed}");
-    let choose = "[...document.querySelectorAll('.model-list li')].find((model) => model.innerText.includes('acme-2')).querySelector('button').click()";
-    browser.run(choose, &[]).await;
-    browser.shows(".toast", "New conversations use ollama/acme-2.").await;
-    assert_eq!(browser.count(".first-run").await, 0);
-    browser.write("#message", &format!("hello{ENTER}")).await;
-    browser.shows(".message.assistant .text", "Hello.").await;
-    browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('ollama/acme-2')").await;
-    assert_eq!(ollama.asked().last().unwrap().body["model"], "acme-2");
-    // The choice is made once.
-    browser.run("location.hash = '#/'", &[]).await;
-    browser.shows("#model", "acme-2").await;
-    assert_eq!(browser.count(".first-run").await, 0);
-}
-
-// P3: from the demonstration to the first answer of a real model, without a file, a variable or a restart.
-#[tokio::test(flavor = "multi_thread")]
-async fn newcomer_connects_a_model_on_the_page() {
-    let model = ModelMock::start().await;
-    let site = Site::new(Kind::Sqlite).await;
-    let server = site.start().await;
-    let browser = looking_at(&server).await;
-    browser.shows(".first-run", "Connect a model").await;
-    browser.click("[data-kind=other]").await;
-    browser.write("input[name=name]", "played").await;
-    browser.write("input[name=url]", "http://127.0.0.1:9/v1").await;
-    browser.write("input[name=key]", "sk-played").await;
-    browser.click(".setup-form button[type=submit]").await;
-    browser.until("the error", "return document.querySelector('.setup-form .trouble') !== null").await;
-    browser.write("input[name=url]", &model.base_url).await;
-    browser.click(".setup-form button[type=submit]").await;
-    browser.click(".choose-model .choose").await;
-    browser.shows(".toast", "New conversations use played/mock.").await;
-    browser.shows("#model", "mock").await;
-    browser.write("#message", &format!("[[id:first]][[say:a real answer]]{ENTER}")).await;
-    browser.shows(".message.assistant .text", "a real answer").await;
-    browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('played/mock')").await;
-    // It is the default of the user, not of this tab.
-    let run = server.start_run(&json!({"input": "[[id:second]][[say:again]]"})).await;
-    assert_eq!(run["model"], "played/mock");
-    browser.run("location.hash = '#/setup'", &[]).await;
-    browser.shows("[data-provider=played]", "yours").await;
-    let listed: Value = server.request(Method::GET, "/providers").send().await.unwrap().json().await.unwrap();
-    let names: Vec<_> = listed["data"].as_array().unwrap().iter().map(|provider| provider["name"].clone()).collect();
-    assert_eq!(names, ["played"], "the first attempt left nothing behind");
 }
