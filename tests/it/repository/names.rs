@@ -47,7 +47,6 @@ const BANNED_FUNCTIONS: &[&str] = &[
 const ALLOWED: &[(&str, &str)] = &[
     ("src/app/process/log.rs", "shown"),
     ("src/provider/demo/client.rs", "said"),
-    ("src/provider/http/wire_log.rs", "shown"),
     ("src/service/conversations/snippet.rs", "shown"),
     ("src/support/json.rs", "Known"),
     ("src/tools/context_providers.rs", "Asked"),
