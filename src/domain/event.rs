@@ -410,6 +410,11 @@ impl StoredEvent {
         frame_limit::fit(self.envelope(), MAX_FRAME_JSON, || Some(page()))
     }
 
+    /// Returns whether the event may change the item of its conversation in the owner's list.
+    pub fn changes_list(&self) -> bool {
+        ["conversation.", "run.", "message.", "approval.", "input."].iter().any(|prefix| self.kind.starts_with(prefix))
+    }
+
     pub fn ends_run(&self) -> bool {
         matches!(self.kind.as_ref(), "run.completed" | "run.failed" | "run.cancelled")
     }

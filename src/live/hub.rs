@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
+use crate::domain::conversation::list_item::ListHint;
 use crate::domain::event::SharedEvent;
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::locks::lock;
 
-use super::{HandOff, Signal};
+use super::{HandOff, Lists, Signal};
 
 /// Limits of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,7 @@ pub struct Hub {
     queue_signal: Signal,
     control_signal: Signal,
     hand_off: HandOff,
+    lists: Arc<Lists>,
     /// Announces events of this node to other nodes.
     announce: Mutex<Option<Announce>>,
     wake_elsewhere: Mutex<Option<RemoteWakeupSender>>,
@@ -114,13 +116,15 @@ impl Subscribers {
 
 type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
 
-/// Wake-ups for workers of other processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Wake-ups for other processes: for their workers, and for the feeds of owners.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteWakeup {
     /// A run may have become claimable.
     Queue,
     /// A running run has a control request.
     Control,
+    /// An item of an owner's list may have changed.
+    List(ListHint),
 }
 
 type RemoteWakeupSender = Arc<dyn Fn(RemoteWakeup) + Send + Sync>;
@@ -135,6 +139,7 @@ impl Hub {
             queue_signal: Signal::default(),
             control_signal: Signal::default(),
             hand_off: HandOff::default(),
+            lists: Arc::new(Lists::new(limits.max_events)),
             announce: Mutex::default(),
             wake_elsewhere: Mutex::default(),
         })
@@ -145,7 +150,7 @@ impl Hub {
         *lock(&self.announce) = Some(announce);
     }
 
-    /// Sets the callback that wakes workers of other processes.
+    /// Sets the callback that wakes other processes.
     pub fn wake_elsewhere_with(&self, wake: RemoteWakeupSender) {
         *lock(&self.wake_elsewhere) = Some(wake);
     }
@@ -157,6 +162,9 @@ impl Hub {
             return;
         }
         self.relay(conversation, events);
+        if events.iter().any(|event| event.changes_list()) {
+            self.list_changed(conversation);
+        }
         let announce = lock(&self.announce).clone();
         if let Some(announce) = announce {
             announce(conversation);
@@ -240,9 +248,25 @@ impl Hub {
         self.hint(conversation);
     }
 
-    /// Ends the subscriptions of a deleted conversation.
-    pub fn deleted(&self, conversation: &ConversationId) {
+    /// Ends the subscriptions of a deleted conversation, and removes it from the list of its owner.
+    pub fn deleted(&self, owner: &UserId, conversation: &ConversationId) {
         self.end(conversation, &Tail::Deleted);
+        self.hint_list(ListHint { conversation: conversation.clone(), deleted_from: Some(owner.clone()) });
+    }
+
+    /// Tells the feeds of all nodes that the item of a conversation in its owner's list may have changed. Must be called after the
+    /// commit.
+    pub fn list_changed(&self, conversation: &ConversationId) {
+        self.hint_list(ListHint { conversation: conversation.clone(), deleted_from: None });
+    }
+
+    fn hint_list(&self, hint: ListHint) {
+        self.lists.add_hint(hint.clone());
+        self.wake(RemoteWakeup::List(hint));
+    }
+
+    pub fn lists(&self) -> &Arc<Lists> {
+        &self.lists
     }
 
     /// Ends all subscriptions, at shutdown.
@@ -457,7 +481,7 @@ mod tests {
             hub.publish(&conversation(), &[event(seq)]);
         }
         hub.hint(&conversation());
-        hub.deleted(&conversation());
+        hub.deleted(&UserId::from_stored("user_1".to_owned()), &conversation());
         assert_eq!(slow.next().await, Tail::Reread);
         assert_eq!(slow.next().await, Tail::Deleted);
         for seq in 9..12 {

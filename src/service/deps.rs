@@ -51,6 +51,8 @@ pub struct ServiceLimits {
     /// The budget of all runs of one principal on one day.
     pub day: Allowance,
     pub max_agents: u32,
+    /// Limit of keys of one user that are not revoked; 0 for no limit.
+    pub max_keys: u32,
     /// Limit of a rating's comment, in characters.
     pub max_feedback_chars: usize,
     /// Limit of client tools of one run.
@@ -81,6 +83,7 @@ impl Default for ServiceLimits {
             max_conversations: 0,
             day: Allowance::default(),
             max_agents: 100,
+            max_keys: 100,
             max_feedback_chars: 4_000,
             max_client_tools: 128,
             client_tool_bytes: 32 * 1024,

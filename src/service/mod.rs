@@ -58,6 +58,7 @@ pub use upkeep::delta_compaction::{CompactionMode, CompactionStep, DeltaCompacto
 pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 
 // Types of the levels below that appear in results.
+pub use crate::live::{ListChange, ListSubscription};
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, KeyCursor, McpServerCursor,

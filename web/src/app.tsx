@@ -13,6 +13,7 @@ import { Transcript } from "./chat/transcript";
 import { rate } from "./conversation/state";
 import { ConversationStore } from "./conversation/store";
 import { refresh, told } from "./shell/conversations";
+import { followList } from "./shell/feed";
 import { Icon } from "./shell/icons";
 import { KeyDialog } from "./shell/key-dialog";
 import { useMe } from "./shell/me";
@@ -73,6 +74,7 @@ function Page() {
     setRoute(routeOf(location.hash));
   }, []);
   useNotices(questions, go);
+  useEffect(followList, []);
   /** Leaves a conversation that is gone, so that the way back does not lead to it. */
   const leave = useCallback(() => {
     history.replaceState(null, "", "#/");

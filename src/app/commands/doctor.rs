@@ -134,7 +134,7 @@ async fn check_database(loaded: &Loaded, store: &dyn Store, report: &mut Report)
         }
         Err(error) => report.add("database", Finding::Bad, format!("{path}: {error}")),
     }
-    let keys = !loaded.config.auth.keys.is_empty() || store.has_keys().await.unwrap_or_default();
+    let keys = !loaded.config.auth.keys.is_empty() || store.has_keys(None).await.unwrap_or_default();
     let listen = loaded.config.server.listen;
     match (keys, listen.ip().is_loopback()) {
         (true, _) => report.add("keys", Finding::Good, "requests require a key"),

@@ -70,7 +70,7 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
         return print(&format!("the key {} of {} was already revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
     }
     store.revoke_key(&key.id, SystemClock.now()).await.context("the key cannot be revoked")?;
-    let others = store.has_keys().await.context("the keys cannot be read")?;
+    let others = store.has_keys(None).await.context("the keys cannot be read")?;
     store.close().await;
     let last = if others {
         ""

@@ -125,7 +125,7 @@ impl Server {
         let vault = master_keys::vault(&config)?;
         master_keys::require_keys(store.as_ref(), &vault).await?;
         let keys = parts::configured_keys(&config, store.records()).await?;
-        let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
+        let has_keys = !keys.is_empty() || store.has_keys(None).await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
         let socket = listener::bind(config.server.listen)?;
 
@@ -383,6 +383,7 @@ fn service_deps(
             max_conversations: config.limits.max_conversations_per_owner,
             day: config.limits.day(),
             max_agents: config.limits.max_agents_per_owner,
+            max_keys: config.limits.max_keys_per_owner,
             max_feedback_chars: config.limits.max_feedback_chars,
             max_client_tools: config.limits.max_client_tools,
             client_tool_bytes: config.limits.client_tool_bytes,

@@ -430,6 +430,8 @@ pub struct LimitsConfig {
     /// Limit of logins begun within 10 minutes, in each process; 0 for no limit.
     pub max_mcp_logins_per_owner: u32,
     pub max_agents_per_owner: u32,
+    /// Limit of API keys that are not revoked; 0 for no limit.
+    pub max_keys_per_owner: u32,
     pub max_feedback_chars: usize,
     /// Limit of client tools of one run.
     pub max_client_tools: usize,
@@ -471,6 +473,7 @@ impl Default for LimitsConfig {
             max_mcp_servers_per_owner: 50,
             max_mcp_logins_per_owner: 20,
             max_agents_per_owner: 100,
+            max_keys_per_owner: 100,
             max_feedback_chars: 4_000,
             max_client_tools: 128,
             client_tool_bytes: 32 * 1024,

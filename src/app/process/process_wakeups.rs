@@ -3,6 +3,7 @@
 //! They may be lost, late or repeated: polling finds the same changes a little later. A process without peers only announces its
 //! presence.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::domain::conversation::list_item::ListHint;
 use crate::domain::ids::NodeId;
 use crate::live::{Hub, RemoteWakeup, Signal};
 use crate::store::StoreResult;
@@ -51,6 +53,7 @@ impl PeerPresence {
 #[derive(Default)]
 struct Pending {
     logs: NotificationBatch,
+    lists: BTreeSet<ListHint>,
     queue: bool,
     control: bool,
 }
@@ -88,6 +91,9 @@ pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<H
             wakes.change_pending(|pending| match wakeup {
                 RemoteWakeup::Queue => pending.queue = true,
                 RemoteWakeup::Control => pending.control = true,
+                RemoteWakeup::List(hint) => {
+                    pending.lists.insert(hint);
+                }
             });
         }
     }));
@@ -110,6 +116,7 @@ async fn announce(notifier: &PgNotifier, outbox: &PendingNotifications) {
         let mut pending = outbox.take();
         let announced = async {
             notifier.announce(&pending.logs.take()).await?;
+            notifier.announce_lists(&pending.lists).await?;
             if pending.queue {
                 notifier.announce_queue().await?;
             }
@@ -153,7 +160,10 @@ async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &PeerPresence) {
                 peers.changed.notify();
                 hub.queue_signal().notify();
                 hub.control_signal().notify();
+                hub.lists().lose_hints();
             }
+            Notice::List(hints) => hints.into_iter().for_each(|hint| hub.lists().add_hint(hint)),
+            Notice::ListUnknown => hub.lists().lose_hints(),
             Notice::Queue => hub.queue_signal().notify(),
             Notice::Control => hub.control_signal().notify(),
             Notice::Present => {}

@@ -6,6 +6,7 @@ pub mod content;
 pub mod delta_compaction;
 pub mod feedback;
 pub mod file;
+pub mod list_item;
 pub mod message;
 pub mod search;
 pub mod summary;

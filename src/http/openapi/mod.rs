@@ -21,7 +21,7 @@ use crate::domain::event::EventBody;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::Run;
 use crate::http::streams::preferred_response::settled_response;
-use crate::http::streams::render::{StreamEnvelope, StreamEvent};
+use crate::http::streams::render::{OwnerEvent, StreamEnvelope, StreamEvent};
 use crate::http::wire::types::{AcceptedBody, EventEnvelope};
 
 const DESCRIPTION: &str = "An API for runs of agents: send a message, then read the run's events live or later. Errors are problem \
@@ -86,7 +86,8 @@ fn base() -> OpenApi {
         .schemas_from_iter(with_references::<EventBody>())
         .schemas_from_iter(with_references::<EventEnvelope>())
         .schemas_from_iter(with_references::<StreamEvent>())
-        .schemas_from_iter(with_references::<StreamEnvelope>());
+        .schemas_from_iter(with_references::<StreamEnvelope>())
+        .schemas_from_iter(with_references::<OwnerEvent>());
     OpenApiBuilder::new()
         .info(info.build())
         .servers(Some([Server::new("/")]))

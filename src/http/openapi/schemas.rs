@@ -8,6 +8,9 @@ use super::examples;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
+/// The schema of frames that only WebSockets send, to which no operation refers.
+const ON_SOCKETS: &str = "OwnerEvent";
+
 /// The beginning of the name that utoipa gives a page.
 pub(super) const PAGE: &str = "ListBody_";
 
@@ -23,7 +26,9 @@ pub(super) fn complete(document: &mut Value) {
         join_lines(object);
     });
     let roots = ["/paths", "/components/parameters", "/components/responses"];
-    let used = reachable(document, roots.iter().filter_map(|root| document.pointer(root)).collect());
+    let on_sockets = reference(ON_SOCKETS);
+    let roots = roots.iter().filter_map(|root| document.pointer(root)).chain([&on_sockets]);
+    let used = reachable(document, roots.collect());
     if let Some(schemas) = members(document, "/components/schemas") {
         for (name, example) in examples::all() {
             if let Some(Value::Object(schema)) = schemas.get_mut(name) {
@@ -162,7 +167,9 @@ fn join_events(schemas: &mut Map<String, Value>) {
 fn omit_null(document: &mut Value) {
     let operations = document.pointer("/paths").and_then(Value::as_object).into_iter().flat_map(Map::values);
     let operations = operations.filter_map(Value::as_object).flat_map(Map::values);
-    let answered = reachable(document, operations.filter_map(|operation| operation.get("responses")).collect());
+    let on_sockets = reference(ON_SOCKETS);
+    let responses = operations.filter_map(|operation| operation.get("responses")).chain([&on_sockets]);
+    let answered = reachable(document, responses.collect());
     let Some(schemas) = members(document, "/components/schemas") else { return };
     for schema in schemas.iter_mut().filter(|(name, _)| answered.contains(*name)).map(|(_, schema)| schema) {
         visit(schema, &mut |object| {

@@ -3,6 +3,8 @@
 use serde_json::json;
 use utoipa::ToSchema;
 
+use crate::domain::conversation::Conversation;
+use crate::domain::conversation::list_item::OpenQuestion;
 use crate::domain::conversation::message::Message;
 use crate::domain::frame_limit::{MAX_FRAME_JSON, fit};
 use crate::domain::ids::{ConversationId, RunId};
@@ -11,7 +13,7 @@ use crate::domain::tool::approval::Approval;
 use crate::domain::tool::client_tool::ClientCall;
 use crate::http::wire::page;
 use crate::http::wire::types::Shortened;
-use crate::service::{ActiveRun, Scope, StreamItem};
+use crate::service::{ActiveRun, ListChange, Scope, StreamItem};
 use crate::support::clock::UnixMillis;
 
 /// An event of a stream: an event of the log, or an event of the stream itself. Clients must ignore types that they do not know.
@@ -81,6 +83,42 @@ pub(in crate::http) struct StreamEnvelope {
     shortened: Option<Shortened>,
 }
 
+/// The type of an event of the caller's list.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "these events are written as text; this is their description")]
+enum OwnerEventType {
+    #[serde(rename = "owner.changed")]
+    Changed,
+    #[serde(rename = "owner.removed")]
+    Removed,
+    #[serde(rename = "owner.reset")]
+    Reset,
+}
+
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "these events are written as text; this is their description")]
+struct OwnerEventData {
+    /// The conversation that was created or changed, as lists show it.
+    conversation: Option<Conversation>,
+    /// Its approvals and questions that wait for an answer, oldest first.
+    open_questions: Option<Vec<OpenQuestion>>,
+    /// The conversation that was deleted.
+    conversation_id: Option<ConversationId>,
+}
+
+/// A change of the caller's list of conversations, on a WebSocket that has subscribed with `{"scope":"owner"}`. After `owner.reset`,
+/// changes may be missing: read the list again.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "these events are written as text; this is their description")]
+pub(in crate::http) struct OwnerEvent {
+    #[schema(inline)]
+    r#type: OwnerEventType,
+    /// When the event was sent, RFC 3339.
+    at: String,
+    #[schema(inline)]
+    data: OwnerEventData,
+}
+
 /// One line of JSON, and the client's cursor after it, if it changes.
 pub(crate) struct StreamLine {
     pub cursor: Option<i64>,
@@ -113,6 +151,20 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> StreamL
 
 pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
     control("stream.ping", scope, now, &json!({ "head": head }).to_string())
+}
+
+/// Renders a change of an owner's list.
+pub(crate) fn list_change(change: &ListChange, now: UnixMillis) -> String {
+    let (kind, data) = match change {
+        ListChange::Changed(item) => ("owner.changed", json!(item)),
+        ListChange::Removed(conversation) => ("owner.removed", json!({ "conversation_id": conversation })),
+        ListChange::Reset => ("owner.reset", json!({})),
+    };
+    let json = json!({ "type": kind, "at": now.to_rfc3339(), "data": data }).to_string();
+    fit(json, MAX_FRAME_JSON, || match change {
+        ListChange::Changed(item) => Some(format!("/api/v1/conversations/{}", item.conversation.id)),
+        ListChange::Removed(_) | ListChange::Reset => None,
+    })
 }
 
 /// Renders an envelope that is not stored and has no `seq`. `data` is JSON.

@@ -201,7 +201,7 @@ pub(crate) async fn update(
 /// active run compacts its conversation when needed.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/compact", tag = "conversations", operation_id = "compact_conversation",
-    params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<EmptyBody>,
+    params(("id" = ConversationId, Path, description = "The id of the conversation")),
     responses((status = 200, description = "The result of the compaction", body = CompactedBody)),
 )]
 pub(crate) async fn compact(

@@ -190,7 +190,7 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, IfMatch(vers
 /// needed. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/start", tag = "mcp-servers", operation_id = "start_mcp_server",
-    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
@@ -203,7 +203,7 @@ pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalIn
 /// is next needed; to prevent that, change `enabled`. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/stop", tag = "mcp-servers", operation_id = "stop_mcp_server",
-    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
@@ -215,7 +215,7 @@ pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInp
 /// Stops the server, then starts it. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/restart", tag = "mcp-servers", operation_id = "restart_mcp_server",
-    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {

@@ -250,7 +250,7 @@ pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<Ru
 ///
 /// A run that a worker holds ends a moment later, and its events say when. A run that has ended stays unchanged.
 #[utoipa::path(
-    post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancel_run", request_body = Option<EmptyBody>,
+    post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancel_run",
     params(("id" = RunId, Path, description = "The id of the run")),
     responses((status = 202, description = "The current state of the run", body = Run, headers(("Location" = String)))),
 )]
@@ -268,7 +268,7 @@ pub(crate) async fn cancel(
 /// A run that waits for a retry retries at once. After a failed run, a new run continues from the stored state. The response has the
 /// same forms as the response of `retry_run`.
 #[utoipa::path(
-    post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run", request_body = Option<EmptyBody>,
+    post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run",
     params(
         ("id" = RunId, Path, description = "The id of the run"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),

@@ -163,8 +163,8 @@ impl ToolResultBody {
     }
 }
 
-/// A body without fields. It may be omitted.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+/// A body without fields, which may be omitted. The API document does not mention it.
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EmptyBody {}
 

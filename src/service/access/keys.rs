@@ -102,13 +102,17 @@ impl Service {
         let user = self.user_of_new_key(principal, new.user.as_deref(), new.role).await?;
         let (id, created_at) = (KeyId::generate(self.ids.as_ref()), self.clock.now());
         let stored = StoredKey { id, hash: key.hash, label, user, created_at, revoked_at: None };
-        let request = self.claim(&principal.user_id, request);
-        match outcome_or_conflict(self.store.create_key_once(&stored, request).await?)? {
-            (id, Replay::Fresh) => {
+        let (request, most) = (self.claim(&principal.user_id, request), self.limits.max_keys);
+        match outcome_or_conflict(self.store.create_key_once(&stored, most, request).await?)? {
+            (None, _) => Err(Error::Conflict(format!(
+                "the user {} has {most} keys that are not revoked, which is the limit (limits.max_keys_per_owner); revoke one",
+                stored.user.name
+            ))),
+            (Some(id), Replay::Fresh) => {
                 tracing::info!(key.id = %id, user.id = %stored.user.id, by = %principal.user_id, "created an API key");
                 Ok((stored, key.key))
             }
-            (id, Replay::Replayed) => Err(Error::conflict(format!(
+            (Some(id), Replay::Replayed) => Err(Error::conflict(format!(
                 "an earlier request with this Idempotency-Key created the key {id}, which is shown only once; if it was lost, \
                  revoke it, and send a new Idempotency-Key"
             ))),
@@ -149,20 +153,18 @@ impl Service {
 
     /// Revokes a key of the principal, or any key for an administrator. This process refuses it at once.
     pub async fn revoke_api_key(&self, principal: &Principal, id: &KeyId) -> Result<()> {
-        let keys = self.store.keys().await?;
-        let is_visible = |key: &&StoredKey| match principal.role {
+        let is_visible = |key: &StoredKey| match principal.role {
             UserRole::Admin => true,
             UserRole::Member => key.user.id == principal.user_id,
         };
-        let key = keys.iter().find(|key| key.id == *id).filter(is_visible).ok_or(Error::NotFound("key"))?;
+        let key = self.store.key(id).await?.filter(is_visible).ok_or(Error::NotFound("key"))?;
         if self.configured_keys.contains_key(&key.hash) {
             return Err(Error::conflict(
                 "the key is also in the configuration (auth.keys); remove it there, and restart the server",
             ));
         }
-        let is_other = |other: &StoredKey| other.id != key.id && other.revoked_at.is_none();
         // A server that starts without any key requires none.
-        if key.revoked_at.is_none() && self.configured_keys.is_empty() && !keys.iter().any(is_other) {
+        if key.revoked_at.is_none() && self.configured_keys.is_empty() && !self.store.has_keys(Some(id)).await? {
             return Err(Error::conflict(
                 "it is the last key of this server; create another one first, or use `capstan keys revoke`",
             ));

@@ -24,7 +24,7 @@ impl Service {
         self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
     }
 
-    /// Stores the copy. It has no subscribers yet, so nothing is published.
+    /// Stores the copy. Its log has no subscribers yet, so its events are not published.
     pub(in crate::service) async fn copy(
         &self,
         principal: &Principal,
@@ -44,7 +44,13 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let copied = self.run_to_end(|store, _hub| async move { outcome_or_conflict(store.copy_conversation(copy, claim).await?) });
+        let copied = self.run_to_end(|store, hub| async move {
+            let copied = outcome_or_conflict(store.copy_conversation(copy, claim).await?)?;
+            if let (CopyOutcome::Conversation(made), _) = &copied {
+                hub.list_changed(&made.id);
+            }
+            Ok(copied)
+        });
         let (copied, replay) = copied.await?;
         let conversation = match copied {
             CopyOutcome::Conversation(conversation) => *conversation,

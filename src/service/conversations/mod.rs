@@ -111,7 +111,14 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        match outcome_or_conflict(self.store.create_conversation(new, claim).await?)? {
+        let created = self.run_to_end(|store, hub| async move {
+            let created = outcome_or_conflict(store.create_conversation(new, claim).await?)?;
+            if let (CreateOutcome::Conversation(made), _) = &created {
+                hub.list_changed(&made.id);
+            }
+            Ok(created)
+        });
+        match created.await? {
             (CreateOutcome::Conversation(conversation), replay) => {
                 self.check_replayed(principal, &conversation.id, replay).await?;
                 Ok((*conversation, replay))
@@ -232,7 +239,7 @@ impl Service {
             if let Some(run) = &deleted.active_run {
                 hub.notify_control(run);
             }
-            hub.deleted(&id);
+            hub.deleted(&owner, &id);
             Ok(())
         })
         .await

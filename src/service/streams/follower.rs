@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::ConversationId;
 use crate::live::Hub;
+use crate::service::streams::list_follower;
 use crate::store::{LogStore, ServiceStore, StoreResult, is_full_page};
 
 /// The polling interval for heads of watched logs if other processes may write.
@@ -35,10 +36,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the logs that are known to have grown. Also polls the heads of all watched logs in one query, every 250 ms (2 s if the
 /// store is not [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)). Notifications are faster, but optional. Neither
-/// waits for the other. Ends with `stop`.
+/// waits for the other. Also reads the changed items of lists that have feeds. Ends with `stop`.
 pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
     let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
-    stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
+    let lists = list_follower::follow(store.as_ref(), hub.lists());
+    stop.run_until_cancelled(async { tokio::join!(follow(store.as_ref(), &hub, every), lists) }).await;
 }
 
 async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {

@@ -2,5 +2,6 @@
 
 pub(super) mod events;
 pub(super) mod follower;
+pub(super) mod list_follower;
 pub(super) mod snapshot;
 pub(super) mod stream;

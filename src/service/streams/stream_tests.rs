@@ -311,7 +311,7 @@ async fn a_closed_conversation_ends_the_stream_after_its_last_event() {
     assert!(drain(&mut reader, &mut said));
     log.apply(Op::Commit(2));
     log.apply(Op::Publish(2));
-    log.hub.deleted(&conversation());
+    log.hub.deleted(&owner(), &conversation());
     assert!(!drain(&mut reader, &mut said));
     assert_eq!(seqs(&said), [1, 2]);
     assert_eq!(said.last(), Some(&StreamItem::Deleted { last_seq: 2 }));

@@ -87,7 +87,7 @@ impl IdleCleanup {
                     if self.store.delete_idle(owner, id, action, age_ms).await? {
                         deleted += 1;
                         if let Some(hub) = &self.hub {
-                            hub.deleted(id);
+                            hub.deleted(owner, id);
                         }
                     }
                 }

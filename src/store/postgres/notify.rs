@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::timeouts::with_deadline;
-use crate::domain::ids::ConversationId;
+use crate::domain::conversation::list_item::ListHint;
+use crate::domain::ids::{ConversationId, UserId};
 use crate::store::StoreResult;
 
 /// Limit of a list of ids in bytes. Postgres refuses payloads of 8,000 bytes or more, which include the tag.
@@ -32,6 +33,7 @@ const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
+const LIST: &str = "capstan_list";
 const QUEUE: &str = "capstan_queue";
 const CONTROL: &str = "capstan_control";
 const PRESENT: &str = "capstan_present";
@@ -43,6 +45,10 @@ pub enum Notice {
     Log(Vec<ConversationId>),
     /// Any log may have grown, and anything else may have happened: the ids were too many, or the connection was down.
     LogUnknown,
+    /// These items of owners' lists may have changed.
+    List(Vec<ListHint>),
+    /// Any item of an owner's list may have changed: the ids were too many.
+    ListUnknown,
     /// A run may have become claimable.
     Queue,
     /// A running run may have a cancellation or a new message.
@@ -83,7 +89,19 @@ impl PgNotifier {
         if conversations.is_empty() {
             return Ok(());
         }
-        self.notify(LOG, &payload(conversations)).await
+        self.notify(LOG, &payload(conversations.iter().map(ToString::to_string))).await
+    }
+
+    /// Notifies that items of owners' lists may have changed, in one notification.
+    pub async fn announce_lists(&self, hints: &BTreeSet<ListHint>) -> StoreResult<()> {
+        if hints.is_empty() {
+            return Ok(());
+        }
+        let words = hints.iter().map(|hint| match &hint.deleted_from {
+            None => hint.conversation.to_string(),
+            Some(owner) => format!("{}/{owner}", hint.conversation),
+        });
+        self.notify(LIST, &payload(words)).await
     }
 
     /// Notifies that a run may have become claimable.
@@ -180,7 +198,7 @@ impl NoticeListener {
         let pool = one_connection().max_lifetime(None).idle_timeout(None).connect_lazy_with(self.options.clone());
         let connect = async {
             let mut listener = PgListener::connect_with(&pool).await?;
-            listener.listen_all([LOG, QUEUE, CONTROL, PRESENT]).await?;
+            listener.listen_all([LOG, LIST, QUEUE, CONTROL, PRESENT]).await?;
             Ok::<_, sqlx::Error>(ListenerConnection { listener, heard_at: Instant::now() })
         };
         timeout(self.silence, connect).await.unwrap_or_else(|_| Err(silent(self.silence)))
@@ -228,6 +246,8 @@ fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
     match channel {
         LOG if payload.is_empty() => Some(Notice::LogUnknown),
         LOG => Some(Notice::Log(payload.split(',').filter_map(|id| ConversationId::parse(id).ok()).collect())),
+        LIST if payload.is_empty() => Some(Notice::ListUnknown),
+        LIST => Some(Notice::List(payload.split(',').filter_map(read_hint).collect())),
         QUEUE => Some(Notice::Queue),
         CONTROL => Some(Notice::Control),
         PRESENT => Some(Notice::Present),
@@ -235,17 +255,25 @@ fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
     }
 }
 
-/// Returns the ids as a payload, or an empty payload if they are too many.
-fn payload(conversations: &[ConversationId]) -> String {
+fn read_hint(word: &str) -> Option<ListHint> {
+    let (conversation, owner) = match word.split_once('/') {
+        Some((conversation, owner)) => (conversation, Some(UserId::parse(owner).ok()?)),
+        None => (word, None),
+    };
+    Some(ListHint { conversation: ConversationId::parse(conversation).ok()?, deleted_from: owner })
+}
+
+/// Returns the words as a payload, or an empty payload if they are too many.
+fn payload(words: impl Iterator<Item = String>) -> String {
     let mut joined = String::new();
-    for conversation in conversations {
-        if joined.len() + 1 + conversation.as_str().len() > MAX_PAYLOAD {
+    for word in words {
+        if joined.len() + 1 + word.len() > MAX_PAYLOAD {
             return String::new();
         }
         if !joined.is_empty() {
             joined.push(',');
         }
-        joined.push_str(conversation.as_str());
+        joined.push_str(&word);
     }
     joined
 }
@@ -281,7 +309,7 @@ mod tests {
     #[test]
     fn sent_notification_is_received() {
         let two = [conversation(1), conversation(2)];
-        let of = |ids: &[ConversationId]| format!("node_a;{}", payload(ids));
+        let of = |ids: &[ConversationId]| format!("node_a;{}", payload(ids.iter().map(ToString::to_string)));
         assert_eq!(read(LOG, &of(&two), "node_b"), Some(Notice::Log(two.to_vec())));
         assert_eq!(read(LOG, &of(&two), "node_a"), None);
         let many: Vec<_> = (0..300).map(conversation).collect();

@@ -3,7 +3,7 @@
 //! Owns the list of modules. Must not know what any statement does.
 
 use crate::store::sql::access::{audit, grants, keys, sessions, tickets, users};
-use crate::store::sql::conversations::{self, append, conversation_rows, feedback, files, fork, log};
+use crate::store::sql::conversations::{self, append, conversation_rows, feedback, files, fork, list_items, log};
 use crate::store::sql::conversations::{questions, retention, rewind, search, summaries, titles};
 use crate::store::sql::records::{agents, mcp_logins, mcp_servers, model_limitations, providers, tool_reviews};
 use crate::store::sql::runs::{self, accept, budget, calls, cancel, load, new_run, resume, run_rows, usage};
@@ -21,7 +21,7 @@ macro_rules! of_modules {
 pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
     let mut all = of_modules! {
         accept agents append audit budget calls cancel control_signals conversation_rows conversations feedback files fork grants idempotency_keys keys
-        load log mcp_logins mcp_servers model_limitations new_run providers questions resume retention rewind run_rows runs search
+        list_items load log mcp_logins mcp_servers model_limitations new_run providers questions resume retention rewind run_rows runs search
         sessions summaries tickets titles tool_reviews usage users
     }
     .to_vec();

@@ -259,16 +259,41 @@ async fn open_question_is_seen_and_answered_in_the_inbox() {
     server.finished(run["id"].as_str().unwrap()).await;
 }
 
-// P10: the list follows changes that other clients make.
+// P10: the list, the badge and the inbox follow what other clients do, and the page does not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_follows_other_clients() {
-    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
     let browser = looking_at(&server).await;
     browser.shows("#conversations", "No conversations yet.").await;
+    // The page reads the list once more as soon as it hears of changes.
+    let reads = "return performance.getEntriesByType('resource').filter((entry) => entry.name.includes('/conversations?')).length";
+    browser.until("the feed", &reads.replace("length", "length === 2")).await;
+
     let begun = std::time::Instant::now();
-    server.start_run(&json!({"input": "[[id:other]][[say:by another client]]"})).await;
-    browser.shows(".conversation .words", "[[id:other]]").await;
-    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+    let (_, made) = server.post_json("/conversations", &json!({"title": "by another client"})).await;
+    browser.shows(".conversation .words", "by another client").await;
+    assert!(begun.elapsed().as_secs() < 4, "{:?}", begun.elapsed());
+    let path = format!("/conversations/{}", made["id"].as_str().unwrap());
+    server.request(Method::PATCH, &path).json(&json!({"title": "renamed"})).send().await.unwrap();
+    browser.shows(".conversation .words", "renamed").await;
+
+    browser.run("location.hash = '#/inbox'", &[]).await;
+    browser.shows(".inbox", "Nothing waits for you.").await;
+    let question = r#"{"question":"Which one?","choices":["red","blue"]}"#;
+    let run = server.start_run(&json!({"input": format!("[[id:ask]][[call:ask_user {question}]][[next]][[say:bye]]")})).await;
+    browser.shows(".inbox .ask", "Which one?").await;
+    browser.shows(".badge", "1").await;
+    browser.until("the list", "return document.querySelector('.conversation .dot.asking') !== null").await;
+    let open = server.get_json("/input-requests?status=pending").await;
+    let answer = format!("/input-requests/{}", open["data"][0]["id"].as_str().unwrap());
+    assert_eq!(server.post_json(&answer, &json!({"choice": "red"})).await.0, 200);
+    browser.shows(".inbox", "Nothing waits for you.").await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    server.request(Method::DELETE, &path).send().await.unwrap();
+    browser.until("the end of the row", "return !document.querySelector('#conversations').textContent.includes('renamed')").await;
+    assert_eq!(browser.run(reads, &[]).await, 2, "the page has not read the list again");
 }
 
 // P13: an edit and a new answer keep what was there before.

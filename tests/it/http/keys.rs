@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use capstan::domain::access::principal::UserRole;
 use serde_json::{Value, json};
 
-use super::rig::{Rig, text};
+use super::rig::{MAX_KEYS, Rig, text};
 
 async fn keys(rig: &Rig) -> Vec<Value> {
     rig.get("/api/v1/keys").await.json()["data"].as_array().unwrap().clone()
@@ -72,6 +72,24 @@ async fn last_key_of_the_server_is_not_revoked() {
     assert_eq!(revoke(&rig, &only["id"]).await, StatusCode::CONFLICT);
     assert_eq!(rig.post("/api/v1/keys", json!({})).await.status, StatusCode::CREATED);
     assert_eq!(revoke(&rig, &only["id"]).await, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn user_has_limited_number_of_valid_keys() {
+    let mut rig = Rig::with_keys().await;
+    for _ in 1..MAX_KEYS {
+        assert_eq!(rig.post("/api/v1/keys", json!({})).await.status, StatusCode::CREATED);
+    }
+    let refused = rig.post("/api/v1/keys", json!({})).await;
+    assert_eq!((refused.status, refused.code().as_str()), (StatusCode::CONFLICT, "conflict"));
+    assert!(refused.body.contains("limits.max_keys_per_owner"), "{}", refused.body);
+    let newest = keys(&rig).await.remove(0);
+    assert_eq!(revoke(&rig, &newest["id"]).await, StatusCode::NO_CONTENT);
+    assert_eq!(rig.post("/api/v1/keys", json!({})).await.status, StatusCode::CREATED, "a revoked key does not count");
+    rig.key = Some(rig.user_as("root", UserRole::Admin).await);
+    let of_ann = rig.post("/api/v1/keys", json!({"user": "ann"})).await;
+    assert!(of_ann.status == StatusCode::CONFLICT && of_ann.body.contains("ann"), "{}", of_ann.body);
+    assert_eq!(rig.post("/api/v1/keys", json!({})).await.status, StatusCode::CREATED, "each user has a limit");
 }
 
 #[tokio::test]

@@ -43,6 +43,9 @@ use tower::ServiceExt as _;
 /// The time limit for immediate replies.
 pub const SOON: Duration = Duration::from_secs(10);
 
+/// The limit of keys of one user.
+pub const MAX_KEYS: u32 = 5;
+
 /// Every endpoint has two models that work and one that fails.
 struct TwoModels;
 
@@ -202,7 +205,7 @@ impl Rig {
             ids: ids.clone(),
             default_profile: AgentProfile::default(),
             models: Arc::new(|model| model == "demo/demo"),
-            limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
+            limits: ServiceLimits { max_active_runs: 100, max_keys: MAX_KEYS, ..ServiceLimits::default() },
             configured_keys: std::collections::HashMap::new(),
             find_model: None,
             providers: Some(providers),

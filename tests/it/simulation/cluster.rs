@@ -233,13 +233,11 @@ impl Cluster {
         let hear = others(self, hub);
         hub.announce_with(Arc::new(move |conversation| hear().iter().for_each(|other: &Arc<Hub>| other.has_grown(conversation))));
         let wake = others(self, hub);
-        hub.wake_elsewhere_with(Arc::new(move |what| {
-            for other in wake() {
-                match what {
-                    RemoteWakeup::Queue => other.queue_signal().notify(),
-                    RemoteWakeup::Control => other.control_signal().notify(),
-                }
-            }
+        hub.wake_elsewhere_with(Arc::new(move |what| match what {
+            RemoteWakeup::Queue => wake().iter().for_each(|other| other.queue_signal().notify()),
+            RemoteWakeup::Control => wake().iter().for_each(|other| other.control_signal().notify()),
+            // No client is connected.
+            RemoteWakeup::List(_) => {}
         }));
     }
 

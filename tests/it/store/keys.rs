@@ -45,10 +45,10 @@ async fn a_user_is_made_once(world: &World) {
 }
 
 async fn a_key_names_its_user(world: &World) {
-    assert!(!world.store.has_keys().await.unwrap());
+    assert!(!world.store.has_keys(None).await.unwrap());
     let ann = ensure(world, "ann", UserRole::Admin).await;
     world.store.create_key(KeyId::generate(&UuidIds), &ann.id, "hash-1", "cap_ab", NOW).await.unwrap();
-    assert!(world.store.has_keys().await.unwrap());
+    assert!(world.store.has_keys(None).await.unwrap());
     assert_eq!(world.store.user_by_key_hash("hash-1").await.unwrap(), Some(ann.clone()));
     assert_eq!(world.store.user_by_key_hash("hash-2").await.unwrap(), None);
     let twice = world.store.create_key(KeyId::generate(&UuidIds), &ann.id, "hash-1", "cap_ab", NOW).await;
@@ -77,7 +77,7 @@ async fn a_revoked_key_is_nobodys(world: &World) {
     assert!(!world.store.revoke_key(&first, UnixMillis(NOW.0 + 3)).await.unwrap(), "the first revocation is kept");
     assert_eq!(live().await, ["hash-2"]);
     assert_eq!(world.store.user_by_key_hash("hash-1").await.unwrap(), None);
-    assert!(world.store.has_keys().await.unwrap());
+    assert!(world.store.has_keys(None).await.unwrap());
     let keys = world.store.keys().await.unwrap();
     let key = |id, number: u8, user, created_at, revoked_at| {
         let (hash, label) = (format!("hash-{number}"), format!("cap_{number}"));
@@ -86,7 +86,7 @@ async fn a_revoked_key_is_nobodys(world: &World) {
     let expected = [key(first, 1, ann, NOW, Some(later)), key(second.clone(), 2, bob, UnixMillis(NOW.0 + 1), None)];
     assert_eq!(keys, expected);
     assert!(world.store.revoke_key(&second, later).await.unwrap());
-    assert!(!world.store.has_keys().await.unwrap());
+    assert!(!world.store.has_keys(None).await.unwrap());
 }
 
 fn new_key(user: &User, hash: &str, created_at: UnixMillis) -> StoredKey {
@@ -99,15 +99,21 @@ async fn key_is_created_once_for_an_idempotency_key(world: &World) {
     let request =
         |fingerprint: &str| Some(IdempotencyKey { owner: ann.id.clone(), key: "once".into(), fingerprint: fingerprint.into() });
     let (first, second) = (new_key(&ann, "hash-1", NOW), new_key(&ann, "hash-2", NOW));
-    let created = world.store.create_key_once(&first, request("a")).await.unwrap();
-    assert_eq!(created, IdempotentOutcome::Fresh(first.id.clone()));
-    let again = world.store.create_key_once(&second, request("a")).await.unwrap();
-    assert_eq!(again, IdempotentOutcome::Replayed(first.id.clone()));
-    let other = world.store.create_key_once(&second, request("b")).await.unwrap();
+    let created = world.store.create_key_once(&first, 2, request("a")).await.unwrap();
+    assert_eq!(created, IdempotentOutcome::Fresh(Some(first.id.clone())));
+    let again = world.store.create_key_once(&second, 2, request("a")).await.unwrap();
+    assert_eq!(again, IdempotentOutcome::Replayed(Some(first.id.clone())));
+    let other = world.store.create_key_once(&second, 2, request("b")).await.unwrap();
     assert_eq!(other, IdempotentOutcome::Mismatch);
     assert_eq!(world.store.keys().await.unwrap(), [first], "repeated requests store nothing");
-    let free = world.store.create_key_once(&second, None).await.unwrap();
-    assert_eq!(free, IdempotentOutcome::Fresh(second.id));
+    let free = world.store.create_key_once(&second, 2, None).await.unwrap();
+    assert_eq!(free, IdempotentOutcome::Fresh(Some(second.id.clone())));
+    let third = new_key(&ann, "hash-3", NOW);
+    let above = world.store.create_key_once(&third, 2, None).await.unwrap();
+    assert_eq!(above, IdempotentOutcome::Fresh(None));
+    world.store.revoke_key(&second.id, NOW).await.unwrap();
+    let free = world.store.create_key_once(&third, 2, None).await.unwrap();
+    assert_eq!(free, IdempotentOutcome::Fresh(Some(third.id)), "a revoked key does not count");
 }
 
 async fn keys_are_paged_newest_first(world: &World) {
@@ -116,7 +122,7 @@ async fn keys_are_paged_newest_first(world: &World) {
     // The last two have the same time.
     for (user, at) in [(&ann, 1), (&bob, 2), (&ann, 3), (&ann, 3)] {
         let key = new_key(user, &format!("hash-{}", keys.len()), UnixMillis(at));
-        world.store.create_key_once(&key, None).await.unwrap();
+        world.store.create_key_once(&key, 0, None).await.unwrap();
         keys.push(key);
     }
     keys.sort_by(|one, other| (other.created_at.0, &other.id).cmp(&(one.created_at.0, &one.id)));

@@ -1,12 +1,13 @@
 //! Behaviour that only Postgres has: row locks that block, snapshots older than a lock, notifications, and processes with a
 //! newer schema.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use capstan::domain::conversation::list_item::ListHint;
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::run::RunStatus;
@@ -541,9 +542,15 @@ async fn notification_reaches_other_processes() {
 
     let two = vec![conversation(), conversation()];
     here.announce(&two).await.unwrap();
+    let hints = BTreeSet::from([
+        ListHint { conversation: two[0].clone(), deleted_from: None },
+        ListHint { conversation: two[1].clone(), deleted_from: Some(user()) },
+    ]);
+    here.announce_lists(&hints).await.unwrap();
     here.announce_queue().await.unwrap();
     here.announce_control().await.unwrap();
     assert_eq!(within("the logs", SOON, heard.next()).await, Some(Notice::Log(two)));
+    assert_eq!(within("the lists", SOON, heard.next()).await, Some(Notice::List(hints.into_iter().collect())));
     assert_eq!(within("the queue", SOON, heard.next()).await, Some(Notice::Queue));
     assert_eq!(within("control", SOON, heard.next()).await, Some(Notice::Control));
     here.announce_presence().await.unwrap();

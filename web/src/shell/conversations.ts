@@ -5,17 +5,20 @@ import { useSyncExternalStore } from "react";
 
 import * as api from "../api/client";
 import type { Conversation } from "../api/types";
+import { usePolling } from "./live";
 import { queries } from "./queries";
 import { toast } from "./toasts";
 
-type Pages = InfiniteData<api.Page<Conversation>, string | null>;
+export type Pages = InfiniteData<api.Page<Conversation>, string | null>;
+/** The key of a list in the cache: the search, whether it is the archive, and the tag. */
+export type ListKey = readonly ["conversations", string, boolean, string | null];
 
 /** The time to take a deletion back. */
 const UNDO_MS = 7_000;
 
 export const useConversations = (search: string, isArchived: boolean, tag: string | null) =>
   useInfiniteQuery({
-    queryKey: ["conversations", search, isArchived, tag],
+    queryKey: ["conversations", search, isArchived, tag] satisfies ListKey,
     queryFn: ({ pageParam }) => {
       const query = new URLSearchParams({ limit: "40" });
       if (search !== "") query.set("q", search);
@@ -26,11 +29,34 @@ export const useConversations = (search: string, isArchived: boolean, tag: strin
     },
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next_cursor,
-    refetchInterval: 5_000,
+    refetchInterval: usePolling(5_000),
     placeholderData: (before) => before,
   });
 
 export const refresh = (): void => void queries.invalidateQueries({ queryKey: ["conversations"] });
+
+function belongs(row: Conversation, [, search, isArchived, tag]: ListKey): boolean {
+  return (row.archived_at !== undefined) === isArchived && (tag === null || row.tags?.includes(tag) === true) && row.title.toLowerCase().includes(search.toLowerCase());
+}
+
+/** Returns the pages without a conversation. */
+export function withoutItem(lists: Pages, id: string): Pages {
+  return { ...lists, pages: lists.pages.map((page) => ({ ...page, data: page.data.filter((row) => row.id !== id) })) };
+}
+
+/** Returns the pages with the new state of a conversation, if it belongs to the list and to what was read of it. */
+export function withItem(lists: Pages, key: ListKey, item: Conversation): Pages {
+  if (!belongs(item, key)) return withoutItem(lists, item.id);
+  if (lists.pages.some((page) => page.data.some((row) => row.id === item.id))) {
+    return { ...lists, pages: lists.pages.map((page) => ({ ...page, data: page.data.map((row) => (row.id === item.id ? item : row)) })) };
+  }
+  const pages = lists.pages.map((page) => ({ ...page, data: [...page.data] }));
+  const isOlder = (row: Conversation) => row.created_at < item.created_at || (row.created_at === item.created_at && row.id < item.id);
+  const page = pages.find(({ data }) => data.some(isOlder));
+  if (page !== undefined) page.data.splice(page.data.findIndex(isOlder), 0, item);
+  else if (pages.at(-1)?.next_cursor === null) pages.at(-1)?.data.push(item);
+  return { ...lists, pages };
+}
 
 /** Changes a shown row before the list is read again. An unknown conversation makes the list be read. */
 export function told(id: string, change: Partial<Conversation>): void {

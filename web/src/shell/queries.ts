@@ -6,6 +6,7 @@ import { Problem, all, get } from "../api/client";
 import type { Agent, Approval, InputRecord, Model, User } from "../api/types";
 import { tokens } from "../text/words";
 import type { Option } from "../chat/picker";
+import { usePolling } from "./live";
 import { useNotifying } from "./notify";
 
 export const queries = new QueryClient({
@@ -24,15 +25,20 @@ export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => a
 /** The users of the server. Only administrators may read them. */
 export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
 
+export interface OpenQuestions {
+  approvals: Approval[];
+  inputs: InputRecord[];
+}
+
 /** The open questions of the caller in all conversations. */
 export const useOpenQuestions = () =>
   useQuery({
     queryKey: ["questions"],
-    queryFn: async () => {
+    queryFn: async (): Promise<OpenQuestions> => {
       const [approvals, inputs] = await Promise.all([all<Approval>("/approvals?status=pending"), all<InputRecord>("/input-requests?status=pending")]);
       return { approvals, inputs: inputs.filter((input) => input.kind !== "approval") };
     },
-    refetchInterval: 10_000,
+    refetchInterval: usePolling(10_000),
     // A hidden tab asks on only for the sake of notifications.
     refetchIntervalInBackground: useNotifying(),
   });

@@ -1,6 +1,9 @@
-// The WebSocket of this tab. It carries the events of the open conversation; after a cut it reconnects, and continues at the cursor.
+// The WebSocket of this tab. It carries the events of the open conversation, and the changes of the user's list. After a cut it
+// reconnects, and continues at the cursor of the conversation.
 
 import { currentSession, lockedOut, url } from "../api/client";
+import { parse } from "../api/json";
+import type { OwnerEvent } from "../api/types";
 import { Pause, pauseMs } from "./backoff";
 import { CursorReader, type Follower } from "./cursor";
 import { EventStream } from "./sse";
@@ -27,6 +30,14 @@ export interface Following {
   hurry(): void;
 }
 
+/** The receiver of the changes of the user's list. */
+export interface OwnerFollower {
+  /** Called when changes begin to arrive. Earlier ones may be missing. */
+  opened(): void;
+  event(event: OwnerEvent): void;
+  closed(): void;
+}
+
 class Subscription {
   readonly reader: CursorReader;
   readonly follower: Follower;
@@ -42,6 +53,9 @@ class Subscription {
 export class TabSocket {
   #socket: WebSocket | null = null;
   #subscription: Subscription | null = null;
+  #owner: OwnerFollower | null = null;
+  /** The request that subscribed to the user's list. */
+  #ownerRequest = 0;
   #isRunning = false;
   #requests = 0;
   #refused = 0;
@@ -69,6 +83,13 @@ export class TabSocket {
       },
       hurry: () => (fallback === null ? this.hurry() : fallback.hurry()),
     };
+  }
+
+  /** Follows the list of the user for the life of the tab. */
+  followOwner(follower: OwnerFollower): void {
+    this.#owner = follower;
+    this.#subscribeOwner();
+    this.#start();
   }
 
   /** Opens the connection again, after a sign-in. */
@@ -102,7 +123,7 @@ export class TabSocket {
       } else {
         this.#refused = 0;
       }
-      if (this.#subscription === null) return;
+      if (this.#subscription === null && this.#owner === null) return;
       if (performance.now() - begun > GOOD_MS) tries = 0;
       await this.#pause.wait(pauseMs(tries), (seconds) => this.#subscription?.follower.lost(seconds));
     }
@@ -131,6 +152,7 @@ export class TabSocket {
         clearTimeout(opening);
         clearInterval(ping);
         if (this.#socket === socket) this.#socket = null;
+        this.#owner?.closed();
         // A silent peer does not answer the close either.
         socket.onmessage = socket.onclose = null;
         socket.close();
@@ -141,6 +163,7 @@ export class TabSocket {
         isOpen = true;
         clearTimeout(opening);
         this.#heard = performance.now();
+        this.#subscribeOwner();
         this.#subscribe();
         let asked: number | null = null;
         ping = setInterval(() => {
@@ -180,6 +203,10 @@ export class TabSocket {
     this.#subscription.request = this.#send("subscribe", { conversation_id: conversation, ...(cursor === null ? {} : { after: cursor }) });
   }
 
+  #subscribeOwner(): void {
+    if (this.#owner !== null) this.#ownerRequest = this.#send("subscribe", { scope: "owner" });
+  }
+
   #leave(): void {
     const left = this.#subscription;
     this.#subscription = null;
@@ -189,6 +216,7 @@ export class TabSocket {
   /** Takes one frame in: a reply, or an event. `cut` closes the connection. */
   #take(frame: string, cut: () => void): void {
     if (frame.startsWith('{"id":')) return this.#reply(JSON.parse(frame) as Reply, cut);
+    if (frame.startsWith('{"type":"owner.')) return this.#owner?.event(parse(frame) as OwnerEvent);
     const subscription = this.#subscription;
     if (subscription === null) return;
     subscription.reader.take([frame]).then(
@@ -211,6 +239,7 @@ export class TabSocket {
   }
 
   #reply(reply: Reply, cut: () => void): void {
+    if (reply.id === this.#ownerRequest && reply.error === undefined) return this.#owner?.opened();
     const subscription = this.#subscription;
     if (subscription === null || reply.id !== subscription.request) return;
     if (reply.error === undefined) return subscription.follower.back();

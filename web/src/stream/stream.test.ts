@@ -181,4 +181,31 @@ describe("the socket of a tab", () => {
     expect(FakeSocket.made).toHaveLength(1);
     expect(FakeSocket.made[0]?.sent.slice(1).map(({ method, params }) => [method, params.conversation_id])).toEqual([["unsubscribe", "conv_1"], ["subscribe", "conv_2"]]);
   });
+
+  it("follows the user's list without an open conversation, and again after a cut", async () => {
+    const calls: string[] = [];
+    new TabSocket().followOwner({ opened: () => calls.push("opened"), event: ({ type }) => calls.push(type), closed: () => calls.push("closed") });
+    const subscribed = () => {
+      const socket = FakeSocket.made.at(-1);
+      socket?.open();
+      expect(socket?.sent).toMatchObject([{ method: "subscribe", params: { scope: "owner" } }]);
+      socket?.tell(JSON.stringify({ id: socket.sent[0]?.id, result: { scope: "owner" } }));
+      return socket;
+    };
+    const first = subscribed();
+    first?.tell('{"type":"owner.reset","at":"2026-01-01T00:00:00.000Z","data":{}}');
+    first?.onclose?.({ code: 1012 });
+    await vi.advanceTimersByTimeAsync(3000);
+    subscribed();
+    expect(calls).toEqual(["opened", "owner.reset", "closed", "opened"]);
+  });
+
+  it("opens no feed where the server refuses it", () => {
+    const calls: string[] = [];
+    new TabSocket().followOwner({ opened: () => calls.push("opened"), event: () => undefined, closed: () => undefined });
+    const [socket] = FakeSocket.made;
+    socket?.open();
+    socket?.tell(JSON.stringify({ id: socket.sent[0]?.id, error: { code: "invalid_request" } }));
+    expect(calls).toEqual([]);
+  });
 });

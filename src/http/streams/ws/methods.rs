@@ -20,14 +20,22 @@ use crate::http::wire::extract;
 use crate::http::wire::idempotency_header;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::{StartRunBody, ToolResultBody, ToolResultsBody};
-use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
+use crate::service::{Cursor, Error, ListSubscription, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
 /// The response to a request, and its effect. `Finished`: the requested stream has already ended.
 pub(super) enum Reply {
     Done(Outcome),
     Stream { outcome: Outcome, reader: Box<Reader> },
+    List { outcome: Outcome, list: ListSubscription },
     Finished { target: Target, outcome: Outcome, line: String },
     Unsubscribe(Target),
+}
+
+/// The scope of a subscription that names no resource.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SubscriptionScope {
+    Owner,
 }
 
 #[derive(Deserialize)]
@@ -35,15 +43,17 @@ pub(super) enum Reply {
 struct SubscribeParams {
     conversation_id: Option<ConversationId>,
     run_id: Option<RunId>,
+    scope: Option<SubscriptionScope>,
     after: Option<i64>,
 }
 
 impl SubscribeParams {
     fn target(&self) -> Answer<Target> {
-        match (&self.conversation_id, &self.run_id) {
-            (Some(id), None) => Ok(Target::Conversation(id.clone())),
-            (None, Some(id)) => Ok(Target::Run(id.clone())),
-            (Some(_), Some(_)) | (None, None) => Err(Error::field("/params", "must have either conversation_id or run_id").into()),
+        match (&self.conversation_id, &self.run_id, &self.scope) {
+            (Some(id), None, None) => Ok(Target::Conversation(id.clone())),
+            (None, Some(id), None) => Ok(Target::Run(id.clone())),
+            (None, None, Some(SubscriptionScope::Owner)) => Ok(Target::Owner),
+            _ => Err(Error::field("/params", "must have exactly one of conversation_id, run_id and scope").into()),
         }
     }
 }
@@ -148,6 +158,19 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
         Target::Conversation(id) if stays => app.service.stream_conversation(principal, &id, Some(Cursor(0))).await?,
         Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
         Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
+        Target::Owner if after.is_some() => {
+            let reason =
+                "is for conversations and runs: the list of an owner has no cursor, so read the list after each subscription";
+            return Err(Error::field("/params/after", reason).into());
+        }
+        Target::Owner => {
+            let outcome = json!({ "scope": "owner" }).into();
+            return Ok(if stays {
+                Reply::Done(outcome)
+            } else {
+                Reply::List { outcome, list: app.service.follow_list(principal) }
+            });
+        }
     };
     Ok(match start {
         StreamStart::Stream(reader) => {

@@ -65,6 +65,10 @@ impl NativeProtocol {
                 self.subscriptions.insert(&self.app, *reader);
                 outcome
             }
+            Reply::List { outcome, list } => {
+                self.subscriptions.insert_list(&self.app, list);
+                outcome
+            }
             Reply::Finished { target, outcome, line } => {
                 // No event may follow the end.
                 self.subscriptions.remove(&target);

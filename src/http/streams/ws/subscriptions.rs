@@ -11,12 +11,14 @@ use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::streams::render;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{Reader, Scope, StoreError, StreamItem};
+use crate::service::{ListSubscription, Reader, Scope, StoreError, StreamItem};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Conversation(ConversationId),
     Run(RunId),
+    /// The list of the socket's user.
+    Owner,
 }
 
 impl Target {
@@ -68,9 +70,17 @@ impl Subscriptions {
 
     /// Adds `reader`. It replaces an earlier reader of the same target.
     pub(super) fn insert(&mut self, app: &App, reader: Reader) {
-        let target = Target::of(&reader.scope);
+        self.hold(Target::of(&reader.scope), rendered(app.clone(), reader));
+    }
+
+    /// Adds the list of the socket's user.
+    pub(super) fn insert_list(&mut self, app: &App, list: ListSubscription) {
+        self.hold(Target::Owner, rendered_list(app.clone(), list));
+    }
+
+    fn hold(&mut self, target: Target, frames: impl Stream<Item = Result<RenderedFrames, StoreError>> + Send + 'static) {
         self.targets.held.insert(target.clone());
-        self.readers.insert(target, Box::pin(rendered(app.clone(), reader)));
+        self.readers.insert(target, Box::pin(frames));
     }
 
     /// Removes a subscription. Returns false if there is none.
@@ -103,5 +113,14 @@ fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<RenderedFrame
             None => RenderedFrames { lines: Vec::new(), over: true },
         });
         Some((rendered, (app, reader)))
+    })
+}
+
+fn rendered_list(app: App, list: ListSubscription) -> impl Stream<Item = Result<RenderedFrames, StoreError>> + Send {
+    stream::unfold((app, list), |(app, list)| async move {
+        let changes = list.next().await;
+        let now = app.service.clock().now();
+        let lines = changes.iter().map(|change| render::list_change(change, now)).collect();
+        Some((Ok(RenderedFrames { lines, over: false }), (app, list)))
     })
 }

@@ -40,7 +40,6 @@ pub(crate) struct LoginBody {
 /// finish it instead. A new login replaces an earlier one. Each request begins a login, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/providers/openrouter/login", tag = "providers", operation_id = "begin_openrouter_login",
-    request_body = Option<EmptyBody>,
     responses((status = 200, description = "The URL at which the user agrees", body = LoginBody, headers(("Set-Cookie" = String)))),
 )]
 pub(crate) async fn begin(

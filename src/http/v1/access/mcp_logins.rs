@@ -30,7 +30,7 @@ const COOKIE: &str = "capstan_mcp_login";
 /// earlier one. Each request begins a login, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/login", tag = "mcp-servers", operation_id = "begin_mcp_server_login",
-    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The URL at which the user agrees", body = LoginBody, headers(("Set-Cookie" = String))),
         (status = 409, description = "The MCP server supports no login"),

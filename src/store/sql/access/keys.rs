@@ -13,6 +13,9 @@ use crate::store::sql::value::{Value, values};
 use crate::store::{IdempotencyKey, IdempotentOutcome, KeyCursor, Page, PageRequest, RecordStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
 
+/// The number of the lock that allows one request per user to count keys at a time.
+const LOCK: i64 = 0x0043_4150_4b45_5953;
+
 macro_rules! keys_of_users {
     ($dialect:ident) => {
         "SELECT k.id AS key_id, k.hash, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
@@ -30,11 +33,15 @@ statements! {
     USER_BY_HASH = ["SELECT u.id, u.name, u.role FROM api_keys k JOIN users u ON u.id = k.user_id
          WHERE k.hash = $1 AND k.revoked_at IS NULL"];
 
-    EXISTS = ["SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL)"];
+    EXISTS = ["SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL AND id <> $1)"];
+
+    COUNT = ["SELECT count(*) FROM api_keys WHERE user_id = $1 AND revoked_at IS NULL"];
 
     LIVE = ["SELECT hash FROM api_keys WHERE hash ", (in_list "$1"), " AND revoked_at IS NULL"];
 
     ALL = [keys_of_users, " ORDER BY k.created_at, k.id"];
+
+    BY_ID = [keys_of_users, " WHERE k.id = $1"];
 
     PAGE = [keys_of_users, " WHERE (CAST($1 AS text) IS NULL OR k.user_id = $1) AND (k.created_at, k.id) < ($2, $3)
          ORDER BY k.created_at DESC, k.id DESC LIMIT $4"];
@@ -56,23 +63,30 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Stores a key as [`Self::create_key`] does, once for each idempotency key.
+    /// Stores a key as [`Self::create_key`] does, once for each idempotency key. `None` if its user has `most` keys that are not
+    /// revoked; 0 for no limit.
     pub async fn create_key_once(
         &self,
         new: &StoredKey,
+        most: u32,
         idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<KeyId>> {
+    ) -> StoreResult<IdempotentOutcome<Option<KeyId>>> {
         let (database, key) = (self.database(), idempotency.as_ref());
         let insert = values![new.id.as_str(), new.user.id.as_str(), &new.hash, &new.label, new.created_at];
+        let user = new.user.id.as_str();
         let create = async |tx: &mut Transaction| {
+            tx.lock(user, LOCK).await?;
             if let Some(recorded) = tx.recorded(key).await? {
                 return Ok(recorded);
             }
+            if most > 0 && tx.fetch_one(COUNT, values![user]).await?.only::<i64>()? >= i64::from(most) {
+                return Ok(IdempotentOutcome::Fresh(None));
+            }
             tx.execute(INSERT, insert).await?;
             tx.record(key, &new.id).await?;
-            Ok(IdempotentOutcome::Fresh(new.id.clone()))
+            Ok(IdempotentOutcome::Fresh(Some(new.id.clone())))
         };
-        database.once(key, || database.transaction(create, |outcome| outcome.is_fresh_and(|_| true))).await
+        database.once(key, || database.transaction(create, |outcome| outcome.is_fresh_and(Option::is_some))).await
     }
 
     /// Returns the user of a key that is not revoked.
@@ -80,9 +94,13 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(USER_BY_HASH, values![hash], read_user).await
     }
 
-    /// Returns whether any key exists that is not revoked.
-    pub async fn has_keys(&self) -> StoreResult<bool> {
-        Ok(self.maintenance_database().fetch_one(EXISTS, &[]).await?.only()?)
+    /// Returns whether any key exists that is not revoked, besides this one.
+    pub async fn has_keys(&self, besides: Option<&KeyId>) -> StoreResult<bool> {
+        Ok(self.maintenance_database().fetch_one(EXISTS, values![besides.map_or("", KeyId::as_str)]).await?.only()?)
+    }
+
+    pub async fn key(&self, id: &KeyId) -> StoreResult<Option<StoredKey>> {
+        self.database().read_optional(BY_ID, values![id.as_str()], read_key).await
     }
 
     /// Returns those of the hashes whose keys are not revoked. A process checks all its keys in one call.

@@ -29,6 +29,13 @@ macro_rules! join_runs {
     };
 }
 
+/// Lists the texts of a conversation, which lists omit.
+macro_rules! no_texts {
+    ($dialect:ident) => {
+        "CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions, CAST(NULL AS text) AS metadata, "
+    };
+}
+
 /// Lists the columns of a conversation, except its texts.
 macro_rules! columns {
     ($dialect:ident) => {
@@ -42,9 +49,12 @@ statements! {
         " WHERE c.id = $1 AND c.owner_id = $2"];
 
     // The beginning of a list, without the texts. The parameters are the owner, and the cursor's time and id.
-    LIST = ["SELECT CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions,
-         CAST(NULL AS text) AS metadata, ", columns, " FROM conversations c ", join_runs,
+    LIST = ["SELECT ", no_texts, columns, " FROM conversations c ", join_runs,
         " WHERE c.owner_id = $1 AND NOT c.hidden AND (c.created_at, c.id) < ($2, $3)"];
+
+    // The same rows by id, of several owners.
+    LIST_ITEMS = ["SELECT c.owner_id, ", no_texts, columns, " FROM conversations c ", join_runs,
+        " WHERE c.owner_id ", (in_list "$1"), " AND c.id ", (in_list "$2"), " AND NOT c.hidden"];
 
     HAS_ALL = ["SELECT count(*) >= $2 FROM (
              SELECT 1 FROM conversations WHERE owner_id = $1 AND NOT hidden AND archived_at IS NULL LIMIT $2
@@ -109,7 +119,7 @@ pub(in crate::store::sql) async fn insert_conversation(
     Ok(is_made)
 }
 
-/// Reads a row of [`BY_ID`] or [`LIST`].
+/// Reads a row of [`BY_ID`], [`LIST`] or [`LIST_ITEMS`].
 pub(in crate::store::sql) fn read_conversation(row: &Row) -> StoreResult<Conversation> {
     let (table, id) = ("conversations", row.get::<String>("id")?);
     let last_run = match (row.get::<Option<String>>("last_run_id")?, row.get::<Option<&str>>("last_run_status")?) {

@@ -7,6 +7,7 @@ pub(super) mod conversation_rows;
 pub(super) mod feedback;
 pub(super) mod files;
 pub(super) mod fork;
+pub(super) mod list_items;
 pub(super) mod log;
 pub(super) mod questions;
 pub(super) mod retention;

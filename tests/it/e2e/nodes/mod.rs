@@ -1,6 +1,7 @@
 //! Several server processes on one database, reached directly or through a pooler in transaction mode.
 
 mod deaf;
+mod feeds;
 mod kills;
 mod rolling;
 
