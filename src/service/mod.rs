@@ -60,9 +60,9 @@ pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 // Types of the levels below that appear in results.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
-    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, KeyCursor, McpServerCursor,
-    MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, StoredKey,
-    StoredUser, UsageCursor, UserCursor,
+    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, FileFilter, IdCursor, InputCursor, InvalidCursor, KeyCursor,
+    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError,
+    StoredKey, StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -28,7 +28,7 @@ pub use clones::OnClone;
 pub use conversations::ConversationStore;
 pub use conversations::append::{AppendMessages, AppendOutcome};
 pub use conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};
-pub use conversations::files::{AttachedFile, FILE_CHUNK, FILES_PIECE, NewFile, StoredOutcome, store_file};
+pub use conversations::files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileFilter, NewFile, StoredOutcome, store_file};
 pub use conversations::fork::{
     CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopyOutcome, CopySource, CopyUntil,
 };
