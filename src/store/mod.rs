@@ -52,7 +52,7 @@ pub use records::providers::{
 };
 pub use records::tool_reviews::{ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
 pub use retry::retry_while_unavailable;
-pub use runs::budget::BudgetStore;
+pub use runs::budget::{BudgetStore, EmbeddingCharge};
 pub use runs::call_batch::CallBatch;
 pub use runs::control_signals::ControlSignal;
 pub use runs::queue::QueueStore;
