@@ -37,6 +37,14 @@ pub enum Error {
     TooManyUploads,
     #[error("{0} runs are unfinished, which is the limit; wait for one to end")]
     TooManyRuns(u32),
+    #[error("{0}")]
+    BudgetSpent(String),
+    #[error("calls under way have reserved the rest of the day's budget; try again in a few seconds")]
+    BudgetReserved,
+    #[error(
+        "the day's budget of this server is in money, but the model {0:?} has no known prices; set them in the entry of its provider"
+    )]
+    UnpricedModel(String),
     #[error(
         "{0} logins at MCP servers were begun within 10 minutes, which is the limit (limits.max_mcp_logins_per_owner); try again later"
     )]
@@ -131,7 +139,11 @@ impl Error {
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::UnusableFile { .. } => ProblemCode::UnusableFile,
             Self::FileTooLarge(_) => ProblemCode::PayloadTooLarge,
-            Self::TooManyRuns(_) | Self::TooManyUploads | Self::TooManyLogins(_) => ProblemCode::TooManyRequests,
+            Self::BudgetSpent(_) => ProblemCode::BudgetSpent,
+            Self::UnpricedModel(_) => ProblemCode::UnpricedModel,
+            Self::TooManyRuns(_) | Self::TooManyUploads | Self::TooManyLogins(_) | Self::BudgetReserved => {
+                ProblemCode::TooManyRequests
+            }
             Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
             Self::Forbidden(_) | Self::NotInGroups(_) => ProblemCode::Forbidden,
             Self::Stale => ProblemCode::PreconditionFailed,

@@ -61,9 +61,9 @@ pub use upkeep::retention::{CleanupCounts, IdleAges, IdleCleanup};
 pub use crate::live::{ListChange, ListSubscription};
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
-    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, IdCursor, InputCursor, InvalidCursor, KeyCursor, McpServerCursor,
-    MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, StoredKey,
-    StoredUser, UsageCursor, UserCursor,
+    CopyLimits, CopyUntil, FeedbackCursor, FileCursor, FileFilter, IdCursor, InputCursor, InvalidCursor, KeyCursor,
+    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError,
+    StoredKey, StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

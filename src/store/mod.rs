@@ -28,7 +28,7 @@ pub use clone_detection::OnClone;
 pub use conversations::ConversationStore;
 pub use conversations::append::{AppendMessages, AppendOutcome};
 pub use conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};
-pub use conversations::files::{AttachedFile, FILE_CHUNK, FILES_PIECE, NewFile, StoredOutcome, store_file};
+pub use conversations::files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileFilter, NewFile, StoredOutcome, store_file};
 pub use conversations::fork::{
     CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopyOutcome, CopySource, CopyUntil,
 };
@@ -52,7 +52,7 @@ pub use records::providers::{
 };
 pub use records::tool_reviews::{ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
 pub use retry::retry_while_unavailable;
-pub use runs::budget::BudgetStore;
+pub use runs::budget::{BudgetStore, EmbeddingCharge};
 pub use runs::call_batch::CallBatch;
 pub use runs::control_signals::ControlSignal;
 pub use runs::queue::QueueStore;

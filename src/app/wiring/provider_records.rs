@@ -20,6 +20,7 @@ use crate::app::models::{Endpoint, StoredLimitations};
 use crate::app::wiring::provider_clients::{CachedClient, Clients, EndpointHash};
 use crate::domain::conversation::message::{Message, Role, TextPart};
 use crate::domain::ids::{ConversationId, MessageId, PartId, ProviderId, RunId, UserId};
+use crate::domain::model::cost::Prices;
 use crate::domain::model::embeddings::Embeddings;
 use crate::domain::model::provider::{EgressScope, ModelEntry, ProviderKind, ProviderRecord};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
@@ -283,6 +284,15 @@ impl Endpoints for RecordClients {
 
     async fn test(&self, target: &Target<'_>, model: &str) -> Result<(), ModelError> {
         test_model(client(target, Some(self.options.limitations.memory(limitations_key(target.record))))?, model).await
+    }
+
+    async fn embedding_prices(&self, owner: &UserId, model: &str) -> Result<Option<Prices>, ModelError> {
+        self.embedder(owner, model).await?;
+        let (provider, name) = model.split_once('/').unwrap_or_default();
+        Ok(match self.find(owner, provider).await? {
+            Some(cached) => cached.prices(name),
+            None => catalog::model(model).prices(),
+        })
     }
 
     async fn embed(

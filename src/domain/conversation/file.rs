@@ -36,6 +36,23 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// The purpose for which a client has uploaded a file, in the words of OpenAI. It only filters lists.
+    #[derive(Default)]
+    pub enum FilePurpose {
+        Assistants = "assistants",
+        AssistantsOutput = "assistants_output",
+        Batch = "batch",
+        BatchOutput = "batch_output",
+        FineTune = "fine-tune",
+        FineTuneResults = "fine-tune-results",
+        Vision = "vision",
+        #[default]
+        UserData = "user_data",
+        Evals = "evals",
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
     pub max_bytes: usize,
@@ -210,6 +227,8 @@ pub struct StoredFile {
     /// How the file came into the store.
     #[serde(default)]
     pub origin: FileOrigin,
+    #[serde(skip)]
+    pub purpose: FilePurpose,
     /// When the file was stored, RFC 3339.
     pub created_at: String,
 }

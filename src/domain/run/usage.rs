@@ -15,7 +15,7 @@ pub struct DayUsage {
     pub owner_id: UserId,
     /// The model for which the runs were accepted, as `provider/name`. Usage of its fallback models is included.
     pub model: String,
-    /// Number of runs, active runs included. 0 if the model only generated titles of conversations.
+    /// Number of runs, active runs included. 0 if the model only generated titles or embeddings.
     pub runs: u64,
     /// Tokens, model calls, and the cost of the calls with known prices.
     pub usage: Usage,

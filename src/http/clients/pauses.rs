@@ -5,12 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::access::principal::Principal;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, RunId};
-use crate::domain::run::WaitReason;
 use crate::http::wire::problem::Answer;
-use crate::service::{Cursor, Service};
+use crate::service::Service;
 
-/// Number of events in one read.
-const PAGE: u32 = 500;
 /// The events that pause a run, or answer what it waits for.
 const KINDS: [&str; 5] = ["run.waiting", "approval.resolved", "input.resolved", "tool.requested", "tool.completed"];
 
@@ -38,42 +35,25 @@ pub(in crate::http) struct RunPauses {
     answers: BTreeMap<String, i64>,
     /// The calls that the client has not answered, with their names.
     pub requested: BTreeMap<CallId, String>,
-    /// Number of pauses for approvals or for client tools. Each ends a response of OpenAI's protocol.
-    pub ended_responses: u32,
-    /// The `seq` of the newest of these pauses; 0 for none.
-    last_end: i64,
     head: i64,
 }
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
-        let mut found = Self::default();
-        let mut cursor = None;
-        loop {
-            let page = service.run_events(principal, run, cursor, PAGE).await?;
-            for event in &page.events {
-                found.head = event.seq;
-                if KINDS.contains(&event.kind.as_ref())
-                    && let Some(body) = event.body()
-                {
-                    found.event(event.seq, body);
-                }
-            }
-            cursor = page.next.map(Cursor);
-            if cursor.is_none() {
-                return Ok(found);
+        let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
+        let mut found = Self { head: log.last_seq, ..Self::default() };
+        for event in &log.events {
+            if let Some(body) = event.body() {
+                found.event(event.seq, body);
             }
         }
+        Ok(found)
     }
 
     fn event(&mut self, seq: i64, body: EventBody) {
         match body {
             EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
                 self.pauses.push(seq);
-                if reason != WaitReason::Input {
-                    self.ended_responses = self.ended_responses.saturating_add(1);
-                    self.last_end = seq;
-                }
             }
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.answers.insert(id.to_string(), seq);
@@ -89,12 +69,15 @@ impl RunPauses {
         }
     }
 
+    /// Returns the number of responses that have ended in a pause: each pause ends a response of OpenAI's protocol.
+    pub fn ended_responses(&self) -> u32 {
+        u32::try_from(self.pauses.len()).unwrap_or(u32::MAX)
+    }
+
     /// Returns the number of the newest response, counted from 0. The first event after a pause begins the next response.
     pub fn newest_response(&self) -> u32 {
-        match self.last_end > 0 && self.head == self.last_end {
-            true => self.ended_responses - 1,
-            false => self.ended_responses,
-        }
+        let is_paused = self.pauses.last() == Some(&self.head);
+        self.ended_responses() - u32::from(is_paused)
     }
 
     /// Returns whether the log has an answer with each of these ids.
@@ -146,10 +129,8 @@ mod tests {
 
     #[test]
     fn response_begins_with_the_event_after_a_pause() {
-        let newest = |ended_responses, last_end, head| {
-            RunPauses { ended_responses, last_end, head, ..RunPauses::default() }.newest_response()
-        };
-        assert_eq!((newest(0, 0, 9), newest(1, 9, 9), newest(1, 9, 10), newest(2, 14, 14)), (0, 0, 1, 1));
+        let newest = |pauses: &[i64], head| RunPauses { pauses: pauses.to_vec(), head, ..RunPauses::default() }.newest_response();
+        assert_eq!((newest(&[], 9), newest(&[9], 9), newest(&[9], 10), newest(&[9, 14], 14)), (0, 0, 1, 1));
     }
 
     #[test]

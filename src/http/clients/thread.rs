@@ -63,6 +63,20 @@ impl OpenQuestions {
     }
 }
 
+/// Returns the open questions of a run of a conversation, oldest first.
+pub(in crate::http) async fn open_questions(
+    service: &Service,
+    principal: &Principal,
+    (conversation, run): (&ConversationId, &RunId),
+) -> Answer<OpenQuestions> {
+    let (mut open, page) = (OpenQuestions::default(), PageRequest { limit: PAGE, after: None });
+    let approvals = service.approvals(principal, Some(InputState::Pending), Some(conversation), &page).await?;
+    open.approvals.extend(approvals.items.into_iter().rev().filter(|approval| approval.run_id == *run));
+    let questions = service.input_requests(principal, Some(InputState::Pending), Some(conversation), &page).await?;
+    open.questions.extend(questions.items.into_iter().rev().map(|found| found.request).filter(|found| found.run_id == *run));
+    Ok(open)
+}
+
 impl Thread {
     /// Returns the conversation that the client calls `name` in this field of its request.
     pub fn new(app: &App, access: Access, trace: TraceId, (field, name): (&str, &str)) -> Answer<Self> {
@@ -168,13 +182,7 @@ impl Thread {
 
     /// Returns the open questions of a run, oldest first.
     pub async fn open_questions(&self, run: &RunId) -> Answer<OpenQuestions> {
-        let mut open = OpenQuestions::default();
-        let page = PageRequest { limit: PAGE, after: None };
-        let approvals = self.service().approvals(self.principal(), Some(InputState::Pending), Some(&self.id), &page).await?;
-        open.approvals.extend(approvals.items.into_iter().rev().filter(|approval| approval.run_id == *run));
-        let questions = self.service().input_requests(self.principal(), Some(InputState::Pending), Some(&self.id), &page).await?;
-        open.questions.extend(questions.items.into_iter().rev().map(|found| found.request).filter(|found| found.run_id == *run));
-        Ok(open)
+        open_questions(self.service(), self.principal(), (&self.id, run)).await
     }
 
     /// Fails if a run is not part of this conversation.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::domain::ids::FileId;
 use crate::domain::model::{ToolChoice, Usage};
+use crate::domain::run::question::{ACCEPT, InputAnswer, InputChoice, Question};
 use crate::service::{Content, Error, NewPart, Result};
 
 /// The content of a message: a text, or parts.
@@ -150,6 +151,44 @@ pub(super) fn merged<'a>(contents: impl Iterator<Item = &'a Content>) -> Option<
     Some(Content::Parts(parts.collect()))
 }
 
+/// Returns the text of a content, without other parts.
+pub(super) fn text_of(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Parts(parts) => {
+            let texts = parts.iter().filter_map(|part| match part {
+                NewPart::Text { text } => Some(text.as_str()),
+                NewPart::Image { .. } | NewPart::File { .. } => None,
+            });
+            texts.collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+/// Returns a question as a text that a user can answer by a text.
+pub(super) fn question_text(question: &Question) -> String {
+    let mut lines = vec![question.text.clone()];
+    lines.extend(question.elicitation.iter().filter_map(|elicitation| elicitation.url.clone()));
+    lines.extend(question.choices.iter().map(|InputChoice { value, label }| match value == label {
+        true => format!("- {value}"),
+        false => format!("- {value}: {label}"),
+    }));
+    lines.extend(question.form().map(|form| format!("To accept, answer with a JSON object of this schema: {form}")));
+    lines.join("\n")
+}
+
+/// Returns a user's text as the answer to a question: a choice by its value or label, a form as a JSON object, or any other text.
+pub(super) fn question_answer(question: &Question, text: &str) -> InputAnswer {
+    let text = text.trim();
+    let is_named = |choice: &&InputChoice| [&choice.value, &choice.label].iter().any(|name| name.eq_ignore_ascii_case(text));
+    let form = question.form().and_then(|_| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
+    match (form, question.choices.iter().find(is_named)) {
+        (Some(form), _) => InputAnswer { content: Some(form), ..InputAnswer::new(ACCEPT, None) },
+        (None, Some(choice)) => InputAnswer::new(choice.value.clone(), None),
+        (None, None) => InputAnswer::new("", Some(text.to_owned())),
+    }
+}
+
 /// Returns the usage of a chat completion.
 pub(super) fn chat_usage(usage: &Usage) -> Value {
     json!({
@@ -180,6 +219,20 @@ mod tests {
         assert_eq!(read(chat).unwrap(), both);
         let responses = json!([{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": url, "detail": "auto"}]);
         assert_eq!(read(responses).unwrap(), both);
+    }
+
+    #[test]
+    fn text_answers_question_by_choice_form_or_words() {
+        let choices = InputChoice::all(&[("a", "Red"), ("b", "b")]);
+        let question = Question { text: "Which?".to_owned(), choices, ..Question::default() };
+        assert_eq!(question_text(&question), "Which?\n- a: Red\n- b");
+        let answer = |text: &str| question_answer(&question, text);
+        assert_eq!((answer("red").choice, answer(" B\n").choice), ("a".to_owned(), "b".to_owned()));
+        assert_eq!(answer("neither").text.as_deref(), Some("neither"));
+        let form = Question { form: Some(json!({ "type": "object" })), ..question.clone() };
+        let filled = question_answer(&form, r#"{"day": 1}"#);
+        assert_eq!((filled.choice.as_str(), filled.content), (ACCEPT, Some(json!({ "day": 1 }))));
+        assert_eq!(answer(r#"{"day": 1}"#).content, None, "the question has no form");
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::domain::access::principal::Principal;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::RunId;
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::http::clients::stream::{FrameWriter, RESTORED};
+use crate::http::clients::stream::{ChunkTranslator, FrameWriter, RESTORED};
 use crate::http::options::App;
 use crate::service::{Reader, StreamItem};
 
@@ -20,13 +22,16 @@ pub(super) enum Flow {
     Suspended,
 }
 
-/// Translates the events of one run, from its first one, into frames. Must be a pure function of the events.
-pub(super) trait Translator: Send + 'static {
-    /// Appends the frames of an event.
-    fn translate(&mut self, event: &StoredEvent, frames: &mut String) -> Flow;
+/// A translator whose stream may also end because the run waits for its client, or by the protocol's own error.
+pub(super) trait Translator: ChunkTranslator {
+    /// Returns whether the translation is complete, after the newest event.
+    fn flow(&self) -> Flow;
 
-    /// Appends the last frames of a stream that cannot go on.
-    fn interrupt(&mut self, problem: &ProblemBody, frames: &mut String);
+    /// Returns the last chunks of a stream that cannot go on.
+    fn interrupt(&mut self, problem: &ProblemBody) -> Vec<Value>;
+
+    /// Appends the newest chunks as server-sent events.
+    fn write(&self, chunks: &[Value], out: &mut String);
 }
 
 /// Cancels a run whose client has disconnected, after a time of grace: no client can return to its answer.
@@ -39,10 +44,6 @@ pub(super) struct DisconnectGuard {
 impl DisconnectGuard {
     pub(super) fn new(app: &App, principal: &Principal, run: &RunId) -> Self {
         Self { app: app.clone(), principal: principal.clone(), run: Some(run.clone()) }
-    }
-
-    pub(super) fn is_for(&self, run: &RunId) -> bool {
-        self.run.as_ref() == Some(run)
     }
 
     /// The client has its answer. Cancels a run that would wait for it: the next request begins another run.
@@ -75,7 +76,6 @@ fn cancel_after(app: &App, principal: &Principal, run: RunId, grace: std::time::
 
 /// Reads a run until its translation is complete. Returns the problem if that never happens, or if the server shuts down first.
 pub(super) async fn complete(app: &App, mut reader: Reader, translator: &mut impl Translator) -> Result<Flow, ProblemBody> {
-    let mut frames = String::new();
     loop {
         let read = tokio::select! {
             read = reader.next() => read,
@@ -87,10 +87,12 @@ pub(super) async fn complete(app: &App, mut reader: Reader, translator: &mut imp
         };
         for item in &items {
             match item {
-                StreamItem::Event(event) => match translator.translate(event, &mut frames) {
-                    Flow::Continue => frames.clear(),
-                    flow @ (Flow::End | Flow::Suspended) => return Ok(flow),
-                },
+                StreamItem::Event(event) => {
+                    translator.translate(event);
+                    if translator.is_over() {
+                        return Ok(translator.flow());
+                    }
+                }
                 StreamItem::Reset { .. } => return Err(ProblemCode::Unavailable.body(RESTORED)),
                 StreamItem::Snapshot(_) => {}
                 StreamItem::End { .. } | StreamItem::Deleted { .. } => {
@@ -109,16 +111,18 @@ pub(super) struct GuardedWriter<T> {
 
 impl<T: Translator> FrameWriter for GuardedWriter<T> {
     fn write(&mut self, event: &StoredEvent, out: &mut String) -> bool {
-        let flow = self.translator.translate(event, out);
-        let is_over = flow != Flow::Continue;
+        let chunks = self.translator.translate(event);
+        self.translator.write(&chunks, out);
+        let is_over = self.translator.is_over();
         if let Some(guard) = self.guard.as_mut().filter(|_| is_over) {
-            guard.settle(flow);
+            guard.settle(self.translator.flow());
         }
         is_over
     }
 
     fn interrupt(&mut self, problem: &ProblemBody, out: &mut String) -> bool {
-        self.translator.interrupt(problem, out);
+        let chunks = self.translator.interrupt(problem);
+        self.translator.write(&chunks, out);
         true
     }
 }

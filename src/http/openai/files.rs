@@ -7,14 +7,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::IntoParams;
 
-use crate::domain::conversation::file::StoredFile;
+use crate::domain::conversation::file::{FilePurpose, StoredFile};
 use crate::domain::ids::FileId;
-use crate::http::openai::ids::{self, seconds};
+use crate::http::openai::ids::{self, Order, seconds};
 use crate::http::v1;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Params};
 use crate::http::wire::problem::Answer;
-use crate::service::{Error, IdCursor, PageRequest};
+use crate::service::{Error, FileFilter, IdCursor, PageRequest};
 
 fn file_object(file: &StoredFile) -> Value {
     json!({
@@ -23,9 +23,14 @@ fn file_object(file: &StoredFile) -> Value {
         "bytes": file.size,
         "created_at": seconds(&file.created_at),
         "filename": file.name,
-        "purpose": "user_data",
+        "purpose": file.purpose,
         "status": "processed",
     })
+}
+
+fn purpose(sent: &str) -> Answer<FilePurpose> {
+    let known = || FilePurpose::ALL.map(FilePurpose::as_str).join(", ");
+    Ok(FilePurpose::from_name(sent).ok_or_else(|| Error::field("/purpose", format!("must be one of {}", known())))?)
 }
 
 /// Uploads a file
@@ -35,7 +40,7 @@ fn file_object(file: &StoredFile) -> Value {
     responses((status = 200, description = "The file", body = Object)),
 )]
 pub(super) async fn upload(caller: Caller, request: Request) -> Answer<Json<Value>> {
-    Ok(Json(file_object(&v1::files::receive(caller, request).await?)))
+    Ok(Json(file_object(&v1::files::receive(caller, request, |sent| sent.map_or(Ok(FilePurpose::default()), purpose)).await?)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -46,9 +51,14 @@ pub(super) struct FileParams {
     /// Maximum number of files. The server returns at most 100; `has_more` tells whether others follow.
     #[param(minimum = 1, maximum = 10000, default = 10000)]
     limit: Option<u32>,
+    #[serde(default)]
+    #[param(inline)]
+    order: Order,
+    /// Only files with this purpose.
+    purpose: Option<String>,
 }
 
-/// Lists files, newest first
+/// Lists files
 #[utoipa::path(
     get, path = "/v1/files", tag = "files", operation_id = "openai_list_files", params(FileParams),
     responses((status = 200, description = "A page of files", body = Object)),
@@ -56,8 +66,10 @@ pub(super) struct FileParams {
 pub(super) async fn list(caller: Caller, Params(params): Params<FileParams>) -> Answer<Json<Value>> {
     let after = params.after.map(|id| FileId::parse(&id)).transpose();
     let after = after.map_err(|_| Error::field("/after", "is not the id of a file"))?.map(IdCursor);
+    let purpose = params.purpose.as_deref().map(purpose).transpose()?;
+    let filter = FileFilter { purpose, is_oldest_first: params.order == Order::Asc };
     let page = PageRequest { limit: params.limit.unwrap_or(100).clamp(1, 100), after };
-    let found = caller.app.service.files(&caller.principal, &page).await?;
+    let found = caller.app.service.files(&caller.principal, filter, &page).await?;
     Ok(Json(ids::list(found.items.iter().map(file_object).collect(), found.next.is_some())))
 }
 

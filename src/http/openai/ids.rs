@@ -1,7 +1,9 @@
 //! The identifiers of OpenAI, derived from ours: the same hexadecimal digits behind another prefix. Times are seconds. Lists name their
 //! first and last id.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::support::clock::UnixMillis;
 
@@ -14,6 +16,17 @@ pub(super) fn derived(prefix: &str, id: &str) -> String {
 /// Returns a time of ours as seconds since the Unix epoch.
 pub(super) fn seconds(rfc3339: &str) -> i64 {
     UnixMillis::from_rfc3339(rfc3339).map_or(0, |at| at.0 / 1000)
+}
+
+/// The direction of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::http) enum Order {
+    /// Oldest first.
+    Asc,
+    /// Newest first.
+    #[default]
+    Desc,
 }
 
 /// Returns a page of a list.

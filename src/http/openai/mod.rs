@@ -23,13 +23,15 @@ use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::http::openai::responses::conversations;
+use crate::http::openai::responses::{conversations, input_items};
 use crate::http::options::{App, Protocol};
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
 
 pub(in crate::http) fn routes() -> OpenApiRouter<App> {
-    requests().route("/v1/openapi.json", axum::routing::get(document))
+    requests()
+        .route("/v1/openapi.json", axum::routing::get(document))
+        .route("/v1/models/{provider}/{*model}", axum::routing::get(models::get_of_provider))
 }
 
 /// The WebSocket, which authenticates by itself.
@@ -46,7 +48,7 @@ fn requests() -> OpenApiRouter<App> {
         .routes(routes!(responses::create))
         .routes(routes!(responses::get, responses::delete))
         .routes(routes!(responses::cancel))
-        .routes(routes!(responses::input_items))
+        .routes(routes!(input_items::list))
         .routes(routes!(conversations::create))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::list_items, conversations::create_items))

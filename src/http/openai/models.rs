@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::Path;
 use serde_json::{Value, json};
 
-use crate::domain::problem::ProblemCode;
+use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{AgentCursor, PageRequest};
@@ -26,7 +26,15 @@ pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
 )]
 pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> Answer<Json<Value>> {
     let found = all(&caller).await?.into_iter().find(|known| known["id"] == model.as_str());
-    found.map(Json).ok_or_else(|| Problem::new(ProblemCode::NotFound, format!("the model {model:?} does not exist")))
+    found.map(Json).ok_or_else(|| {
+        let unknown = ProblemCode::UnknownModel.body(format!("the model {model:?} does not exist; GET /v1/models lists all"));
+        Problem::from(ProblemBody { status: 404, ..unknown })
+    })
+}
+
+/// Returns a model whose name arrives with a slash: only some clients encode it.
+pub(super) async fn get_of_provider(caller: Caller, Path((provider, model)): Path<(String, String)>) -> Answer<Json<Value>> {
+    get(caller, Path(format!("{provider}/{model}"))).await
 }
 
 async fn all(caller: &Caller) -> Answer<Vec<Value>> {

@@ -14,7 +14,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::conversation::file::StoredFile;
+use crate::domain::conversation::file::{FilePurpose, StoredFile};
 use crate::domain::ids::FileId;
 use crate::domain::problem::ProblemCode;
 use crate::http::wire::auth::{Caller, is_own_origin};
@@ -23,7 +23,7 @@ use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
-use crate::service::{Error, FileCursor, Replay};
+use crate::service::{Error, FileCursor, FileFilter, Replay};
 
 /// Time limit for the arrival of a file.
 const ARRIVAL: Duration = Duration::from_secs(120);
@@ -67,12 +67,16 @@ pub(crate) struct UploadForm {
     ),
 )]
 pub(crate) async fn upload(caller: Caller, request: Request) -> Answer<Response> {
-    let file = receive(caller, request).await?;
+    let file = receive(caller, request, |_| Ok(FilePurpose::default())).await?;
     Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
 }
 
-/// Stores the file in the body of a request.
-pub(in crate::http) async fn receive(Caller { app, principal }: Caller, request: Request) -> Answer<StoredFile> {
+/// Stores the file in the body of a request. `purpose` reads the field `purpose` of a form.
+pub(in crate::http) async fn receive(
+    Caller { app, principal }: Caller,
+    request: Request,
+    purpose: fn(Option<&str>) -> Answer<FilePurpose>,
+) -> Answer<StoredFile> {
     // A browser sends a form from any page without a preflight request.
     if !is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -89,25 +93,39 @@ pub(in crate::http) async fn receive(Caller { app, principal }: Caller, request:
         Ok(Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "the body is incomplete")),
         Err(_elapsed) => return Err(Problem::new(ProblemCode::RequestTimeout, "the file took too long to arrive")),
     };
-    let (form_name, bytes) = if is_form { file_of_form(&content_type, body).await? } else { (None, body) };
-    let name = form_name.or(name).unwrap_or_default();
-    Ok(app.service.store_file(&principal, permit, &name, bytes).await?)
+    let form = if is_form { read_form(&content_type, body).await? } else { SentFile { name: None, purpose: None, bytes: body } };
+    let name = form.name.or(name).unwrap_or_default();
+    let purpose = purpose(form.purpose.as_deref())?;
+    Ok(app.service.store_file(&principal, permit, &name, purpose, form.bytes).await?)
 }
 
-/// Reads the file in a form, with its name.
-async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>, Bytes)> {
+/// A file as a client sends it.
+struct SentFile {
+    name: Option<String>,
+    purpose: Option<String>,
+    bytes: Bytes,
+}
+
+async fn read_form(content_type: &str, body: Bytes) -> Answer<SentFile> {
     let invalid = |why: &str| Problem::from(Error::invalid(format!("the form cannot be read: {why}")));
     let boundary = multer::parse_boundary(content_type).map_err(|_| invalid("its content-type names no boundary"))?;
     let whole = stream::once(async move { Ok::<_, std::convert::Infallible>(body) });
     let mut form = multer::Multipart::new(whole, boundary);
     let damaged = || invalid("it is malformed or incomplete");
+    let (mut file, mut purpose) = (None, None);
     while let Some(field) = form.next_field().await.map_err(|_| damaged())? {
-        if field.name() == Some("file") {
-            let name = field.file_name().map(str::to_owned);
-            return Ok((name, field.bytes().await.map_err(|_| damaged())?));
+        match field.name() {
+            Some("file") if file.is_none() => {
+                let name = field.file_name().map(str::to_owned);
+                file = Some((name, field.bytes().await.map_err(|_| damaged())?));
+            }
+            Some("purpose") => purpose = Some(field.text().await.map_err(|_| damaged())?),
+            Some(_) | None => {}
         }
     }
-    Err(Error::field("/file", "the form has no field of that name; `curl -F file=@report.pdf` sends one").into())
+    let missing = || Error::field("/file", "the form has no field of that name; `curl -F file=@report.pdf` sends one");
+    let (name, bytes) = file.ok_or_else(missing)?;
+    Ok(SentFile { name, purpose, bytes })
 }
 
 /// Lists files, newest first
@@ -116,7 +134,7 @@ async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>
     responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
-    let found = caller.app.service.files(&caller.principal, &page).await?;
+    let found = caller.app.service.files(&caller.principal, FileFilter::default(), &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/files", ""))
 }
 

@@ -51,6 +51,9 @@ impl From<service::Error> for Problem {
             | service::Error::UnusableFile { .. }
             | service::Error::FileTooLarge(_)
             | service::Error::TooManyUploads
+            | service::Error::BudgetSpent(_)
+            | service::Error::BudgetReserved
+            | service::Error::UnpricedModel(_)
             | service::Error::TooManyRuns(_)
             | service::Error::TooManyLogins(_)
             | service::Error::TooManyConversations(_)

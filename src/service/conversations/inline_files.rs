@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use crate::domain::conversation::file::{FileFacts, FileOrigin, StoredFile, decoded, default_name, shown_name};
+use crate::domain::conversation::file::{FileFacts, FileOrigin, FilePurpose, StoredFile, decoded, default_name, shown_name};
 use crate::domain::conversation::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::domain::ids::UserId;
 use crate::service::{Error, Result, Service};
@@ -113,10 +113,12 @@ impl Service {
             return Ok(stored);
         }
         match origin {
-            FileOrigin::Upload => self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await,
+            FileOrigin::Upload => {
+                self.keep_file(owner, FilePurpose::default(), name, sha256, bytes, |why| Error::file(pointer, why)).await
+            }
             FileOrigin::Content => {
                 let facts = FileFacts { media_type: media_type.to_owned(), text: None };
-                self.store_known(owner, origin, name, sha256, &bytes, facts).await
+                self.store_known(owner, (origin, FilePurpose::default()), name, sha256, &bytes, facts).await
             }
         }
     }

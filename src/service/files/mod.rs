@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 use crate::documents::ReadFileError;
 use crate::domain::access::principal::Principal;
-use crate::domain::conversation::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
+use crate::domain::conversation::file::{FileFacts, FileLimits, FileOrigin, FilePurpose, StoredFile, shown_name};
 use crate::domain::conversation::message::Part;
 use crate::domain::ids::{FileId, UserId};
 use crate::service::files::uploads::UploadPermit;
 use crate::service::{Error, FileCursor, Page, PageRequest, Result, Service};
-use crate::store::{NewFile, StoredOutcome, store_file};
+use crate::store::{FileFilter, NewFile, StoredOutcome, store_file};
 use crate::support::json;
 
 impl Service {
@@ -27,20 +27,28 @@ impl Service {
     }
 
     /// Stores a file, if its type is accepted. Its bytes are stored in chunks.
-    pub async fn store_file(&self, principal: &Principal, _permit: UploadPermit, name: &str, bytes: Bytes) -> Result<StoredFile> {
+    pub async fn store_file(
+        &self,
+        principal: &Principal,
+        _permit: UploadPermit,
+        name: &str,
+        purpose: FilePurpose,
+        bytes: Bytes,
+    ) -> Result<StoredFile> {
         let limits = self.files.limits;
         if bytes.len() > limits.max_bytes {
             return Err(Error::FileTooLarge(limits.max_bytes));
         }
         let sha256 = json::hash_bytes(&bytes);
         let refused = |why| Error::UnusableFile { detail: why, errors: Vec::new() };
-        self.keep_file(&principal.user_id, shown_name(name), sha256, bytes, refused).await
+        self.keep_file(&principal.user_id, purpose, shown_name(name), sha256, bytes, refused).await
     }
 
     /// Reads and stores a file. `refused` creates the error for a type that is not accepted.
     pub(in crate::service) async fn keep_file(
         &self,
         owner: &UserId,
+        purpose: FilePurpose,
         name: String,
         sha256: String,
         bytes: Bytes,
@@ -51,13 +59,13 @@ impl Service {
             Err(ReadFileError::Refused(why)) => return Err(refused(why)),
             Err(ReadFileError::Failed(error)) => return Err(Error::NoReader(error)),
         };
-        self.store_known(owner, FileOrigin::Upload, name, sha256, &bytes, facts).await
+        self.store_known(owner, (FileOrigin::Upload, purpose), name, sha256, &bytes, facts).await
     }
 
     pub(in crate::service) async fn store_known(
         &self,
         owner: &UserId,
-        origin: FileOrigin,
+        (origin, purpose): (FileOrigin, FilePurpose),
         name: String,
         sha256: String,
         bytes: &[u8],
@@ -67,6 +75,7 @@ impl Service {
             id: FileId::generate(self.ids.as_ref()),
             owner: owner.clone(),
             origin,
+            purpose,
             name,
             media_type: facts.media_type,
             size: bytes.len() as u64,
@@ -91,8 +100,13 @@ impl Service {
         self.store.file(&principal.user_id, id).await?.ok_or(Error::NotFound("file"))
     }
 
-    pub async fn files(&self, principal: &Principal, page: &PageRequest<FileCursor>) -> Result<Page<StoredFile>> {
-        Ok(self.store.files(&principal.user_id, page).await?)
+    pub async fn files(
+        &self,
+        principal: &Principal,
+        filter: FileFilter,
+        page: &PageRequest<FileCursor>,
+    ) -> Result<Page<StoredFile>> {
+        Ok(self.store.files(&principal.user_id, filter, page).await?)
     }
 
     /// Returns one chunk of a file's bytes; `None` after the last.

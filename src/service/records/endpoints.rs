@@ -7,6 +7,7 @@ use secrecy::SecretString;
 
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::model::ModelError;
+use crate::domain::model::cost::Prices;
 use crate::domain::model::embeddings::Embeddings;
 use crate::domain::model::provider::{EgressScope, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::records::configured_providers::{AnyProvider, ConfiguredProvider};
@@ -38,6 +39,9 @@ pub trait Endpoints: Send + Sync {
 
     /// Requests a one-word answer from a model.
     async fn test(&self, target: &Target<'_>, model: &str) -> std::result::Result<(), ModelError>;
+
+    /// Returns the prices of a model with vectors, if they are known. Fails if no provider has such models.
+    async fn embedding_prices(&self, owner: &UserId, model: &str) -> std::result::Result<Option<Prices>, ModelError>;
 
     /// Returns the vectors of texts by a model of the owner or of the configuration, written as `provider/name`.
     async fn embed(

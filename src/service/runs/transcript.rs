@@ -11,7 +11,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::agent::TitlePolicy;
 use crate::domain::conversation::content::ToolContent;
 use crate::domain::conversation::message::{Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolResultPart};
-use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId};
 use crate::domain::tool::ToolCallState;
 use crate::service::idempotency_outcome::RequestKey;
 use crate::service::questions::tool_results::tool_content;
@@ -54,6 +54,8 @@ pub struct SentResult {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentTranscript {
     pub messages: Vec<SentMessage>,
+    /// The questions of earlier runs that are among the messages, if the client knows their ids.
+    pub questions: Vec<InputId>,
     /// Whether the conversation is hidden, and deleted early.
     pub hidden: bool,
     /// The JSON name of the field that holds the messages, for error messages.
@@ -62,6 +64,9 @@ pub struct SentTranscript {
 
 impl Service {
     /// Accepts the messages of a request in a conversation of their own. `request` has no content and names no conversation.
+    ///
+    /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes on in
+    /// the new run.
     pub async fn start_transcript(
         &self,
         principal: &Principal,
@@ -100,7 +105,33 @@ impl Service {
         };
         let transcript = Transcript { role: last.role, earlier: messages, hidden: sent.hidden };
         let request = StartRun { conversation_id: Some(conversation_id), create: true, content_field: field, ..request };
-        self.accept(principal, request, PreparedRun { profile, parts: last.parts, run_id, transcript: Some(transcript) }, key).await
+        let prepared = PreparedRun { profile, parts: last.parts, run_id, transcript: Some(transcript) };
+        let started = self.accept(principal, request, prepared, key).await?;
+        self.end_answered_runs(principal, &sent).await;
+        Ok(started)
+    }
+
+    /// Cancels the runs that wait for results or answers among the messages. After an error they wait until their questions expire.
+    async fn end_answered_runs(&self, principal: &Principal, sent: &SentTranscript) {
+        let results = sent.messages.iter().flat_map(|message| match message {
+            SentMessage::Results(results) => results.as_slice(),
+            SentMessage::User(_) | SentMessage::Assistant { .. } => &[],
+        });
+        let calls: Vec<CallId> = results.filter_map(|result| result.call_id.parse().ok()).collect();
+        if calls.is_empty() && sent.questions.is_empty() {
+            return;
+        }
+        let ended = async {
+            let mut runs = self.store.runs_waiting_for(&principal.user_id, &calls).await?;
+            runs.extend(self.store.runs_asking(&principal.user_id, &sent.questions).await?);
+            for run in runs {
+                self.cancel_run(principal, &run, None).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        if let Err(error) = ended.await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a run still waits for answers that another run has");
+        }
     }
 
     /// Returns the role and the parts of a message. `calls` holds the calls without a result, by the ids of the client.

@@ -34,6 +34,14 @@ pub struct EventPage {
     pub next: Option<i64>,
 }
 
+/// The events of some kinds of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KindsOfRun {
+    pub events: Vec<StoredEvent>,
+    /// The `seq` of the newest event of any kind.
+    pub last_seq: i64,
+}
+
 /// The beginning of a stream. `Finished`: the client has every event and the run has ended, so the client need not reconnect.
 pub enum StreamStart {
     Stream(Reader),
@@ -79,6 +87,28 @@ impl Service {
             events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
         }
         Ok(page(events, limit, end))
+    }
+
+    /// Returns all events of these kinds of a run, without reading its other events.
+    pub async fn run_events_of_kinds(&self, principal: &Principal, id: &RunId, kinds: &[&str]) -> Result<KindsOfRun> {
+        let view = self.run_view(principal, id).await?;
+        let run = (&view.run.conversation_id, id);
+        let (mut events, mut after): (Vec<StoredEvent>, i64) = (Vec::new(), view.first_seq - 1);
+        loop {
+            let page = self.store.run_events_of_kinds(&principal.user_id, run, kinds, after, PAGE).await?;
+            let goes_on = is_full_page(&page, PAGE);
+            after = page.last().map_or(after, |last| last.seq);
+            events.extend(page);
+            if !goes_on {
+                break;
+            }
+        }
+        let last_seq = match view.last_seq {
+            Some(last) => last,
+            // Read last: an event that comes meanwhile is newer than all of these.
+            None => self.store.last_run_event(&principal.user_id, run).await?.unwrap_or(after),
+        };
+        Ok(KindsOfRun { events, last_seq })
     }
 
     /// Streams a conversation: from a cursor, or from a snapshot.

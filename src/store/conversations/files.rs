@@ -1,6 +1,6 @@
 //! Uploaded files: the values.
 
-use crate::domain::conversation::file::{FileOrigin, FileText, StoredFile};
+use crate::domain::conversation::file::{FileOrigin, FilePurpose, FileText, StoredFile};
 use crate::domain::ids::{FileId, UserId};
 use crate::store::{RecordStore, StoreResult};
 
@@ -14,12 +14,21 @@ pub struct NewFile {
     pub id: FileId,
     pub owner: UserId,
     pub origin: FileOrigin,
+    pub purpose: FilePurpose,
     pub name: String,
     pub media_type: String,
     pub size: u64,
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
     pub text: Option<FileText>,
+}
+
+/// Selects and orders the files of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileFilter {
+    pub purpose: Option<FilePurpose>,
+    /// Otherwise the newest file is first.
+    pub is_oldest_first: bool,
 }
 
 /// A file with its text, for a request to a model.

@@ -28,6 +28,17 @@ pub trait BudgetStore: Send + Sync {
     async fn remove_old_spending(&self) -> StoreResult<u64>;
 }
 
+/// The usage of a finished request for embeddings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddingCharge {
+    /// The charge before the call and its day, if the owner has a budget.
+    pub reserved: Option<(i64, Amount)>,
+    /// The model and its usage. `None` if the call has failed.
+    pub used: Option<(String, Amount)>,
+    /// Whether the cost is known.
+    pub is_priced: bool,
+}
+
 /// Limit of rows of old days removed in one call.
 pub(in crate::store) const OLD_PIECE: i64 = 1_000;
 

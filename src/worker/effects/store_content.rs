@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::documents::{FileDeps, FileKind, ReadFileError};
-use crate::domain::conversation::file::{FileOrigin, FileText, decoded, default_name, is_text_type, other_text, utf8_text};
+use crate::domain::conversation::file::{
+    FileOrigin, FilePurpose, FileText, decoded, default_name, is_text_type, other_text, utf8_text,
+};
 use crate::domain::conversation::message::{BinaryContent, ToolContent};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::tool::ToolOutcome;
@@ -179,6 +181,7 @@ impl ContentStore {
                 id: FileId::generate(self.ids.as_ref()),
                 owner: owner.clone(),
                 origin: FileOrigin::Content,
+                purpose: FilePurpose::default(),
                 name: name.clone(),
                 media_type: binary.media_type.clone(),
                 size: bytes.len() as u64,

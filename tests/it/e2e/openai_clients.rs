@@ -43,6 +43,8 @@ async fn openai_package_gets_chat_completions(#[values(Kind::Sqlite, Kind::Postg
     assert_eq!((&refused["code"], &refused["param"]), (&json!("model_not_found"), &json!("model")), "{found}");
     assert!(refused["id"].is_string() && refused["message"].as_str().unwrap().contains("nobody"), "{found}");
     assert!(found["models"].as_array().unwrap().contains(&json!("default")), "{found}");
+    assert_eq!(found["of_provider"], json!(["openai/mock", "openai/mock"]), "{found}");
+    assert_eq!(found["no_model"], json!([404, "model_not_found"]), "{found}");
 
     let found = python(&server, "chat_tools", &[r#"[[id:tools]][[call:look {"at":"x"}]][[next]][[say:a red door]]"#]).await;
     let expected = json!({
@@ -60,6 +62,7 @@ async fn openai_package_gets_embeddings() {
     let vectors = VectorsMock::start().await;
     let (_model, _site, server) = Site::serve(async |model| {
         let site = Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_PROVIDERS__VECTORS__KIND", "openai");
+        let site = site.env("CAPSTAN_LIMITS__MAX_DAY_TOKENS_PER_OWNER", "40");
         site.env("CAPSTAN_PROVIDERS__VECTORS__BASE_URL", &vectors.base_url)
     })
     .await;
@@ -67,7 +70,15 @@ async fn openai_package_gets_embeddings() {
     assert_eq!(found["vectors"], json!([vector("an umbrella"), vector("a letter")]), "{found}");
     assert_eq!(found["same"], true, "{found}");
     assert_eq!((&found["unknown"][0], &found["unknown"][1]), (&json!(404), &json!(null)), "{found}");
-    assert_eq!(vectors.asked()[0].texts, ["an umbrella", "a letter"]);
+    let asked = vectors.asked();
+    assert_eq!((asked.len(), &asked[0].texts), (2, &vec!["an umbrella".to_owned(), "a letter".to_owned()]));
+    // The provider has counted each byte.
+    let day = &server.get_json("/usage").await["data"][0];
+    let used = [&day["model"], &day["runs"], &day["usage"]["model_calls"], &day["usage"]["input_tokens"]];
+    assert_eq!(json!(used), json!(["vectors/small", 0, 2, 27]), "{day}");
+    assert_eq!(found["spent"][0], 402, "{found}");
+    let reason = found["spent"][2].as_str().unwrap();
+    assert!(reason.contains("27 of 40 tokens") && reason.contains("limits.max_day_tokens_per_owner"), "{reason}");
 }
 
 #[rstest]
@@ -90,7 +101,7 @@ async fn openai_package_gets_responses(#[values(Kind::Sqlite, Kind::Postgres)] k
     let found = python(&server, "response_tools", &[input]).await;
     let expected = json!({
         "first": ["mcp_call", "function_call"], "calls": [["look", {"at": "x"}]], "unanswered": "input",
-        "second": "a door", "previous": true, "again": true,
+        "second": "a door", "previous": true, "again": true, "brought": [["function_call_output", true, "a door"]],
     });
     assert_eq!(found, expected);
     assert_eq!(site.ledger.count("append", "one"), 1);
@@ -157,7 +168,9 @@ async fn openai_package_keeps_conversations(#[values(Kind::Sqlite, Kind::Postgre
     // Calls in copies of conversations have no rows of their own, which the audit of the rows would ask for.
     let (model, _site, server) = Site::start_scripted(kind).await;
     let input = r#"[[id:talk]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
-    let found = python(&server, "conversations", &[input, "[[id:after]][[say:seen]]"]).await;
+    let calls = "[[id:client]][[call:look {}]][[next]][[say:a red door]]";
+    let found = python(&server, "conversations", &[input, "[[id:after]][[say:seen]]", calls]).await;
+    assert_eq!(found["continued"], "a red door", "{found}");
     assert_eq!(found["types"], json!(["message", "message", "message", "function_call", "function_call_output", "message"]));
     assert_eq!((&found["texts"], &found["answer"]), (&json!(["one", "two", input, "appended"]), &json!("appended")), "{found}");
     assert_eq!((&found["created"], &found["updated"]), (&json!({"a": "b"}), &json!({"c": "d"})), "{found}");
@@ -198,12 +211,45 @@ async fn openai_package_answers_an_approval() {
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS", r#"{ledger__append = "ask"}"#);
     let server = site.start().await;
-    let input = r#"[[id:asks]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
-    let found = python(&server, "approval", &[input]).await;
+    let input = |text: &str| format!(r#"[[id:{text}]][[call:ledger__append {{"text":"{text}"}}]][[next]][[say:appended]]"#);
+    let found = python(&server, "approval", &[&input("one"), &input("two")]).await;
     let expected = json!({
         "request": ["ledger", "append"], "call": ["ledger", "append", "completed", true], "text": "appended",
+        "brought": [["mcp_approval_response", true, true]], "resent": ["appended", true], "unknown": [400, "input"],
     });
     assert_eq!(found, expected);
+    assert_eq!((site.ledger.count("append", "one"), site.ledger.count("append", "two")), (1, 1));
+    site.assert_sound(&model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai_package_answers_a_question() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let ask = |id: &str, question: Value| format!("[[id:{id}]][[call:ask_user {question}]][[next]][[say:{id} is over]]");
+    let choice = json!({"question": "Which one?", "choices": ["red", "blue"]});
+    let form = json!({"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]});
+    let form = json!({"question": "When?", "form": form});
+    let inputs = [ask("choice", choice.clone()), ask("form", form), ask("chat", choice)];
+    let found = python(&server, "question", &[&inputs[0], &inputs[1], &inputs[2], "[[id:resent]][[say:blue]]"]).await;
+    assert_eq!(server.get_json("/runs?status=waiting").await["data"], json!([]));
+    let expected = json!({
+        "first": ["completed", "Which one?\n- red\n- blue"], "refused": 404,
+        "second": ["completed", "choice is over", true], "brought": ["red"], "resent": "blue",
+        "wrong": [400, "input"], "filled": "form is over", "chat": ["stop", "Which one?\n- red\n- blue"],
+    });
+    assert_eq!(found, expected);
+    let answers: Vec<String> = ["choice", "form"]
+        .map(|id| model.exchanges(id)[1].request["messages"].as_array().unwrap().last().unwrap()["content"].to_string())
+        .into();
+    assert!(answers[0].contains("red") && answers[1].contains("day"), "{answers:?}");
+    // The client of a chat completion sends the question again, with its answer.
+    wait::until("the run of the chat completion to be cancelled", Duration::from_secs(20), || async {
+        server.log_text().contains("run ended status=\"cancelled\"").then_some(())
+    })
+    .await;
+    site.assert_sound(&model).await;
 }
 
 // The task reads a list of files page after page, and does not end if a page repeats.
@@ -212,7 +258,7 @@ async fn openai_package_knows_each_form_of_answer() {
     let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let found = python(&server, "forms", &[]).await;
     let expected = json!({
-        "content": "file 1", "deleted": true, "input": ["input_text", "input_image", "input_file", "input_file"],
+        "refused": [[400, "purpose"], [400, null], [400, "purpose"]], "content": "file 1", "deleted": true, "input": ["input_text", "input_image", "input_file", "input_file"],
         "chat": 2, "response": 2, "failed": ["failed", "server_error"],
         "events": ["response.created", "response.in_progress", "response.failed"],
     });
@@ -249,7 +295,9 @@ async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] sc
             assert_eq!(found[api]["refused"], json!([404, true]), "{script}, {name}, {api}");
         }
     }
-    // A response stays for calls that its client answers with the whole history in another one.
+    // No run waits for calls that a client has answered. The calls that are themselves the answer of a door have no result.
+    let waiting = server.get_json("/runs?status=waiting").await;
+    assert_eq!(waiting["data"].as_array().unwrap().len(), 2, "{script}: {waiting}");
     model.assert_history_was_sendable();
 }
 

@@ -140,6 +140,33 @@ async fn response_socket_limits_the_requests_that_wait() {
 }
 
 #[tokio::test]
+async fn response_socket_answers_its_streams_at_the_same_time() {
+    let limits = HttpLimits { ws_max_subscriptions: 2, ..HttpLimits::default() };
+    let mut rig = Rig::with(limits, |_| {}, Keys::None).await;
+    let mut socket = open(&mut rig).await;
+    create(&mut socket, json!({ "input": "one", "stream_id": "a" })).await;
+    let first = events_until(&mut socket, "response.in_progress").await;
+    create(&mut socket, json!({ "input": "later", "stream_id": "a" })).await;
+    create(&mut socket, json!({ "input": "two" })).await;
+    let second = events_until(&mut socket, "response.in_progress").await;
+    assert!(first.iter().all(|event| event["stream_id"] == "a"), "{first:?}");
+    assert!(second.iter().all(|event| event.get("stream_id").is_none()), "{second:?}");
+    for (stream, code, status) in [("b", "websocket_stream_limit_reached", 429), ("a b", "invalid_stream_id", 400)] {
+        create(&mut socket, json!({ "input": "refused", "stream_id": stream })).await;
+        let refused = socket.next().await.unwrap();
+        assert_eq!((&refused["error"]["code"], &refused["status"]), (&json!(code), &json!(status)), "{refused}");
+        assert_eq!(refused["stream_id"], stream, "{refused}");
+    }
+    // The next response of a stream begins after the end of the one before it.
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 2);
+    rig.play_next().await;
+    let rest = events_until(&mut socket, "response.completed").await;
+    assert_eq!((rest.last().unwrap()["response"]["id"].clone(), &rest[0]["stream_id"]), (json!(response_id(&first)), &json!("a")));
+    let next = events_until(&mut socket, "response.created").await;
+    assert_eq!(next.last().unwrap()["stream_id"], "a", "{next:?}");
+}
+
+#[tokio::test]
 async fn response_socket_refuses_ids_of_another_user() {
     let mut rig = Rig::with_keys().await;
     let mut socket = open(&mut rig).await;

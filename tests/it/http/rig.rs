@@ -12,6 +12,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
+use capstan::domain::model::cost::Prices;
 use capstan::domain::model::embeddings::Embeddings;
 use capstan::domain::model::provider::{EgressScope, ModelEntry, ProviderKind};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
@@ -73,6 +74,10 @@ impl Endpoints for TwoModels {
             "bad" => Err(ModelError::new(ModelErrorKind::Quota, "no money")),
             _ => Ok(()),
         }
+    }
+
+    async fn embedding_prices(&self, _owner: &UserId, _model: &str) -> Result<Option<Prices>, ModelError> {
+        Ok(None)
     }
 
     /// Returns vectors of the length of each text, and of the dimensions.

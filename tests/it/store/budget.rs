@@ -8,7 +8,8 @@ use capstan::domain::run::budget::{
 };
 use capstan::domain::run::change::{Change, ReleaseCause};
 use capstan::domain::run::record::Fence;
-use capstan::store::{AcceptRun, DAY_MS, GeneratedTitle};
+use capstan::store::{AcceptRun, DAY_MS, EmbeddingCharge, GeneratedTitle, PageRequest, UsageFilter};
+use capstan::support::clock::UnixMillis;
 use futures_util::future::join_all;
 
 use super::fixture::*;
@@ -23,6 +24,7 @@ contract! {
     ;
     a_user_who_leaves_takes_the_books_along,
     titles_are_spent_from_the_same,
+    embeddings_are_spent_from_the_same,
     days_gone_by_are_forgotten,
 }
 
@@ -240,6 +242,41 @@ async fn titles_are_spent_from_the_same(world: &World) {
     let spent = Some(ReservationOutcome::Spent { of: BudgetScope::Conversation, spent: amount(35, "0.125"), resets_in_ms: None });
     assert_eq!(ask(world, &ann, &next, &of_talk).await, spent);
     granted(world, &ann, &next, &call(45, "0")).await;
+}
+
+async fn embeddings_are_spent_from_the_same(world: &World) {
+    let (ann, bob) = (user(), user());
+    let day = Allowance { tokens: Some(100), usd: usd("1") };
+    let reserve = async |owner, wanted| world.store.reserve_embeddings(owner, wanted, day).await.unwrap();
+    let charge = async |owner, reserved, used: Option<Amount>, is_priced| {
+        let used = used.map(|used| ("acme/vectors".to_owned(), used));
+        world.store.charge_embeddings(owner, &EmbeddingCharge { reserved, used, is_priced }).await.unwrap();
+    };
+    let fence = run(world, &ann).await;
+    granted(world, &ann, &fence, &call(30, "0")).await;
+    assert_eq!(reserve(&ann, amount(71, "0")).await, ReservationOutcome::Busy, "a run has reserved the rest");
+    let ReservationOutcome::Granted { day: today } = reserve(&ann, amount(60, "0.5")).await else { panic!("60 of 70 are left") };
+    assert!(matches!(ask(world, &ann, &fence, &call(41, "0")).await, Some(ReservationOutcome::Spent { .. })));
+    // The request was shorter than its estimate.
+    charge(&ann, Some((today, amount(60, "0.5"))), Some(amount(20, "0.125")), true).await;
+    granted(world, &ann, &fence, &call(80, "0.875")).await;
+    settle(world, &fence, today, amount(0, "0")).await;
+    // A failed call costs nothing.
+    let wanted = amount(50, "0");
+    assert_eq!(reserve(&ann, wanted).await, ReservationOutcome::Granted { day: today });
+    charge(&ann, Some((today, wanted)), None, true).await;
+    let ReservationOutcome::Spent { spent, .. } = reserve(&ann, amount(81, "0")).await else { panic!("20 are spent") };
+    assert_eq!(spent, amount(20, "0.125"));
+    charge(&ann, None, Some(amount(5, "0")), false).await;
+    charge(&bob, None, Some(amount(7, "0")), false).await;
+
+    let filter = |owner: &UserId| UsageFilter { owner: Some(owner.clone()), since: UnixMillis((today - 1) * DAY_MS) };
+    let usage = async |owner| world.store.usage(&filter(owner), &PageRequest { limit: 100, after: None }).await.unwrap().items;
+    let of_ann = usage(&ann).await.into_iter().find(|row| row.model == "acme/vectors").unwrap();
+    assert_eq!((of_ann.runs, of_ann.usage.model_calls, of_ann.usage.input_tokens), (0, 2, 25));
+    assert_eq!(of_ann.usage.cost.map(|cost| cost.to_string()).as_deref(), Some("0.125"));
+    let [of_bob] = usage(&bob).await.try_into().unwrap();
+    assert_eq!((of_bob.usage.input_tokens, of_bob.usage.output_tokens, of_bob.usage.cost), (7, 0, None));
 }
 
 async fn days_gone_by_are_forgotten(world: &World) {

@@ -1,12 +1,13 @@
 //! Uploaded files and their references in messages.
 
-use capstan::domain::conversation::file::{FileOrigin, FileText};
+use capstan::domain::conversation::file::{FileOrigin, FilePurpose, FileText};
 use capstan::domain::conversation::message::{BinaryContent, FilePart, Part, Role, ToolContent};
 use capstan::domain::ids::{FileId, PartId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::store::{
-    AcceptOutcome, AcceptRun, AppendMessages, AppendOutcome, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file,
+    AcceptOutcome, AcceptRun, AppendMessages, AppendOutcome, FILES_PIECE, FileCursor, FileFilter, NewFile, StoredOutcome,
+    store_file,
 };
 use capstan::support::ids::UuidIds;
 
@@ -32,6 +33,7 @@ fn new(owner: &UserId) -> NewFile {
         id: FileId::generate(&UuidIds),
         owner: owner.clone(),
         origin: FileOrigin::Upload,
+        purpose: FilePurpose::default(),
         name: "größe \u{0}.txt".to_owned(),
         media_type: "text/plain".to_owned(),
         size: 5,
@@ -133,15 +135,30 @@ async fn files_are_listed_newest_first_and_counted(world: &World) {
     for _ in 0..5 {
         ids.push(stored(world, &owner).await);
     }
-    stored(world, &user()).await;
+    let ben = user();
+    let other = stored(world, &ben).await;
     ids.sort();
     ids.reverse();
-    let found = all_items(async |after| world.store.files(&owner, &page::<FileCursor>(2, after)).await.unwrap()).await;
+    let found =
+        all_items(async |after| world.store.files(&owner, FileFilter::default(), &page::<FileCursor>(2, after)).await.unwrap())
+            .await;
     let seen: Vec<_> = found.into_iter().map(|file| file.id).collect();
     assert_eq!(seen, ids);
+    let batch = NewFile { purpose: FilePurpose::Batch, ..new(&ben) };
+    assert!(world.store.begin_file(&batch, 100).await.unwrap());
+    world.store.finish_file(&ben, &batch.id).await.unwrap().unwrap();
+    let listed = async |owner, purpose| {
+        let filter = FileFilter { purpose, is_oldest_first: true };
+        let found = all_items(async |after| world.store.files(owner, filter, &page::<FileCursor>(2, after)).await.unwrap()).await;
+        found.into_iter().map(|file| file.id).collect::<Vec<_>>()
+    };
+    ids.reverse();
+    assert_eq!(listed(&owner, None).await, ids);
+    assert_eq!(listed(&ben, Some(FilePurpose::Batch)).await, [batch.id.clone()]);
+    assert_eq!(listed(&ben, Some(FilePurpose::UserData)).await, [other]);
     assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five is the limit");
     assert!(world.store.begin_file(&new(&owner), 6).await.unwrap());
-    assert_eq!(world.store.file_bytes().await.unwrap(), 35);
+    assert_eq!(world.store.file_bytes().await.unwrap(), 40);
 }
 
 async fn a_file_goes_with_the_last_conversation_that_has_it(world: &World) {

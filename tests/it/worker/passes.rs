@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::agent::TitlePolicy;
-use capstan::domain::conversation::file::FileOrigin;
+use capstan::domain::conversation::file::{FileOrigin, FilePurpose};
 use capstan::domain::conversation::message::{FilePart, Part, Role, ToolContent};
 use capstan::domain::ids::{CallId, ConversationId, FileId, PartId, RunId, UserId};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
@@ -296,6 +296,7 @@ impl<'h> Play<'h> {
             id: FileId::generate(h.ids.as_ref()),
             owner: h.owner.clone(),
             origin: FileOrigin::Upload,
+            purpose: FilePurpose::default(),
             name: "a.png".to_owned(),
             media_type: "image/png".to_owned(),
             size: 5,

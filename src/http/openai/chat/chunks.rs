@@ -11,9 +11,11 @@ use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::PartId;
 use crate::domain::model::Usage;
 use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::run::question::InputKind;
 use crate::domain::run::{FinishReason, Run, WaitReason};
 use crate::domain::tool::client_tool::ClientCall;
-use crate::http::openai::content::chat_usage;
+use crate::http::clients::stream::ChunkTranslator;
+use crate::http::openai::content::{chat_usage, question_text};
 use crate::http::openai::error;
 use crate::http::openai::events::{Flow, Translator};
 use crate::http::openai::ids::{derived, seconds};
@@ -54,7 +56,14 @@ pub(super) struct Completion {
     reasoning: String,
     calls: Vec<ClientCall>,
     usage: Usage,
+    /// The question of the model to the user, if it has no answer.
+    question: Option<String>,
     end: Option<Result<&'static str, ProblemBody>>,
+    flow: Flow,
+    /// Whether the stream ends as complete.
+    is_done: bool,
+    /// The chunks that no reader has taken.
+    chunks: Vec<Value>,
 }
 
 impl Completion {
@@ -69,7 +78,11 @@ impl Completion {
             reasoning: String::new(),
             calls: Vec::new(),
             usage: Usage::default(),
+            question: None,
             end: None,
+            flow: Flow::Continue,
+            is_done: false,
+            chunks: Vec::new(),
         }
     }
 
@@ -97,7 +110,7 @@ impl Completion {
         }))
     }
 
-    fn chunk(&self, delta: &Value, finish_reason: Option<&str>, frames: &mut String) {
+    fn chunk(&mut self, delta: &Value, finish_reason: Option<&str>) {
         let CompletionDetails { id, created, model, include_usage } = &self.facts;
         let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
         let mut chunk = json!({
@@ -106,25 +119,32 @@ impl Completion {
         if *include_usage {
             chunk["usage"] = Value::Null;
         }
-        frame(&chunk, frames);
+        self.chunks.push(chunk);
     }
 
-    fn delta(&mut self, part: &PartId, delta: &str, frames: &mut String) {
+    fn delta(&mut self, part: &PartId, delta: &str) {
         match self.kinds.get(part) {
-            Some(Kind::Text) => self.add_text(delta, frames),
+            Some(Kind::Text) => self.add_text(delta),
             Some(Kind::Reasoning) => {
                 self.reasoning.push_str(delta);
-                self.chunk(&json!({ "reasoning_content": delta }), None, frames);
+                self.chunk(&json!({ "reasoning_content": delta }), None);
             }
             None => {}
         }
     }
 
-    fn add_text(&mut self, delta: &str, frames: &mut String) {
+    /// Begins another paragraph, if there is a text.
+    fn separate_text(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.add_text("\n\n");
+        }
+    }
+
+    fn add_text(&mut self, delta: &str) {
         if self.sent.len() == self.text.len() {
             self.text.push_str(delta);
             self.sent.push_str(delta);
-            return self.chunk(&json!({ "content": delta }), None, frames);
+            return self.chunk(&json!({ "content": delta }), None);
         }
         self.text.push_str(delta);
         if self.sent.starts_with(&self.text) {
@@ -133,45 +153,91 @@ impl Completion {
         match self.text.strip_prefix(&self.sent).map(str::to_owned) {
             Some(rest) => {
                 self.sent.push_str(&rest);
-                self.chunk(&json!({ "content": rest }), None, frames);
+                self.chunk(&json!({ "content": rest }), None);
             }
             None => self.is_torn = true,
         }
     }
 
-    fn finish(&mut self, reason: &'static str, flow: Flow, frames: &mut String) -> Flow {
+    fn finish(&mut self, reason: &'static str, flow: Flow) -> Flow {
         if self.is_torn || self.sent.len() > self.text.len() {
             let detail = "the model began its answer again, after a part of it was sent; repeat the request";
-            self.fail(&ProblemCode::ProviderBadStream.body(detail), frames);
+            self.fail(&ProblemCode::ProviderBadStream.body(detail));
             // The whole answer is not affected.
             self.end = Some(Ok(reason));
             return flow;
         }
         self.end = Some(Ok(reason));
-        self.chunk(&json!({}), Some(reason), frames);
+        self.chunk(&json!({}), Some(reason));
         if self.facts.include_usage {
             let CompletionDetails { id, created, model, .. } = &self.facts;
             let usage = chat_usage(&self.usage);
             let chunk = json!({
                 "id": id, "object": "chat.completion.chunk", "created": created, "model": model, "choices": [], "usage": usage
             });
-            frame(&chunk, frames);
+            self.chunks.push(chunk);
         }
-        frames.push_str("data: [DONE]\n\n");
+        self.is_done = true;
         flow
     }
 
-    fn fail(&mut self, problem: &ProblemBody, frames: &mut String) -> Flow {
-        frame(&json!({ "error": error::error(problem) }), frames);
+    fn fail(&mut self, problem: &ProblemBody) -> Flow {
+        self.chunks.push(json!({ "error": error::error(problem) }));
         self.end = Some(Err(problem.clone()));
         Flow::End
     }
-}
 
-fn frame(value: &Value, frames: &mut String) {
-    frames.push_str("data: ");
-    frames.push_str(&value.to_string());
-    frames.push_str("\n\n");
+    fn apply(&mut self, body: EventBody) -> Flow {
+        match body {
+            EventBody::RunQueued { .. } => self.chunk(&json!({ "role": "assistant", "content": "" }), None),
+            EventBody::StepStarted { .. } => self.step_start = self.text.len(),
+            EventBody::StepReset { reason, .. } if reason != "continuation" => self.text.truncate(self.step_start),
+            EventBody::PartStarted { part_id, kind, .. } => match kind.as_str() {
+                "text" => {
+                    self.kinds.insert(part_id, Kind::Text);
+                    self.separate_text();
+                }
+                "reasoning" => {
+                    self.kinds.insert(part_id, Kind::Reasoning);
+                }
+                _ => {}
+            },
+            EventBody::PartDelta { part_id, delta } => self.delta(&part_id, &delta),
+            EventBody::StepCompleted { usage: Some(usage), .. } => self.usage.add(usage),
+            EventBody::ToolRequested { call } => {
+                let mut wire = wire_call(&call);
+                wire["index"] = self.calls.len().into();
+                self.calls.push(call);
+                self.chunk(&json!({ "tool_calls": [wire] }), None);
+            }
+            EventBody::InputRequested { kind: InputKind::Question, question, .. } => self.question = Some(question_text(&question)),
+            EventBody::InputResolved { .. } => self.question = None,
+            EventBody::RunWaiting { reason: WaitReason::ClientTool, .. } => {
+                return self.finish("tool_calls", Flow::Suspended);
+            }
+            EventBody::RunWaiting { reason: reason @ (WaitReason::Approval | WaitReason::Input), .. } => {
+                // The next request repeats the question as a message of the assistant, before the user's answer.
+                if let (WaitReason::Input, Some(question)) = (reason, self.question.take()) {
+                    self.separate_text();
+                    self.add_text(&question);
+                    return self.finish("stop", Flow::Suspended);
+                }
+                let detail = "the agent waits for a human's answer, which chat completions cannot carry: use /v1/responses or the native API";
+                self.fail(&ProblemCode::Conflict.body(detail));
+                return Flow::Suspended;
+            }
+            EventBody::RunCompleted { finish_reason, usage, .. } => {
+                self.usage = usage;
+                return self.finish(wire_reason(finish_reason), Flow::End);
+            }
+            EventBody::RunFailed { error } => return self.fail(&error),
+            EventBody::RunCancelled { .. } => {
+                return self.fail(&ProblemCode::Conflict.body("the run was cancelled"));
+            }
+            _ => {}
+        }
+        Flow::Continue
+    }
 }
 
 fn wire_call(call: &ClientCall) -> Value {
@@ -179,57 +245,36 @@ fn wire_call(call: &ClientCall) -> Value {
     json!({ "id": call.call_id, "type": "function", "function": function })
 }
 
-impl Translator for Completion {
-    fn translate(&mut self, event: &StoredEvent, frames: &mut String) -> Flow {
-        let Some(body) = event.body() else { return Flow::Continue };
-        match body {
-            EventBody::RunQueued { .. } => self.chunk(&json!({ "role": "assistant", "content": "" }), None, frames),
-            EventBody::StepStarted { .. } => self.step_start = self.text.len(),
-            EventBody::StepReset { reason, .. } if reason != "continuation" => self.text.truncate(self.step_start),
-            EventBody::PartStarted { part_id, kind, .. } => match kind.as_str() {
-                "text" => {
-                    let needs_gap = !self.text.is_empty() && !self.text.ends_with('\n');
-                    self.kinds.insert(part_id, Kind::Text);
-                    if needs_gap {
-                        self.add_text("\n\n", frames);
-                    }
-                }
-                "reasoning" => {
-                    self.kinds.insert(part_id, Kind::Reasoning);
-                }
-                _ => {}
-            },
-            EventBody::PartDelta { part_id, delta } => self.delta(&part_id, &delta, frames),
-            EventBody::StepCompleted { usage: Some(usage), .. } => self.usage.add(usage),
-            EventBody::ToolRequested { call } => {
-                let mut wire = wire_call(&call);
-                wire["index"] = self.calls.len().into();
-                self.calls.push(call);
-                self.chunk(&json!({ "tool_calls": [wire] }), None, frames);
-            }
-            EventBody::RunWaiting { reason: WaitReason::ClientTool, .. } => {
-                return self.finish("tool_calls", Flow::Suspended, frames);
-            }
-            EventBody::RunWaiting { reason: WaitReason::Approval | WaitReason::Input, .. } => {
-                let detail = "the agent waits for a human's answer, which chat completions cannot carry: use /v1/responses or the native API";
-                self.fail(&ProblemCode::Conflict.body(detail), frames);
-                return Flow::Suspended;
-            }
-            EventBody::RunCompleted { finish_reason, usage, .. } => {
-                self.usage = usage;
-                return self.finish(wire_reason(finish_reason), Flow::End, frames);
-            }
-            EventBody::RunFailed { error } => return self.fail(&error, frames),
-            EventBody::RunCancelled { .. } => {
-                return self.fail(&ProblemCode::Conflict.body("the run was cancelled"), frames);
-            }
-            _ => {}
+impl ChunkTranslator for Completion {
+    fn translate(&mut self, event: &StoredEvent) -> Vec<Value> {
+        if let Some(body) = event.body() {
+            self.flow = self.apply(body);
         }
-        Flow::Continue
+        std::mem::take(&mut self.chunks)
     }
 
-    fn interrupt(&mut self, problem: &ProblemBody, frames: &mut String) {
-        self.fail(problem, frames);
+    fn is_over(&self) -> bool {
+        self.flow != Flow::Continue
+    }
+}
+
+impl Translator for Completion {
+    fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    fn interrupt(&mut self, problem: &ProblemBody) -> Vec<Value> {
+        self.fail(problem);
+        std::mem::take(&mut self.chunks)
+    }
+
+    fn write(&self, chunks: &[Value], out: &mut String) {
+        for chunk in chunks {
+            out.extend(["data: ", &chunk.to_string(), "\n\n"]);
+        }
+        if self.is_done {
+            out.push_str("data: [DONE]\n\n");
+        }
     }
 }
 
@@ -277,7 +322,9 @@ mod tests {
             let run = RunId::generate(&UuidIds);
             let stored = NewEvent::new(&body, Some(run), 1, UnixMillis(0)).stored(ConversationId::generate(&UuidIds), 1);
             let mut frames = String::new();
-            self.flow = self.completion.translate(&stored, &mut frames);
+            let chunks = self.completion.translate(&stored);
+            self.completion.write(&chunks, &mut frames);
+            self.flow = self.completion.flow();
             for frame in frames.split_terminator("\n\n") {
                 match frame.strip_prefix("data: ").unwrap() {
                     "[DONE]" => self.done = true,

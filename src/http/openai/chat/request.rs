@@ -149,7 +149,8 @@ impl ChatRequest {
             setup,
             trace,
         };
-        Ok((run, SentTranscript { messages, hidden: !self.store.unwrap_or_default(), field: "messages" }))
+        let hidden = !self.store.unwrap_or_default();
+        Ok((run, SentTranscript { messages, questions: Vec::new(), hidden, field: "messages" }))
     }
 }
 

@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
-use crate::http::openai::ids::{list, seconds};
+use crate::http::openai::ids::{Order, list, seconds};
+use crate::http::openai::responses::input_items::ItemParams;
+use crate::http::openai::responses::items;
 use crate::http::openai::responses::object::ResponseId;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
-use crate::http::openai::responses::{ItemParams, items};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Input, OptionalInput, Params};
 use crate::http::wire::problem::{Answer, Problem};
@@ -114,7 +115,7 @@ pub(in crate::http) async fn list_items(
     Path(id): Path<String>,
     Params(params): Params<ItemParams>,
 ) -> Answer<Json<Value>> {
-    let mut reader = ItemReader::new(&caller, &id, params.is_ascending())?;
+    let mut reader = ItemReader::new(&caller, &id, params.order == Order::Asc)?;
     let (limit, mut after, mut found) = (params.limit(), params.after.as_deref(), Vec::new());
     while found.len() <= limit {
         let Some(mut items) = reader.next().await? else { break };

@@ -10,7 +10,9 @@ use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::domain::tool::approval::{ApprovalAnswer, Decision};
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
+use crate::http::clients::thread::open_questions;
 use crate::http::clients::{body, stream};
+use crate::http::openai::content::{question_answer, text_of};
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
@@ -92,8 +94,12 @@ impl Creation<'_> {
             (Some(previous), None) => self.follow(previous, input).await,
             (None, Some(conversation)) => {
                 let id = conversation.id().clone();
-                self.send(id, input).await
+                match self.waiting_run(&id).await? {
+                    Some(run) => self.continue_newest(run, input).await,
+                    None => self.send(id, input).await,
+                }
             }
+            (None, None) if !input.approvals.is_empty() => self.approve(input).await,
             (None, None) => {
                 let run = self.body.run(&input, None, None, self.trace.clone())?;
                 let hidden = self.body.store == Some(false);
@@ -102,12 +108,49 @@ impl Creation<'_> {
                         Error::field("/background", "needs `store`: a client must be able to return to the response").into()
                     );
                 }
-                let sent = SentTranscript { messages: input.messages, hidden, field: "input" };
+                let sent = SentTranscript { messages: input.messages, questions: input.questions, hidden, field: "input" };
                 let started = self.app.service.start_transcript(self.principal, run, sent, self.key.clone()).await?;
                 let guard = hidden.then(|| DisconnectGuard::new(self.app, self.principal, &started.run.id));
                 Ok(Begun { guard, ..self.started(started).await? })
             }
         }
+    }
+
+    /// Returns the run of a conversation that waits for an answer.
+    async fn waiting_run(&self, conversation: &ConversationId) -> Answer<Option<Run>> {
+        let row = self.app.service.conversation(self.principal, conversation).await?;
+        let active = row.active_run_id.filter(|_| row.reason.is_some_and(WaitReason::needs_answer));
+        Ok(match active {
+            Some(id) => Some(self.app.service.run(self.principal, &id).await?),
+            None => None,
+        })
+    }
+
+    /// Continues the run of an approval. The request has the whole history, of which the run knows all but the answers.
+    async fn approve(self, mut input: ResponseInput) -> Answer<Begun> {
+        let unknown = |error| match error {
+            Error::NotFound(_) => Error::field("/input", "answers an approval request that does not exist"),
+            other => other,
+        };
+        let mut run = None;
+        for answer in &input.approvals {
+            let approval = self.app.service.approval(self.principal, &answer.id).await.map_err(unknown)?;
+            if run.replace(approval.run_id).is_some_and(|other| Some(&other) != run.as_ref()) {
+                return Err(Error::field("/input", "answers approval requests of several responses").into());
+            }
+        }
+        let Some(id) = run else { return Err(Error::NotFound("approval").into()) };
+        let run = self.app.service.run(self.principal, &id).await?;
+        let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
+        input.keep_results(|call| pauses.requested.keys().any(|open| open.as_str() == call));
+        self.continue_newest(run, input).await
+    }
+
+    /// Continues after the newest ended response of a run.
+    async fn continue_newest(self, run: Run, input: ResponseInput) -> Answer<Begun> {
+        let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
+        let newest = ResponseId { run: run.id.clone(), segment: pauses.ended_responses().saturating_sub(1) };
+        self.continue_run((newest, run), &pauses, input).await
     }
 
     /// Continues after an earlier response.
@@ -125,16 +168,20 @@ impl Creation<'_> {
             Err(error) => return Err(error.into()),
         };
         let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
-        let next = id.segment.saturating_add(1);
         if id.segment > pauses.newest_response() {
             return Err(missing());
         }
+        self.continue_run((id, run), &pauses, input).await
+    }
+
+    async fn continue_run(self, (id, run): (ResponseId, Run), pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
+        let next = id.segment.saturating_add(1);
         match (run.status, run.reason) {
-            (RunStatus::Waiting, Some(WaitReason::ClientTool | WaitReason::Approval)) if next == pauses.ended_responses => {
-                self.answer(id, run, &pauses, input).await
+            (RunStatus::Waiting, Some(reason)) if reason.needs_answer() && next == pauses.ended_responses() => {
+                self.answer(id, run, pauses, input).await
             }
             // The response ended in a pause that is over.
-            _ if next <= pauses.ended_responses => match input.repeats(&pauses) {
+            _ if next <= pauses.ended_responses() => match input.repeats(pauses) {
                 true => self.continued(&run, next).await,
                 false => {
                     let newest = ResponseId { run: run.id, segment: pauses.newest_response() };
@@ -201,13 +248,16 @@ impl Creation<'_> {
             .map(|RequestKey { key, fingerprint }| RequestKey { key: format!("{part}.{key}"), fingerprint: fingerprint.clone() })
     }
 
-    /// Answers a run that waits for approvals or for its client. The answer must have a result for each call of the client: with a part
-    /// of them, the run would wait again at once.
+    /// Answers a run that waits for approvals, questions or its client. The answer must have a result for each call of the client: with
+    /// a part of them, the run would wait again at once.
     async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
         let service = &self.app.service;
         let (content, results) = input.new_parts();
-        if results.is_empty() && input.approvals.is_empty() {
-            let reason = "must answer the previous response, which waits for function_call_output or mcp_approval_response";
+        let open = open_questions(service, self.principal, (&run.conversation_id, &run.id)).await?;
+        let question = open.questions.first();
+        if results.is_empty() && input.approvals.is_empty() && (content.is_none() || question.is_none()) {
+            let reason = "must answer the previous response, which waits for function_call_output, mcp_approval_response, or the \
+                          user's answer to a question";
             return Err(Error::field("/input", reason).into());
         }
         let results = results.into_iter().map(tool_result).collect::<Result<Vec<_>, _>>()?;
@@ -220,8 +270,16 @@ impl Creation<'_> {
         if results.iter().any(|result| !pauses.requested.contains_key(&result.call_id)) {
             return Err(Error::NotFound("call of a client tool in this run").into());
         }
-        if let Some(content) = content {
-            service.start_run(self.principal, self.message(&run, content), self.key_of("message")).await?;
+        match (question, content) {
+            (Some(question), Some(content)) => {
+                let answer = question_answer(&question.question, &text_of(&content));
+                let key = self.key_of(question.id.as_str());
+                service.resolve_input(self.principal, &question.id, answer, key).await.map_err(in_input)?;
+            }
+            (None, Some(content)) => {
+                service.start_run(self.principal, self.message(&run, content), self.key_of("message")).await?;
+            }
+            (_, None) => {}
         }
         for approval in &input.approvals {
             let decision = if approval.approve { Decision::Allow } else { Decision::Deny };
@@ -252,6 +310,14 @@ impl Creation<'_> {
             setup: crate::service::RunSetup::default(),
             trace: self.trace.clone(),
         }
+    }
+}
+
+/// Names the input in an error about a part of an answer.
+fn in_input(error: Error) -> Error {
+    match error {
+        Error::Invalid { detail, .. } => Error::field("/input", detail),
+        other => other,
     }
 }
 

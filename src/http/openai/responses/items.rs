@@ -146,6 +146,17 @@ pub(super) fn tool_text(content: &[ToolContent]) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
+/// Returns the output of a call of a client tool.
+pub(super) fn function_output(call: &CallId, content: &[ToolContent], status: &str) -> Value {
+    json!({
+        "type": "function_call_output",
+        "id": derived("fco_", call.as_str()),
+        "call_id": call,
+        "output": tool_text(content),
+        "status": status,
+    })
+}
+
 /// Returns the items of a stored message, oldest first.
 pub(super) fn of_message(message: &Message) -> Vec<Value> {
     if message.role == Role::User {
@@ -172,13 +183,7 @@ fn of_part(part: &Part, status: &str) -> Option<Value> {
             "arguments": part.arguments.to_string(),
             "status": status,
         })),
-        Part::ToolResult(part) => Some(json!({
-            "type": "function_call_output",
-            "id": derived("fco_", part.id.as_str()),
-            "call_id": part.call_id,
-            "output": tool_text(&part.content),
-            "status": status,
-        })),
+        Part::ToolResult(part) => Some(function_output(&part.call_id, &part.content, status)),
         Part::Image(_) | Part::File(_) | Part::Source(_) => None,
     }
 }

@@ -5,6 +5,7 @@
 
 pub(in crate::http) mod conversations;
 mod create;
+pub(in crate::http) mod input_items;
 mod items;
 mod object;
 mod request;
@@ -28,9 +29,8 @@ use crate::domain::access::principal::Principal;
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::clients::stream;
-use crate::http::openai::events::{self, GuardedWriter, Translator as _};
-use crate::http::openai::ids::list;
+use crate::http::clients::stream::{self, ChunkTranslator as _};
+use crate::http::openai::events::{self, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::translate::ResponseTranslator;
 use crate::http::options::App;
@@ -77,12 +77,12 @@ async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
 /// Returns a response as the log has it now.
 async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
     let mut translator = ResponseTranslator::new(facts, None);
-    let (mut after, mut frames) = (None, String::new());
+    let mut after = None;
     loop {
         let page = app.service.run_events(principal, &run.id, after.map(Cursor), EVENTS).await?;
         for event in &page.events {
-            frames.clear();
-            if translator.translate(event, &mut frames) != events::Flow::Continue {
+            translator.translate(event);
+            if translator.is_over() {
                 return Ok(translator.response());
             }
         }
@@ -165,74 +165,6 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
     }
     app.service.delete_conversation(principal, &conversation).await?;
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(in crate::http) struct ItemParams {
-    /// The id of the last item that the client has.
-    after: Option<String>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 100, default = 20)]
-    limit: Option<u32>,
-    /// `asc` or `desc`.
-    order: Option<String>,
-}
-
-impl ItemParams {
-    fn limit(&self) -> usize {
-        self.limit.unwrap_or(20).clamp(1, 100) as usize
-    }
-
-    fn is_ascending(&self) -> bool {
-        self.order.as_deref() == Some("asc")
-    }
-}
-
-/// Lists the input of a response
-#[utoipa::path(
-    get, path = "/v1/responses/{id}/input_items", tag = "responses", operation_id = "openai_list_input_items",
-    params(("id" = String, Path, description = "The id of the response"), ItemParams),
-    responses((status = 200, description = "A page of items", body = Object)),
-)]
-pub(in crate::http) async fn input_items(
-    caller: Caller,
-    Path(id): Path<String>,
-    Params(params): Params<ItemParams>,
-) -> Answer<Json<Value>> {
-    let Caller { app, principal } = &caller;
-    let (run, _) = find(app, principal, &id).await?;
-    let first = app.service.run_events(principal, &run.id, None, 1).await?;
-    let own = first.events.first().and_then(|event| event.body()).and_then(|body| match body {
-        crate::domain::event::EventBody::MessageCreated { message } => Some(message.id),
-        _ => None,
-    });
-    let mut items = Vec::new();
-    let mut page = PageRequest { limit: 100, after: None };
-    'pages: loop {
-        let messages = app.service.messages(principal, &run.conversation_id, &page).await?;
-        for message in messages.items.iter().filter(|message| message.run_id == run.id && !message.internal) {
-            items.extend(items::of_message(message));
-            if Some(&message.id) == own.as_ref() {
-                break 'pages;
-            }
-        }
-        match messages.next.and_then(|next| next.parse().ok()) {
-            Some(next) => page.after = Some(next),
-            None => break,
-        }
-    }
-    Ok(Json(item_page(items, &params)))
-}
-
-fn item_page(mut items: Vec<Value>, params: &ItemParams) -> Value {
-    if !params.is_ascending() {
-        items.reverse();
-    }
-    let skip = params.after.as_ref().and_then(|after| items.iter().position(|item| item["id"] == **after)).map_or(0, |at| at + 1);
-    let limit = params.limit();
-    let has_more = items.len() > skip + limit;
-    list(items.into_iter().skip(skip).take(limit).collect(), has_more)
 }
 
 /// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.

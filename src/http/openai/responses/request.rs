@@ -141,17 +141,29 @@ pub(super) struct Input {
     instructions: Vec<String>,
     pub messages: Vec<SentMessage>,
     pub approvals: Vec<ApprovalResponse>,
+    /// The ids of the model's messages as those of questions.
+    pub questions: Vec<InputId>,
+    /// The messages after the last item of the model begin here.
+    new_from: usize,
 }
 
 impl Input {
-    /// Returns the content of all messages of the user, and all results. Other messages are those of the earlier responses, which the
-    /// server knows.
+    /// Returns the content of the user's messages after the last item of the model, and all results. The server knows the other messages.
     pub(super) fn new_parts(&self) -> (Option<Content>, Vec<SentResult>) {
-        let contents = self.messages.iter().filter_map(|message| match message {
+        let contents = self.messages.iter().skip(self.new_from).filter_map(|message| match message {
             SentMessage::User(content) => Some(content),
             SentMessage::Assistant { .. } | SentMessage::Results(_) => None,
         });
         (merged(contents), self.results().cloned().collect())
+    }
+
+    /// Removes the results of all other calls.
+    pub(super) fn keep_results(&mut self, is_open: impl Fn(&str) -> bool) {
+        for message in &mut self.messages {
+            if let SentMessage::Results(results) = message {
+                results.retain(|result| is_open(&result.call_id));
+            }
+        }
     }
 
     fn results(&self) -> impl Iterator<Item = &SentResult> {
@@ -314,12 +326,15 @@ impl WireItem {
             value.clone().ok_or_else(|| Error::field(&format!("{pointer}/{field}"), "is required for this type of item"))
         };
         let empty = || WireContent::Text(String::new());
-        match self.kind.as_deref().unwrap_or("message") {
+        let kind = self.kind.as_deref().unwrap_or("message");
+        match kind {
             "message" => {
                 let content = self.content.clone().unwrap_or_else(empty);
                 match self.role.as_deref() {
                     Some("user") => input.messages.push(SentMessage::User(content.content(&format!("{pointer}/content"))?)),
                     Some("assistant") => {
+                        let digits = self.id.as_deref().and_then(|id| id.strip_prefix("msg_"));
+                        input.questions.extend(digits.and_then(|digits| InputId::parse(&format!("input_{digits}")).ok()));
                         let (reasoning, calls) = (String::new(), Vec::new());
                         input.messages.push(SentMessage::Assistant { text: content.text(), reasoning, calls });
                     }
@@ -360,6 +375,11 @@ impl WireItem {
                 let shown: String = other.chars().take(50).collect();
                 return Err(Error::field(&format!("{pointer}/type"), format!("{shown:?} is not supported")));
             }
+        }
+        let is_of_client = self.role.as_deref().is_some_and(|role| role != "assistant")
+            || ["function_call_output", "mcp_approval_response"].contains(&kind);
+        if !is_of_client {
+            input.new_from = input.messages.len();
         }
         Ok(())
     }
@@ -411,7 +431,7 @@ mod tests {
         assert_eq!(read.approvals[0].id.as_str(), "input_01980000000070008000000000000001");
         assert!(read.approvals[0].approve);
         let (content, results) = read.new_parts();
-        assert_eq!((content.is_some(), results.len()), (true, 1));
+        assert_eq!((content.is_some(), results.len()), (false, 1), "the user's message stands before items of the model");
     }
 
     #[test]

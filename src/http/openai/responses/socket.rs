@@ -1,7 +1,10 @@
 //! `GET /v1/responses`: responses over one WebSocket, as the SDKs of OpenAI connect.
 //!
 //! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same stream, one
-//! in a frame. Requests are answered one after another, also those with another `stream_id`, which their events return.
+//! in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -12,11 +15,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::StreamMap;
 
+use crate::domain::ids::RunId;
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::trace::TraceId;
-use crate::http::clients::stream::event_of;
+use crate::http::clients::stream::{ChunkTranslator as _, event_of};
 use crate::http::openai::error::error;
 use crate::http::openai::events::{DisconnectGuard, Flow, Translator as _};
 use crate::http::openai::responses::create::{Begun, begin};
@@ -32,11 +37,14 @@ use crate::service::{Access, Error, Reader, StoreError};
 /// Limit of requests that wait for the end of earlier responses. Each may contain a whole history.
 const MAX_WAITING: usize = 8;
 
+/// Limit of the name of a stream in bytes, as at OpenAI.
+const MAX_STREAM_ID: usize = 256;
+
 /// Opens a WebSocket for responses
 ///
 /// Send `{"type":"response.create", ...}` with the fields of `POST /v1/responses`. The server sends the events of the response's stream,
-/// one JSON object in a frame, and then answers the next request. A request that fails gets
-/// `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels nothing, unless `store` is false.
+/// one JSON object in a frame. Requests with the same `stream_id` are answered one after another, others at the same time. A request that
+/// fails gets `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels nothing, unless `store` is false.
 /// `generate: false` and `response.steer` are refused.
 #[utoipa::path(
     get, path = "/v1/responses", tag = "responses", operation_id = "openai_connect_responses",
@@ -78,23 +86,25 @@ impl FrameHead {
 
 /// A request that waits for its turn.
 struct WaitingRequest {
-    stream_id: Option<String>,
     body: Answer<CreateRequest>,
+    /// Counts the request among those that wait, until it begins.
+    _turn: OwnedSemaphorePermit,
 }
 
-impl WaitingRequest {
-    fn new(head: Answer<FrameHead>, text: &str) -> Self {
-        match head {
-            Ok(head) => Self { body: head.body(text), stream_id: head.stream_id },
-            Err(problem) => Self { body: Err(problem), stream_id: None },
-        }
-    }
-}
+/// The responses of one stream of the socket, which are answered one after another.
+type Lines = BoxStream<'static, Result<Vec<String>, StoreError>>;
 
 /// The responses of one socket.
 struct ResponseSocket {
-    requests: mpsc::Sender<WaitingRequest>,
-    lines: BoxStream<'static, Result<Vec<String>, StoreError>>,
+    app: App,
+    access: Access,
+    /// The trace id of the handshake.
+    trace: TraceId,
+    /// The queues of the streams, by their names.
+    requests: BTreeMap<Option<String>, mpsc::UnboundedSender<WaitingRequest>>,
+    streams: StreamMap<Option<String>, Lines>,
+    turns: Arc<Semaphore>,
+    guards: Arc<Guards>,
 }
 
 impl SocketProtocol for ResponseSocket {
@@ -104,13 +114,9 @@ impl SocketProtocol for ResponseSocket {
     const FIRST_FRAME_KEY: Option<fn(&str) -> Option<String>> = None;
 
     fn new(app: App, access: Access, trace: TraceId) -> Self {
-        let (requests, waiting) = mpsc::channel(MAX_WAITING);
-        let responses = ResponseSequence { app, access, trace, waiting, current: None, guard: None };
-        let lines = stream::unfold(responses, |mut responses| async move {
-            let lines = responses.next().await?;
-            Some((lines, responses))
-        });
-        Self { requests, lines: lines.boxed() }
+        let turns = Arc::new(Semaphore::new(MAX_WAITING));
+        let (requests, streams, guards) = (BTreeMap::new(), StreamMap::new(), Arc::default());
+        Self { app, access, trace, requests, streams, turns, guards }
     }
 
     async fn request(&mut self, text: &str) -> Result<Vec<String>, Close> {
@@ -118,18 +124,69 @@ impl SocketProtocol for ResponseSocket {
         if head.as_ref().is_ok_and(|head| head.kind == "response.steer") {
             return Ok(vec![refused_steering(text)]);
         }
-        // Errors wait as well: clients take an error for the end of the response under way.
-        let Err(refused) = self.requests.try_send(WaitingRequest::new(head, text)) else { return Ok(Vec::new()) };
-        let detail = format!("at most {MAX_WAITING} requests of a connection wait for the end of earlier responses");
-        Ok(vec![error_event(&ProblemCode::TooManyRequests.body(detail), refused.into_inner().stream_id)])
+        let (body, stream_id) = read_request(head, text);
+        let Err((problem, code)) = self.accept(body, stream_id.clone()) else { return Ok(Vec::new()) };
+        Ok(vec![error_event(&problem, code, stream_id.as_deref())])
     }
 
     async fn next(&mut self) -> Result<Vec<String>, StoreError> {
-        match self.lines.next().await {
-            Some(lines) => lines,
+        match self.streams.next().await {
+            Some((_, lines)) => lines,
             None => std::future::pending().await,
         }
     }
+}
+
+impl ResponseSocket {
+    /// Adds a request to the queue of its stream. Errors of a request wait as well: clients take an error for the end of the response
+    /// under way. Fails with the code of OpenAI.
+    fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), (ProblemBody, &'static str)> {
+        if stream_id.as_deref().is_some_and(|name| !is_stream_name(name)) {
+            let detail = format!("`stream_id` must have 1 to {MAX_STREAM_ID} letters, digits, underscores, hyphens or periods");
+            return Err((ProblemCode::InvalidRequest.body(detail), "invalid_stream_id"));
+        }
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
+            let detail = format!("at most {MAX_WAITING} requests of a connection wait for the end of earlier responses");
+            return Err((ProblemCode::TooManyRequests.body(detail), ProblemCode::TooManyRequests.as_str()));
+        };
+        let most = self.app.options.limits.ws_max_subscriptions;
+        if self.requests.len() >= most && !self.requests.contains_key(&stream_id) {
+            let detail = format!("a connection has at most {most} streams (limits.max_subscriptions_per_websocket)");
+            return Err((ProblemCode::TooManyRequests.body(detail), "websocket_stream_limit_reached"));
+        }
+        let requests = self.requests.entry(stream_id.clone()).or_insert_with(|| {
+            let (requests, waiting) = mpsc::unbounded_channel();
+            let responses = ResponseSequence {
+                app: self.app.clone(),
+                access: self.access.clone(),
+                trace: self.trace.clone(),
+                stream_id: stream_id.clone(),
+                waiting,
+                current: None,
+                guards: Arc::clone(&self.guards),
+            };
+            let lines = stream::unfold(responses, |mut responses| async move {
+                let lines = responses.next().await?;
+                Some((lines, responses))
+            });
+            self.streams.insert(stream_id, lines.boxed());
+            requests
+        });
+        // The receiver lives as long as the socket.
+        let _ = requests.send(WaitingRequest { body, _turn: turn });
+        Ok(())
+    }
+}
+
+fn read_request(head: Answer<FrameHead>, text: &str) -> (Answer<CreateRequest>, Option<String>) {
+    match head {
+        Ok(head) => (head.body(text), head.stream_id),
+        Err(problem) => (Err(problem), None),
+    }
+}
+
+fn is_stream_name(name: &str) -> bool {
+    (1..=MAX_STREAM_ID).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 /// Returns the refusal of a frame that steers a response, in the protocol's own form, which does not end the response.
@@ -146,29 +203,60 @@ fn refused_steering(text: &str) -> String {
 }
 
 /// Returns the event of an error. Clients find the response that it ends by the `stream_id` of their request.
-fn error_event(problem: &ProblemBody, stream_id: Option<String>) -> String {
-    let mut event = json!({ "type": "error", "status": problem.status, "error": error(problem) });
+fn error_event(problem: &ProblemBody, code: &str, stream_id: Option<&str>) -> String {
+    let mut error = error(problem);
+    if code != problem.code {
+        error["code"] = code.into();
+    }
+    named(json!({ "type": "error", "status": problem.status, "error": error }), stream_id)
+}
+
+/// Returns an event with the name of its stream.
+fn named(mut event: Value, stream_id: Option<&str>) -> String {
     if let Some(stream_id) = stream_id {
         event["stream_id"] = stream_id.into();
     }
     event.to_string()
 }
 
-/// Answers the requests of a socket one after another.
+/// Ends the runs of responses that are not stored, unless a later request of the socket continues them.
+#[derive(Default)]
+struct Guards(Mutex<BTreeMap<RunId, (Option<String>, DisconnectGuard)>>);
+
+impl Guards {
+    /// Notes that a stream follows a run, and gives up the other run that it has followed.
+    fn follow(&self, stream_id: Option<&str>, run: &RunId, guard: Option<DisconnectGuard>) {
+        let mut guards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = guards.remove(run).map(|(_, guard)| guard);
+        guards.retain(|_, (stream, _)| stream.as_deref() != stream_id);
+        if let Some(guard) = known.or(guard) {
+            guards.insert(run.clone(), (stream_id.map(str::to_owned), guard));
+        }
+    }
+
+    /// Removes the guard of a run that has ended.
+    fn end(&self, run: &RunId) {
+        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        if let Some((_, mut guard)) = guard {
+            guard.settle(Flow::End);
+        }
+    }
+}
+
+/// Answers the requests of a stream one after another.
 struct ResponseSequence {
     app: App,
     access: Access,
-    /// The trace id of the handshake.
     trace: TraceId,
-    waiting: mpsc::Receiver<WaitingRequest>,
+    stream_id: Option<String>,
+    waiting: mpsc::UnboundedReceiver<WaitingRequest>,
     /// The response under way.
     current: Option<CurrentResponse>,
-    /// Ends the run of a response that is not stored, unless a later request of this socket continues it.
-    guard: Option<DisconnectGuard>,
+    guards: Arc<Guards>,
 }
 
 struct CurrentResponse {
-    stream_id: Option<String>,
+    run: RunId,
     reader: Reader,
     translator: ResponseTranslator,
 }
@@ -176,52 +264,50 @@ struct CurrentResponse {
 impl ResponseSequence {
     /// Returns the next lines; `None` after the end of the socket.
     async fn next(&mut self) -> Option<Result<Vec<String>, StoreError>> {
-        let Some(CurrentResponse { stream_id, reader, translator }) = &mut self.current else {
-            let WaitingRequest { stream_id, body } = self.waiting.recv().await?;
-            let failed = self.begin(body, stream_id.clone()).await.err();
-            return Some(Ok(failed.map(|Problem(problem)| error_event(&problem, stream_id)).into_iter().collect()));
+        let stream_id = self.stream_id.clone();
+        let Some(CurrentResponse { run, reader, translator }) = &mut self.current else {
+            let WaitingRequest { body, _turn: turn } = self.waiting.recv().await?;
+            drop(turn);
+            let failed = self.begin(body).await.err();
+            let event = failed.map(|Problem(problem)| error_event(&problem, &problem.code, stream_id.as_deref()));
+            return Some(Ok(event.into_iter().collect()));
         };
-        let stream_id = stream_id.clone();
         let items = match reader.next().await {
             // A reader stops without a last item only when the server shuts down, which also closes the socket.
             Ok(items) => items?,
             Err(error) => return Some(Err(error)),
         };
-        let (mut frames, mut failure, mut flow) = (String::new(), None, Flow::Continue);
+        let (mut lines, mut is_over) = (Vec::new(), false);
         for item in items {
-            flow = match event_of(item) {
-                Ok(event) => translator.translate(&event, &mut frames),
-                Err(problem) => {
-                    failure = Some(error_event(&problem, stream_id.clone()));
-                    Flow::End
+            match event_of(item) {
+                Ok(event) => {
+                    lines.extend(translator.translate(&event).into_iter().map(|event| named(event, stream_id.as_deref())));
+                    is_over = translator.is_over();
                 }
-            };
-            if flow != Flow::Continue {
+                Err(problem) => {
+                    lines.push(error_event(&problem, &problem.code, stream_id.as_deref()));
+                    is_over = true;
+                }
+            }
+            if is_over {
                 break;
             }
         }
-        if flow != Flow::Continue {
+        if is_over {
+            if translator.flow() != Flow::Suspended {
+                self.guards.end(run);
+            }
             self.current = None;
         }
-        if let Some(guard) = self.guard.as_mut().filter(|_| flow == Flow::End) {
-            guard.settle(flow);
-        }
-        // The data of an event is one line.
-        let lines = frames.lines().filter_map(|line| line.strip_prefix("data: "));
-        let lines = lines.map(|event| match (&stream_id, event.strip_prefix('{')) {
-            (Some(stream_id), Some(fields)) => format!("{{\"stream_id\":{},{fields}", json!(stream_id)),
-            _ => event.to_owned(),
-        });
-        Some(Ok(lines.chain(failure).collect()))
+        Some(Ok(lines))
     }
 
-    async fn begin(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Answer<()> {
+    async fn begin(&mut self, body: Answer<CreateRequest>) -> Answer<()> {
         let begun = begin(&self.app, self.access.principal(), &body?, self.trace.clone(), None).await?;
         let Begun { facts, reader, guard } = begun;
-        if !self.guard.as_ref().is_some_and(|guard| guard.is_for(&facts.run)) {
-            self.guard = guard;
-        }
-        self.current = Some(CurrentResponse { stream_id, reader, translator: ResponseTranslator::new(facts, None) });
+        let run = facts.run.clone();
+        self.guards.follow(self.stream_id.as_deref(), &run, guard);
+        self.current = Some(CurrentResponse { run, reader, translator: ResponseTranslator::new(facts, None) });
         Ok(())
     }
 }
@@ -230,21 +316,22 @@ impl ResponseSequence {
 mod tests {
     use super::*;
 
-    fn read(frame: &Value) -> WaitingRequest {
+    fn read(frame: &Value) -> (Answer<CreateRequest>, Option<String>) {
         let text = frame.to_string();
-        WaitingRequest::new(parse(text.as_bytes()), &text)
+        read_request(parse(text.as_bytes()), &text)
     }
 
     fn refusal(frame: &Value) -> Value {
-        let WaitingRequest { stream_id, body } = read(frame);
-        serde_json::from_str(&error_event(&body.unwrap_err().0, stream_id)).unwrap()
+        let (body, stream_id) = read(frame);
+        let problem = body.unwrap_err().0;
+        serde_json::from_str(&error_event(&problem, &problem.code, stream_id.as_deref())).unwrap()
     }
 
     #[test]
     fn frame_is_the_body_of_the_same_request() {
         let frame = json!({ "type": "response.create", "model": "helper", "input": "hi", "temperature": 0.5, "generate": true });
-        let request = read(&frame);
-        assert_eq!((request.body.unwrap().model(), request.stream_id), ("helper", None));
+        let (body, stream_id) = read(&frame);
+        assert_eq!((body.unwrap().model(), stream_id), ("helper", None));
     }
 
     #[test]
@@ -267,6 +354,13 @@ mod tests {
         }
         let event = refusal(&json!({ "type": "response.create", "stream_id": "main", "generate": false }));
         assert_eq!((&event["stream_id"], &event["error"]["param"]), (&json!("main"), &json!("generate")));
+    }
+
+    #[test]
+    fn stream_has_a_name_of_the_protocol() {
+        let (longest, longer) = ("x".repeat(MAX_STREAM_ID), "x".repeat(MAX_STREAM_ID + 1));
+        assert!(["main", "a.b-c_1", &longest].into_iter().all(is_stream_name));
+        assert!(!["", "a b", "é", &longer].into_iter().any(is_stream_name));
     }
 
     #[test]

@@ -9,11 +9,14 @@ use serde_json::{Value, json};
 
 use crate::domain::conversation::message::Part;
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::ids::{CallId, PartId};
+use crate::domain::ids::{CallId, InputId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::{FinishReason, WaitReason};
+use crate::domain::run::FinishReason;
+use crate::http::clients::stream::ChunkTranslator;
+use crate::http::openai::content::question_text;
 use crate::http::openai::events::{Flow, Translator};
+use crate::http::openai::ids::derived;
 use crate::http::openai::responses::items;
 use crate::http::openai::responses::object::{Outcome, ResponseDetails};
 
@@ -57,7 +60,12 @@ pub(super) struct ResponseTranslator {
     arguments: HashMap<CallId, String>,
     /// The approvals of calls.
     approvals: HashMap<CallId, String>,
+    /// The open questions, in the order of their events.
+    questions: Vec<(InputId, String)>,
     usage: Usage,
+    flow: Flow,
+    /// The events of the response that no reader has taken.
+    chunks: Vec<Value>,
 }
 
 impl ResponseTranslator {
@@ -76,7 +84,10 @@ impl ResponseTranslator {
             calls: HashMap::new(),
             arguments: HashMap::new(),
             approvals: HashMap::new(),
+            questions: Vec::new(),
             usage: Usage::default(),
+            flow: Flow::Continue,
+            chunks: Vec::new(),
         }
     }
 
@@ -91,63 +102,59 @@ impl ResponseTranslator {
         self.segment == self.facts.segment
     }
 
-    fn frame(&mut self, kind: &str, mut fields: Value, frames: &mut String) {
+    fn push(&mut self, kind: &str, mut fields: Value) {
         let number = self.next;
         self.next += 1;
-        if number <= self.after {
+        if number <= self.after || !self.is_wanted() {
             return;
         }
         fields["type"] = kind.into();
         fields["sequence_number"] = number.into();
-        frames.push_str("event: ");
-        frames.push_str(kind);
-        frames.push_str("\ndata: ");
-        frames.push_str(&fields.to_string());
-        frames.push_str("\n\n");
+        self.chunks.push(fields);
     }
 
-    fn response_frame(&mut self, kind: &str, frames: &mut String) {
+    fn push_response(&mut self, kind: &str) {
         let fields = json!({ "response": self.response() });
-        self.frame(kind, fields, frames);
+        self.push(kind, fields);
     }
 
-    fn begin(&mut self, event: &StoredEvent, frames: &mut String) {
+    fn begin(&mut self, event: &StoredEvent) {
         self.base = Some(event.seq);
         self.next = 0;
         self.created_at = Some(event.at.0 / 1000);
         let is_queued = self.segment == 0 && self.facts.is_background();
         self.outcome = if is_queued { Outcome::Queued } else { Outcome::InProgress };
-        self.response_frame("response.created", frames);
+        self.push_response("response.created");
         match is_queued {
-            true => self.response_frame("response.queued", frames),
-            false => self.response_frame("response.in_progress", frames),
+            true => self.push_response("response.queued"),
+            false => self.push_response("response.in_progress"),
         }
     }
 
-    fn add(&mut self, item: Value, frames: &mut String) -> usize {
+    fn add(&mut self, item: Value) -> usize {
         let index = self.items.len();
-        self.frame("response.output_item.added", json!({ "output_index": index, "item": item }), frames);
+        self.push("response.output_item.added", json!({ "output_index": index, "item": item }));
         self.items.push(Item { value: item, is_void: false });
         index
     }
 
-    fn finish_item(&mut self, index: usize, item: Value, frames: &mut String) {
-        self.frame("response.output_item.done", json!({ "output_index": index, "item": item }), frames);
+    fn finish_item(&mut self, index: usize, item: Value) {
+        self.push("response.output_item.done", json!({ "output_index": index, "item": item }));
         if let Some(known) = self.items.get_mut(index) {
             known.value = item;
         }
     }
 
-    fn part_started(&mut self, id: PartId, kind: items::TextKind, frames: &mut String) {
+    fn part_started(&mut self, id: PartId, kind: items::TextKind) {
         let item = items::text(kind, &id, None, "in_progress");
         let item_id = item["id"].clone();
-        let index = self.add(item, frames);
+        let index = self.add(item);
         let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part("") });
-        self.frame(kind.part_added(), fields, frames);
+        self.push(kind.part_added(), fields);
         self.open.insert(id, OpenPart { index, kind, text: String::new() });
     }
 
-    fn part_delta(&mut self, id: &PartId, delta: &str, frames: &mut String) {
+    fn part_delta(&mut self, id: &PartId, delta: &str) {
         let Some(part) = self.open.get_mut(id) else { return };
         part.text.push_str(delta);
         let (kind, index) = (part.kind, part.index);
@@ -155,10 +162,10 @@ impl ResponseTranslator {
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
         }
-        self.frame(kind.delta(), fields, frames);
+        self.push(kind.delta(), fields);
     }
 
-    fn part_ended(&mut self, id: &PartId, text: Option<&str>, status: &str, frames: &mut String) {
+    fn part_ended(&mut self, id: &PartId, text: Option<&str>, status: &str) {
         let Some(OpenPart { index, kind, text: written }) = self.open.remove(id) else { return };
         let text = text.unwrap_or(&written);
         let item_id = items::text_id(kind, id);
@@ -166,66 +173,76 @@ impl ResponseTranslator {
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
         }
-        self.frame(kind.text_done(), fields, frames);
+        self.push(kind.text_done(), fields);
         let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part(text) });
-        self.frame(kind.part_done(), fields, frames);
-        self.finish_item(index, items::text(kind, id, Some(text), status), frames);
+        self.push(kind.part_done(), fields);
+        self.finish_item(index, items::text(kind, id, Some(text), status));
     }
 
     /// Takes back what the open step has shown.
-    fn reset(&mut self, frames: &mut String) {
-        self.close_open_parts(frames);
+    fn reset(&mut self) {
+        self.close_open_parts();
         for item in self.items.iter_mut().skip(self.step_start) {
             item.is_void = true;
         }
     }
 
     /// Closes the open parts as incomplete, in the order of their items, so that a replay has the same frames.
-    fn close_open_parts(&mut self, frames: &mut String) {
+    fn close_open_parts(&mut self) {
         let mut open: Vec<(usize, PartId)> = self.open.iter().map(|(id, part)| (part.index, id.clone())).collect();
         open.sort_unstable();
         for (_, id) in open {
-            self.part_ended(&id, None, "incomplete", frames);
+            self.part_ended(&id, None, "incomplete");
         }
     }
 
-    fn call_started(&mut self, id: &CallId, name: &str, frames: &mut String) -> usize {
+    fn call_started(&mut self, id: &CallId, name: &str) -> usize {
         if let Some(index) = self.calls.get(id) {
             return *index;
         }
         let item = items::server_call(id, name, self.approvals.get(id).cloned());
         let item_id = item["id"].clone();
-        let index = self.add(item, frames);
+        let index = self.add(item);
         let arguments: Value = self.arguments.get(id).map_or("{}", String::as_str).into();
         if let Some(item) = self.items.get_mut(index) {
             item.value["arguments"] = arguments.clone();
         }
         let fields = json!({ "item_id": item_id, "output_index": index, "delta": arguments });
-        self.frame("response.mcp_call_arguments.delta", fields, frames);
+        self.push("response.mcp_call_arguments.delta", fields);
         let fields = json!({ "item_id": item_id, "output_index": index, "arguments": arguments });
-        self.frame("response.mcp_call_arguments.done", fields, frames);
-        self.frame("response.mcp_call.in_progress", json!({ "item_id": item_id, "output_index": index }), frames);
+        self.push("response.mcp_call_arguments.done", fields);
+        self.push("response.mcp_call.in_progress", json!({ "item_id": item_id, "output_index": index }));
         self.calls.insert(id.clone(), index);
         index
     }
 
-    fn call_ended(&mut self, id: &CallId, name: &str, output: String, is_error: bool, frames: &mut String) {
+    fn call_ended(&mut self, id: &CallId, name: &str, output: String, is_error: bool) {
         if self.facts.is_client_tool(name) {
             return;
         }
-        let index = self.call_started(id, name, frames);
+        let index = self.call_started(id, name);
         let Some(item) = self.items.get(index).map(|item| item.value.clone()) else { return };
         let fields = json!({ "item_id": item["id"], "output_index": index });
         let (kind, status) =
             if is_error { ("response.mcp_call.failed", "failed") } else { ("response.mcp_call.completed", "completed") };
-        self.frame(kind, fields, frames);
-        self.finish_item(index, items::with_result(item, output, is_error, status), frames);
+        self.push(kind, fields);
+        self.finish_item(index, items::with_result(item, output, is_error, status));
     }
 
-    fn end(&mut self, kind: &str, outcome: Outcome, flow: Flow, frames: &mut String) -> Flow {
-        self.close_open_parts(frames);
+    /// Shows the open questions as messages, which the user answers by a message.
+    fn ask(&mut self) {
+        for (id, text) in self.questions.clone() {
+            let part = PartId::from_stored(derived("part_", id.as_str()));
+            self.part_started(part.clone(), items::TextKind::Answer);
+            self.part_delta(&part, &text);
+            self.part_ended(&part, Some(&text), "completed");
+        }
+    }
+
+    fn end(&mut self, kind: &str, outcome: Outcome, flow: Flow) -> Flow {
+        self.close_open_parts();
         self.outcome = outcome;
-        self.response_frame(kind, frames);
+        self.push_response(kind);
         flow
     }
 
@@ -239,25 +256,25 @@ impl ResponseTranslator {
         self.step_start = 0;
     }
 
-    fn apply(&mut self, event: &StoredEvent, body: EventBody, frames: &mut String) -> Flow {
+    fn apply(&mut self, event: &StoredEvent, body: EventBody) -> Flow {
         let at = event.at.0 / 1000;
         match body {
             EventBody::RunStarted { .. } if self.outcome == Outcome::Queued => {
                 self.outcome = Outcome::InProgress;
-                self.response_frame("response.in_progress", frames);
+                self.push_response("response.in_progress");
             }
             EventBody::StepStarted { .. } => self.step_start = self.items.len(),
-            EventBody::StepReset { .. } => self.reset(frames),
+            EventBody::StepReset { .. } => self.reset(),
             EventBody::StepCompleted { usage: Some(usage), .. } => self.usage.add(usage),
             EventBody::PartStarted { part_id, kind, .. } => match kind.as_str() {
-                "text" => self.part_started(part_id, items::TextKind::Answer, frames),
-                "reasoning" => self.part_started(part_id, items::TextKind::Reasoning, frames),
+                "text" => self.part_started(part_id, items::TextKind::Answer),
+                "reasoning" => self.part_started(part_id, items::TextKind::Reasoning),
                 _ => {}
             },
-            EventBody::PartDelta { part_id, delta } => self.part_delta(&part_id, &delta, frames),
+            EventBody::PartDelta { part_id, delta } => self.part_delta(&part_id, &delta),
             EventBody::PartCompleted { part, .. } => match &part {
-                Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
-                Part::Reasoning(part) => self.part_ended(&part.id, Some(&part.text), "completed", frames),
+                Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed"),
+                Part::Reasoning(part) => self.part_ended(&part.id, Some(&part.text), "completed"),
                 Part::ToolCall(part) => {
                     self.arguments.insert(part.call_id.clone(), part.arguments.to_string());
                 }
@@ -267,51 +284,54 @@ impl ResponseTranslator {
                 let arguments = call.arguments.to_string();
                 let item = items::function_call(&call, "in_progress", "");
                 let item_id = item["id"].clone();
-                let index = self.add(item, frames);
+                let index = self.add(item);
                 let fields = json!({ "item_id": item_id, "output_index": index, "delta": arguments });
-                self.frame("response.function_call_arguments.delta", fields, frames);
+                self.push("response.function_call_arguments.delta", fields);
                 let fields = json!({ "item_id": item_id, "output_index": index, "arguments": arguments });
-                self.frame("response.function_call_arguments.done", fields, frames);
-                self.finish_item(index, items::function_call(&call, "completed", &arguments), frames);
+                self.push("response.function_call_arguments.done", fields);
+                self.finish_item(index, items::function_call(&call, "completed", &arguments));
             }
             EventBody::ToolStarted { call_id, name, arguments, .. } if !self.facts.is_client_tool(&name) => {
                 self.arguments.insert(call_id.clone(), arguments.to_string());
-                self.call_started(&call_id, &name, frames);
+                self.call_started(&call_id, &name);
             }
             EventBody::ToolCompleted { call_id, name, content, is_error, .. } => {
-                self.call_ended(&call_id, &name, items::tool_text(&content), is_error, frames);
+                self.call_ended(&call_id, &name, items::tool_text(&content), is_error);
             }
             EventBody::ToolOutcomeUnknown { call_id, name, .. } => {
                 let output = "the call may or may not have taken effect".to_owned();
-                self.call_ended(&call_id, &name, output, true, frames);
+                self.call_ended(&call_id, &name, output, true);
             }
             EventBody::ApprovalRequested { id, call_id, request } => {
                 let item = items::approval_request(&id, &request);
                 if let (Some(call), Some(id)) = (call_id, item["id"].as_str()) {
                     self.approvals.insert(call, id.to_owned());
                 }
-                let index = self.add(item.clone(), frames);
-                self.finish_item(index, item, frames);
+                let index = self.add(item.clone());
+                self.finish_item(index, item);
             }
-            EventBody::RunWaiting { reason: WaitReason::Approval | WaitReason::ClientTool, .. } => {
-                return self.end("response.completed", Outcome::Completed { at }, Flow::Suspended, frames);
+            EventBody::InputRequested { id, question, .. } => self.questions.push((id, question_text(&question))),
+            EventBody::InputResolved { id, .. } => self.questions.retain(|(open, _)| *open != id),
+            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
+                self.ask();
+                return self.end("response.completed", Outcome::Completed { at }, Flow::Suspended);
             }
             EventBody::RunCompleted { finish_reason, .. } => {
                 let reason = match finish_reason {
                     FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Cancelled => {
-                        return self.end("response.completed", Outcome::Completed { at }, Flow::End, frames);
+                        return self.end("response.completed", Outcome::Completed { at }, Flow::End);
                     }
                     FinishReason::Length | FinishReason::Budget => "max_output_tokens",
                     FinishReason::MaxRounds => "max_messages",
                     FinishReason::Refused => "content_filter",
                 };
-                return self.end("response.incomplete", Outcome::Incomplete { reason }, Flow::End, frames);
+                return self.end("response.incomplete", Outcome::Incomplete { reason }, Flow::End);
             }
             EventBody::RunFailed { error } => {
-                return self.end("response.failed", Outcome::Failed(Box::new(error)), Flow::End, frames);
+                return self.end("response.failed", Outcome::Failed(Box::new(error)), Flow::End);
             }
             EventBody::RunCancelled { .. } => {
-                return self.end("response.incomplete", Outcome::Cancelled, Flow::End, frames);
+                return self.end("response.incomplete", Outcome::Cancelled, Flow::End);
             }
             _ => {}
         }
@@ -319,32 +339,46 @@ impl ResponseTranslator {
     }
 }
 
-impl Translator for ResponseTranslator {
-    fn translate(&mut self, event: &StoredEvent, frames: &mut String) -> Flow {
-        let Some(body) = event.body() else { return Flow::Continue };
+impl ChunkTranslator for ResponseTranslator {
+    fn translate(&mut self, event: &StoredEvent) -> Vec<Value> {
+        let Some(body) = event.body() else { return Vec::new() };
         // The message that began the run is its input.
         if self.base.is_none() && matches!(body, EventBody::MessageCreated { .. }) && self.segment == 0 {
-            return Flow::Continue;
+            return Vec::new();
         }
-        let mut unwanted = String::new();
-        let out = if self.is_wanted() { frames } else { &mut unwanted };
         match self.base {
-            None => self.begin(event, out),
+            None => self.begin(event),
             Some(base) => self.next = event.seq.saturating_sub(base).saturating_mul(MAX_FRAMES),
         }
-        let flow = self.apply(event, body, out);
+        let flow = self.apply(event, body);
         if self.is_wanted() || flow == Flow::End {
-            return flow;
-        }
-        if flow == Flow::Suspended {
+            self.flow = flow;
+        } else if flow == Flow::Suspended {
             self.next_segment();
         }
-        Flow::Continue
+        std::mem::take(&mut self.chunks)
     }
 
-    fn interrupt(&mut self, problem: &ProblemBody, frames: &mut String) {
-        let fields = json!({ "code": problem.code, "message": problem.detail, "param": null });
-        self.frame("error", fields, frames);
+    fn is_over(&self) -> bool {
+        self.flow != Flow::Continue
+    }
+}
+
+impl Translator for ResponseTranslator {
+    fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    fn interrupt(&mut self, problem: &ProblemBody) -> Vec<Value> {
+        let (code, message) = (&problem.code, &problem.detail);
+        vec![json!({ "type": "error", "sequence_number": self.next, "code": code, "message": message, "param": null })]
+    }
+
+    fn write(&self, chunks: &[Value], out: &mut String) {
+        for chunk in chunks {
+            let kind = chunk["type"].as_str().unwrap_or_default();
+            out.extend(["event: ", kind, "\ndata: ", &chunk.to_string(), "\n\n"]);
+        }
     }
 }
 
@@ -356,7 +390,8 @@ mod tests {
     use crate::domain::event::NewEvent;
     use crate::domain::ids::{ConversationId, InputId, MessageId, RunId};
     use crate::domain::problem::ProblemCode;
-    use crate::domain::run::{Run, RunStatus};
+    use crate::domain::run::question::{InputKind, InputState, Question};
+    use crate::domain::run::{Run, RunStatus, WaitReason};
     use crate::domain::tool::ToolCallState;
     use crate::domain::tool::approval::ApprovalRequest;
     use crate::domain::tool::client_tool::{ClientCall, ClientTool};
@@ -501,7 +536,9 @@ mod tests {
             let mut translator = self.translator(segment, after);
             let mut frames = String::new();
             for event in &self.events {
-                if translator.translate(event, &mut frames) != Flow::Continue {
+                let chunks = translator.translate(event);
+                translator.write(&chunks, &mut frames);
+                if translator.is_over() {
                     break;
                 }
             }
@@ -608,11 +645,30 @@ mod tests {
         let (_, third) = log.read(2, None);
         assert_eq!((types(&third), &third["previous_response_id"]), (vec!["message".to_owned()], &second["id"]));
         let mut translator = log.translator(3, None);
-        let mut frames = String::new();
-        for event in &log.events {
-            translator.translate(event, &mut frames);
+        let chunks: Vec<Value> = log.events.iter().flat_map(|event| translator.translate(event)).collect();
+        assert_eq!(chunks, [Value::Null; 0], "there is no fourth response");
+    }
+
+    #[test]
+    fn question_is_a_message_until_it_is_answered() {
+        let mut log = Log::new();
+        log.step(1);
+        let (id, call_id) = (InputId::generate(&log.ids), Some(CallId::generate(&log.ids)));
+        let question = Question { text: "Which?".to_owned(), ..Question::default() };
+        log.add(EventBody::InputRequested { id: id.clone(), kind: InputKind::Question, call_id, question });
+        let waiting = || EventBody::RunWaiting { reason: WaitReason::Input, id: None, detail: None };
+        log.add(waiting());
+        log.add(EventBody::RunResumed { cause: "request".to_owned() });
+        // Another call has woken the run.
+        log.add(waiting());
+        log.add(EventBody::InputResolved { id, state: InputState::Answered, answer: None, by: None });
+        log.completed(FinishReason::Stop);
+        for segment in [0, 1] {
+            let (frames, response) = log.read(segment, None);
+            assert_eq!(response["output"][0]["content"][0]["text"], "Which?", "{response}");
+            assert_eq!((*kinds(&frames).last().unwrap(), &response["status"]), ("completed", &json!("completed")));
         }
-        assert_eq!(frames, "", "there is no fourth response");
+        assert_eq!(log.read(2, None).1["output"], json!([]));
     }
 
     // Clients append the deltas to the arguments of the item that was added.

@@ -45,7 +45,7 @@ statements! {
          + (SELECT count(*) FROM mcp_tokens WHERE owner_id = $1) + (SELECT count(*) FROM mcp_servers WHERE owner_id = $1)
          + (SELECT count(*) FROM provider_logins WHERE owner_id = $1) + (SELECT count(*) FROM providers WHERE owner_id = $1)
          + (SELECT count(*) FROM agents WHERE owner_id = $1) + (SELECT count(*) FROM files WHERE owner_id = $1)
-         + (SELECT count(*) FROM spending WHERE owner_id = $1) AS records"];
+         + (SELECT count(*) FROM spending WHERE owner_id = $1) + (SELECT count(*) FROM embedding_usage WHERE owner_id = $1) AS records"];
 
     HAS_CONVERSATIONS = ["SELECT EXISTS (SELECT 1 FROM conversations WHERE owner_id = $1)"];
 }
@@ -70,6 +70,7 @@ pub(in crate::store::sql) mod owned {
         DELETE_AGENTS = ["DELETE FROM agents WHERE owner_id = $1"];
         DELETE_FILES = ["DELETE FROM files WHERE owner_id = $1"];
         DELETE_SPENDING = ["DELETE FROM spending WHERE owner_id = $1"];
+        DELETE_EMBEDDING_USAGE = ["DELETE FROM embedding_usage WHERE owner_id = $1"];
         // Removes the user's keys by cascade.
         DELETE_USER = ["DELETE FROM users WHERE id = $1"];
     }

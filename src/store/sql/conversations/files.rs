@@ -2,9 +2,9 @@
 //!
 //! Owns the tables `files` and `file_chunks`. Must not know what a file is used for.
 
-use crate::domain::conversation::file::{FileOrigin, StoredFile};
+use crate::domain::conversation::file::{FileOrigin, FilePurpose, StoredFile};
 use crate::domain::ids::{FileId, UserId};
-use crate::store::conversations::files::{AttachedFile, FILES_PIECE, NewFile};
+use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileFilter, NewFile};
 use crate::store::pages::page_of;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
@@ -15,7 +15,7 @@ use crate::support::clock::UnixMillis;
 
 macro_rules! columns {
     ($dialect:ident) => {
-        "id, name, media_type, size, sha256, origin, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
+        "id, name, media_type, size, sha256, origin, purpose, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
     };
 }
 
@@ -32,8 +32,8 @@ macro_rules! is_unused {
 
 statements! {
     // Two concurrent uploads may both pass the limit by one: it prevents accumulation, and need not be exact.
-    INSERT = ["INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin)
-         SELECT $1, $2, $3, $4, CAST($5 AS bigint), $6, ", now, ", CAST($7 AS bigint), CAST($8 AS boolean), $9, $11
+    INSERT = ["INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin, purpose)
+         SELECT $1, $2, $3, $4, CAST($5 AS bigint), $6, ", now, ", CAST($7 AS bigint), CAST($8 AS boolean), $9, $11, $12
          WHERE (SELECT count(*) FROM files WHERE owner_id = $2 AND origin = $11) < $10"];
 
     INSERT_CHUNK = ["INSERT INTO file_chunks (file_id, number, bytes) VALUES ($1, $2, $3)"];
@@ -46,7 +46,12 @@ statements! {
          ORDER BY id DESC LIMIT 1"];
 
     PAGE = ["SELECT ", columns, " FROM files WHERE owner_id = $1 AND is_whole AND (CAST($2 AS text) IS NULL OR id < $2)
+           AND (CAST($4 AS text) IS NULL OR purpose = $4)
          ORDER BY id DESC LIMIT $3"];
+
+    OLDEST_FIRST = ["SELECT ", columns, " FROM files WHERE owner_id = $1 AND is_whole AND (CAST($2 AS text) IS NULL OR id > $2)
+           AND (CAST($4 AS text) IS NULL OR purpose = $4)
+         ORDER BY id LIMIT $3"];
 
     CHUNK = ["SELECT c.bytes FROM files f JOIN file_chunks c ON c.file_id = f.id
          WHERE f.id = $1 AND f.owner_id = $2 AND f.is_whole AND c.number = $3"];
@@ -84,6 +89,7 @@ impl dyn RecordStore + '_ {
             new.text.as_ref().map(|text| text.words.as_str()),
             most,
             new.origin.as_str(),
+            new.purpose.as_str(),
         ];
         Ok(self.database().execute(INSERT, insert).await? > 0)
     }
@@ -110,11 +116,13 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(BY_CONTENT, values![owner.as_str(), sha256, name], read_file).await
     }
 
-    /// Returns a page of files, newest first.
-    pub async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+    /// Returns a page of files.
+    pub async fn files(&self, owner: &UserId, filter: FileFilter, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
-        let before = page.after.as_ref().map(|after| after.0.as_str());
-        let rows = self.database().fetch_all(PAGE, values![owner.as_str(), before, limit + 1]).await?;
+        let after = page.after.as_ref().map(|after| after.0.as_str());
+        let statement = if filter.is_oldest_first { OLDEST_FIRST } else { PAGE };
+        let values = values![owner.as_str(), after, limit + 1, filter.purpose.map(FilePurpose::as_str)];
+        let rows = self.database().fetch_all(statement, values).await?;
         let cursor = |file: &StoredFile| IdCursor(&file.id).to_string();
         Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
     }
@@ -180,6 +188,7 @@ fn read_file(row: &Row) -> StoreResult<StoredFile> {
         text_cut: row.get("text_cut")?,
         // An unknown origin, which a newer version has stored, counts as an upload.
         origin: FileOrigin::from_name(row.get("origin")?).unwrap_or_default(),
+        purpose: FilePurpose::from_name(row.get("purpose")?).unwrap_or_default(),
         created_at: UnixMillis(row.get("created_at")?).to_rfc3339(),
     })
 }

@@ -13,9 +13,26 @@ use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
-use crate::store::{CommitReceipt, LogBounds, LogStore, SQL_PAGE_BYTES, StoreResult, WriteRejection};
+use crate::store::sql::value::{Value, values};
+use crate::store::{CommitReceipt, LogBounds, LogStore, RecordStore, SQL_PAGE_BYTES, StoreResult, WriteRejection};
 use crate::support::clock::UnixMillis;
+
+/// Selects the events of a log after `$3`, at most `$4`, until their data has `$5` bytes. `page_end` follows.
+macro_rules! page_of_log {
+    ($dialect:ident) => {
+        "SELECT seq, run_id, attempt, kind, at, data FROM (
+             SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                 SELECT seq, run_id, attempt, kind, at, data FROM events WHERE conversation_id = $1 AND owner_id = $2 AND seq > $3"
+    };
+}
+
+macro_rules! page_end {
+    ($dialect:ident) => {
+        " ORDER BY seq LIMIT $4
+             ) AS page
+         ) AS page WHERE before < $5 ORDER BY seq"
+    };
+}
 
 statements! {
     // The owner of a conversation changes only at its deletion, which also removes the head. So no lock is needed to read it.
@@ -29,12 +46,11 @@ statements! {
              e.value ->> 3, CAST(e.value ->> 4 AS bigint), e.value ->> 5
          FROM conversation_heads h CROSS JOIN ", (elements "$2"), " WHERE h.conversation_id = $1"];
 
-    EVENTS = ["SELECT seq, run_id, attempt, kind, at, data FROM (
-             SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
-                 SELECT seq, run_id, attempt, kind, at, data FROM events
-                 WHERE conversation_id = $1 AND owner_id = $2 AND seq > $3 ORDER BY seq LIMIT $4
-             ) AS page
-         ) AS page WHERE before < $5 ORDER BY seq"];
+    EVENTS = [page_of_log, page_end];
+
+    OF_KINDS = [page_of_log, " AND run_id = $6 AND kind ", (in_list "$7"), page_end];
+
+    LAST_OF_RUN = ["SELECT seq FROM events WHERE conversation_id = $1 AND owner_id = $2 AND run_id = $3 ORDER BY seq DESC LIMIT 1"];
 
     BOUNDS = ["SELECT last_seq, (SELECT min(seq) FROM events e WHERE e.conversation_id = h.conversation_id) AS oldest
          FROM conversation_heads h WHERE conversation_id = $1 AND owner_id = $2"];
@@ -57,6 +73,35 @@ statements! {
                  WINDOW log AS (PARTITION BY e.conversation_id ORDER BY e.seq)
              ) WHERE place <= $2 AND before < $3 ORDER BY id, seq"
     }];
+}
+
+impl dyn RecordStore + '_ {
+    /// Returns a page of those events of a run that have one of these kinds, as [`LogStore::events`] returns all events of a log.
+    pub async fn run_events_of_kinds(
+        &self,
+        owner: &UserId,
+        (conversation, run): (&ConversationId, &RunId),
+        kinds: &[&str],
+        after: i64,
+        limit: u32,
+    ) -> StoreResult<Vec<StoredEvent>> {
+        let page = [
+            Value::from(conversation.as_str()),
+            owner.as_str().into(),
+            after.into(),
+            limit.clamp(1, 1_000).into(),
+            SQL_PAGE_BYTES.into(),
+            run.as_str().into(),
+            kinds.iter().copied().collect(),
+        ];
+        self.database().read_all(OF_KINDS, &page, |row| Ok(read_event(row, conversation)?)).await
+    }
+
+    /// Returns the `seq` of a run's newest event.
+    pub async fn last_run_event(&self, owner: &UserId, (conversation, run): (&ConversationId, &RunId)) -> StoreResult<Option<i64>> {
+        let row = self.database().fetch_optional(LAST_OF_RUN, values![conversation.as_str(), owner.as_str(), run.as_str()]).await?;
+        Ok(row.map(|row| row.only()).transpose()?)
+    }
 }
 
 impl Transaction {

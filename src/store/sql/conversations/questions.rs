@@ -16,10 +16,10 @@ use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::value::{Value, values};
 use crate::store::{
-    IdempotencyKey, IdempotentOutcome, InputCursor, InputFilter, InputStore, Page, PageRequest, QuestionFilterKind, ResolveInput,
-    ResolveOutcome, StoreError, StoreResult, ToolResults, ToolResultsOutcome,
+    IdempotencyKey, IdempotentOutcome, InputCursor, InputFilter, InputStore, Page, PageRequest, QuestionFilterKind, RecordStore,
+    ResolveInput, ResolveOutcome, StoreError, StoreResult, ToolResults, ToolResultsOutcome,
 };
 use crate::support::clock::UnixMillis;
 
@@ -45,6 +45,15 @@ statements! {
     OF_CALL = ["SELECT ", columns, " FROM input_requests
          WHERE run_id = $1 AND owner_id = $2 AND call_id = $3 AND kind = 'client_tool'"];
 
+    // Selects the runs whose open calls of client tools are all among these.
+    WAITING_FOR = ["SELECT DISTINCT run_id FROM input_requests q
+         WHERE call_id ", (in_list "$1"), " AND owner_id = $2 AND kind = 'client_tool' AND state = 'pending'
+           AND NOT EXISTS (SELECT 1 FROM input_requests o WHERE o.run_id = q.run_id AND o.kind = 'client_tool' AND o.state = 'pending'
+                           AND NOT (o.call_id ", (in_list "$1"), "))"];
+
+    ASKING = ["SELECT DISTINCT run_id FROM input_requests
+         WHERE id ", (in_list "$1"), " AND owner_id = $2 AND kind = 'question' AND state = 'pending'"];
+
     CONVERSATION = ["SELECT conversation_id FROM runs WHERE id = $1 AND owner_id = $2"];
 
     ATTEMPT = ["SELECT attempt FROM runs WHERE id = $1 AND owner_id = $2"];
@@ -60,6 +69,20 @@ statements! {
              answered_at = CASE WHEN leased THEN ", now, " ELSE answered_at END
          FROM (SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1) AS leased) AS lease
          WHERE id = $1 AND finished_at IS NULL"];
+}
+
+impl dyn RecordStore + '_ {
+    /// Returns the runs that wait for results of client tools, and for no other results than those of these calls.
+    pub async fn runs_waiting_for(&self, owner: &UserId, calls: &[CallId]) -> StoreResult<Vec<RunId>> {
+        let values: [Value<'_>; 2] = [calls.iter().map(CallId::as_str).collect(), owner.as_str().into()];
+        self.database().read_all(WAITING_FOR, &values, |row| Ok(RunId::from_stored(row.only()?))).await
+    }
+
+    /// Returns the runs that wait for an answer to one of these questions of a model.
+    pub async fn runs_asking(&self, owner: &UserId, questions: &[InputId]) -> StoreResult<Vec<RunId>> {
+        let values: [Value<'_>; 2] = [questions.iter().map(InputId::as_str).collect(), owner.as_str().into()];
+        self.database().read_all(ASKING, &values, |row| Ok(RunId::from_stored(row.only()?))).await
+    }
 }
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Usage of runs and titles, summed by day, owner and model.
+//! Usage of runs, titles and embeddings, summed by day, owner and model.
 //!
 //! Owns how usage is summed. Must not know prices.
 
@@ -24,6 +24,11 @@ statements! {
                  UNION ALL
                  SELECT owner_id, title_model, title_at / 86400000, 0, title_usage::json
                  FROM conversations WHERE title_at >= $2 AND owner_id = coalesce($3, owner_id) AND owner_id <> ''
+                 UNION ALL
+                 SELECT owner_id, model, day, 0, json_build_object('input_tokens', input_tokens, 'output_tokens', 0,
+                     'cached_input_tokens', 0, 'reasoning_tokens', 0, 'model_calls', calls, 'abandoned_calls', 0, 'estimated', false,
+                     'cost', json_build_object('amount', cost::numeric / 1000000000000))
+                 FROM embedding_usage WHERE day >= $2 / 86400000 AND ($3::text IS NULL OR owner_id = $3)
              )
              SELECT day, owner_id, model, sum(runs)::bigint AS runs,
                     sum((usage->>'input_tokens')::bigint)::bigint AS input_tokens,
@@ -40,6 +45,11 @@ statements! {
                  UNION ALL
                  SELECT owner_id, title_model, title_at / 86400000, 0, title_usage, json_extract(title_usage, '$.cost.amount')
                  FROM conversations WHERE title_at >= $2 AND ($3 IS NULL OR owner_id = $3)
+                 UNION ALL
+                 SELECT owner_id, model, day, 0, json_object('input_tokens', input_tokens, 'output_tokens', 0,
+                     'cached_input_tokens', 0, 'reasoning_tokens', 0, 'model_calls', calls, 'abandoned_calls', 0, 'estimated', 0),
+                     CASE WHEN cost IS NOT NULL THEN printf('%d.%012d', cost / 1000000000000, cost % 1000000000000) END
+                 FROM embedding_usage WHERE day >= $2 / 86400000 AND ($3 IS NULL OR owner_id = $3)
              )
              SELECT day, owner_id, model, sum(runs) AS runs,
                     sum(json_extract(usage, '$.input_tokens')) AS input_tokens,

@@ -73,6 +73,14 @@ def events(path):
     return found
 
 
+def code_of(send):
+    try:
+        send()
+    except openai.APIStatusError as error:
+        return [error.status_code, error.code]
+    return None
+
+
 def chat():
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ARGUMENTS[0]}]
     plain = client.chat.completions.create(model="default", messages=messages)
@@ -92,6 +100,8 @@ def chat():
         "refused": refused,
         "models": [model.id for model in client.models.list()],
         "one": client.models.retrieve("default").id,
+        "no_model": code_of(lambda: client.models.retrieve("openai/nobody")),
+        "of_provider": [client.models.retrieve(MODEL).id, json.load(get(f"/v1/models/{MODEL}"))["id"]],
     }
 
 
@@ -175,7 +185,9 @@ def response_tools():
         events(f"/v1/responses/{response.id}?stream=true")
         assert client.responses.retrieve(response.id) == response
     again = client.responses.create(model="default", input=outputs, previous_response_id=first.id)
+    brought = client.responses.input_items.list(second.id).data
     return {
+        "brought": [[item.type, item.call_id == calls[0].call_id, item.output] for item in brought],
         "first": [item.type for item in first.output],
         "calls": [[call.name, json.loads(call.arguments)] for call in calls],
         "unanswered": unanswered,
@@ -258,6 +270,12 @@ def conversations():
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
     ]
+    tools = [{"type": "function", "strict": False, **LOOK}]
+    talk = client.conversations.create().id
+    asked = client.responses.create(model="default", input=ARGUMENTS[2], conversation=talk, tools=tools)
+    output = {"type": "function_call_output", "call_id": asked.output[-1].call_id, "output": "a door"}
+    seen = client.responses.create(model="default", input=[output], conversation=talk, tools=tools)
+    client.conversations.delete(talk)
     created = client.conversations.create(items=items, metadata={"a": "b"})
     identifier = created.id
     response = client.responses.create(model="default", input=ARGUMENTS[0], conversation=identifier)
@@ -286,6 +304,7 @@ def conversations():
     fork = json.load(urllib.request.urlopen(fork, timeout=60))
     assert "metadata" not in fork, fork
     found = {
+        "continued": seen.output_text,
         "created": created.metadata,
         "updated": updated.metadata,
         "read": client.conversations.retrieve(identifier).metadata,
@@ -325,10 +344,47 @@ def approval():
     second = client.responses.create(model="default", input=[answer], previous_response_id=first.id)
     call = next(item for item in second.output if item.type == "mcp_call")
     events(f"/v1/responses/{second.id}?stream=true")
+    brought = client.responses.input_items.list(second.id).data
+    # Clients that keep the history themselves send it again, without the id of a response.
+    question = {"role": "user", "content": ARGUMENTS[1]}
+    asking = client.responses.create(model="default", input=[question])
+    asked = [item.to_dict() for item in asking.output]
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking.output[-1].id, "approve": True}
+    resent = client.responses.create(model="default", input=[question, *asked, answer])
+    unknown = {**answer, "approval_request_id": "mcpr_01980000000070008000000000000001"}
     return {
+        "brought": [[item.type, item.approve, item.approval_request_id == request.id] for item in brought],
+        "resent": [resent.output_text, resent.id == f"{asking.id}_1"],
+        "unknown": refusal(lambda: client.responses.create(model="default", input=[question, unknown]))[:2],
         "request": [request.server_label, request.name],
         "call": [call.server_label, call.name, call.status, call.approval_request_id == request.id],
         "text": second.output_text,
+    }
+
+
+def question():
+    """Answers a question of the agent, which is a message."""
+    first = client.responses.create(model="default", input=ARGUMENTS[0])
+    events(f"/v1/responses/{first.id}?stream=true")
+    output = {"type": "function_call_output", "call_id": "call_01980000000070008000000000000001", "output": "red"}
+    again = {"input": "Red", "previous_response_id": first.id}
+    found = {"refused": refusal(lambda: client.responses.create(model="default", input=[output], previous_response_id=first.id))[0]}
+    second = client.responses.create(model="default", **again)
+    events(f"/v1/responses/{second.id}?stream=true")
+    # A client that keeps the history itself.
+    asking = {"role": "user", "content": ARGUMENTS[0]}
+    asked = [item.to_dict() for item in client.responses.create(model="default", input=[asking]).output]
+    found["resent"] = client.responses.create(model="default", input=[asking, *asked, {"role": "user", "content": ARGUMENTS[3]}]).output_text
+    form = client.responses.create(model="default", input=ARGUMENTS[1])
+    found["wrong"] = refusal(lambda: client.responses.create(model="default", input='{"day": "x"}', previous_response_id=form.id))[:2]
+    filled = client.responses.create(model="default", input='{"day": 3}', previous_response_id=form.id)
+    chat = client.chat.completions.create(model="default", messages=[{"role": "user", "content": ARGUMENTS[2]}]).choices[0]
+    return found | {
+        "first": [first.status, first.output_text],
+        "second": [second.status, second.output_text, second.previous_response_id == first.id],
+        "brought": [item.content[0].text for item in client.responses.input_items.list(second.id)],
+        "filled": filled.output_text,
+        "chat": [chat.finish_reason, chat.message.content],
     }
 
 
@@ -370,12 +426,14 @@ def embeddings():
     usual = OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0, timeout=60)
     found = usual.embeddings.create(model=ARGUMENTS[0], input=["an umbrella", "a letter"])
     numbers = client.embeddings.create(model=ARGUMENTS[0], input="a letter", encoding_format="float")
+    long = "x" * 100
     # Base64 carries floats of 32 bits.
     vectors = [[round(number, 6) for number in entry.embedding] for entry in found.data]
     return {
         "vectors": vectors,
         "same": numbers.data[0].embedding == vectors[1],
         "unknown": refusal(lambda: client.embeddings.create(model="text-embedding-3-small", input="a")),
+        "spent": refusal(lambda: client.embeddings.create(model=ARGUMENTS[0], input=long)),
     }
 
 
@@ -392,6 +450,15 @@ def forms():
     listed = list(client.files.list(limit=2))
     assert listed == created[::-1], listed
     assert client.files.wait_for_processing(created[0].id) == client.files.retrieve(created[0].id)
+    assert list(client.files.list(limit=2, order="asc")) == created
+    for_batch = client.files.create(file=("b.jsonl", b"{}"), purpose="batch")
+    assert list(client.files.list(purpose="batch")) == [for_batch]
+    assert list(client.files.list(purpose="user_data")) == listed and list(client.files.list(purpose="vision")) == []
+    refused = [
+        refusal(lambda: client.files.list(purpose="fun")),
+        refusal(lambda: client.files.list(order="up")),
+        refusal(lambda: client.files.create(file=("a.txt", b"a"), purpose="fun")),
+    ]
     content = [
         {"type": "input_text", "text": "See."},
         {"type": "input_image", "image_url": "data:image/png;base64," + base64.b64encode(png()).decode(), "detail": "auto"},
@@ -403,6 +470,7 @@ def forms():
     messages = [{"role": "user", "content": said}]
     failed = client.responses.create(model="default", input=failing)
     return {
+        "refused": [problem[:2] for problem in refused],
         "content": client.files.content(created[1].id).text,
         "deleted": client.files.delete(created[1].id).deleted,
         "input": [part.type for item in client.responses.input_items.list(seen.id) for part in item.content],
