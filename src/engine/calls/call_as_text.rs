@@ -54,7 +54,7 @@ fn called_name(text: &str) -> Option<String> {
 mod tests {
     use rstest::rstest;
 
-    use super::called;
+    use super::called_name;
 
     #[rstest]
     #[case(r#"<tool_call>{"name":"calculate","arguments":{}}</tool_call>"#, Some("calculate"))]

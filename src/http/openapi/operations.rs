@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::schemas::{PAGE, deny_null, members, pascal_case};
-use crate::http::streams::delivery::SETTLED;
+use crate::http::streams::preferred_response::SETTLED;
 
 /// The error responses by status: name and description.
 const PROBLEMS: [(u16, &str, &str); 15] = [
