@@ -80,4 +80,5 @@ mod ui;
 mod ui_streams;
 mod undoing;
 mod usage;
+mod use_chat;
 mod zombie;
