@@ -26,6 +26,7 @@ mod dialects;
 mod drain;
 mod elicitation;
 mod elicitation_rounds;
+mod every_wire;
 mod examples;
 mod filter;
 mod flood;
