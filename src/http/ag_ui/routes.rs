@@ -57,51 +57,69 @@ async fn run_agent(
     headers: &HeaderMap,
 ) -> Answer<Response> {
     let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
-    let known = find_run(app, thread.principal(), &body.run_id).await?;
-    let (id, reader, section) = match (known, body.intent()?) {
-        (Some(run), _) if run.conversation_id == thread.id => follow(&thread, run.id, Section::default()).await?,
-        (Some(_), _) => return Err(Error::conflict("this runId names a run of another thread; use a new one").into()),
-        (None, RunIntent::Resume(entries)) => resume(&thread, entries).await?,
-        (None, RunIntent::Results(results)) => {
-            let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
-            let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
-            let section = thread.section_after(&run, BTreeSet::new(), results).await?;
-            follow(&thread, run, section).await?
-        }
-        (None, RunIntent::Message(content, name)) => {
-            let row = thread.row_or_new().await?;
-            let setup = RunSetup {
-                instructions: body.instructions(),
-                protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
-                run_id: Some(ids::run(&thread.principal().user_id, &body.run_id)),
-                first_part: name.map(|name| ids::first_part(&thread.id, &name)),
-                ..RunSetup::default()
-            };
-            let request = StartRun {
-                content,
-                content_field: "messages",
-                conversation_id: Some(thread.id.clone()),
-                agent: Some(agent),
-                model: body.model(),
-                options: None,
-                limits: None,
-                tools: body.tools(),
-                on_busy: Thread::on_busy(row.as_ref()),
-                create: row.is_none(),
-                edits: None,
-                setup,
-                trace: thread.trace.clone(),
-            };
-            let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
-            let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
-            let id = started.run.id.clone();
-            (id, thread.service().stream_started(thread.principal(), started), Section::default())
-        }
+    let (id, reader, section) = match find_run(app, thread.principal(), &body.run_id).await? {
+        Some(run) => attach(&thread, run, &body.run_id).await?,
+        None => proceed(&thread, agent, &body, key).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), body.kept_messages());
     let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
     Ok(respond(thread, reader, facts, stream_cursor(headers, None)))
+}
+
+type RunStream = (RunId, Reader, Section);
+
+/// Streams the run that the client calls `name`: the response to its first request again, or all of a run of another client.
+async fn attach(thread: &Thread, run: Run, name: &str) -> Answer<RunStream> {
+    if run.conversation_id != thread.id {
+        return Err(Error::conflict("this runId names a run of another thread; use a new one").into());
+    }
+    let section = match name == run.id.as_str() {
+        true => whole_run(thread, &run.id, 0).await?,
+        false => RunPauses::read(thread.service(), thread.principal(), &run.id).await?.whole(0),
+    };
+    follow(thread, run.id, section).await
+}
+
+/// Starts a run, or continues one with answers.
+async fn proceed(thread: &Thread, agent: String, body: &RunInput, key: Option<RequestKey>) -> Answer<RunStream> {
+    let (content, name) = match body.intent()? {
+        RunIntent::Resume(entries) => return resume(thread, entries).await,
+        RunIntent::Results(results) => {
+            let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
+            let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
+            let section = thread.section_after(&run, BTreeSet::new(), results).await?;
+            return follow(thread, run, section).await;
+        }
+        RunIntent::Message(content, name) => (content, name),
+    };
+    let row = thread.row_or_new().await?;
+    let setup = RunSetup {
+        instructions: body.instructions(),
+        protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
+        run_id: Some(ids::run(&thread.principal().user_id, &body.run_id)),
+        first_part: name.map(|name| ids::first_part(&thread.id, &name)),
+        ..RunSetup::default()
+    };
+    let request = StartRun {
+        content,
+        content_field: "messages",
+        conversation_id: Some(thread.id.clone()),
+        agent: Some(agent),
+        model: body.model(),
+        options: None,
+        limits: None,
+        tools: body.tools(),
+        on_busy: Thread::on_busy(row.as_ref()),
+        create: row.is_none(),
+        edits: None,
+        setup,
+        trace: thread.trace.clone(),
+    };
+    let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
+    let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
+    let id = started.run.id.clone();
+    Ok((id, thread.service().stream_started(thread.principal(), started), Section::default()))
 }
 
 /// Returns the run that a client calls `name`: a name of its own, or an id of the native API.
@@ -118,7 +136,7 @@ async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run
 }
 
 /// Answers the interrupts of a run, and streams what follows.
-async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<(RunId, Reader, Section)> {
+async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<RunStream> {
     let mut run = None;
     let mut answered = BTreeSet::new();
     for entry in entries {
@@ -217,8 +235,8 @@ async fn join(
         }
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
-    let passed = waited_until(&thread, &id, 0).await?;
-    let (_, reader, section) = follow(&thread, id, Section::whole(passed)).await?;
+    let section = whole_run(&thread, &id, 0).await?;
+    let (_, reader, section) = follow(&thread, id, section).await?;
     let facts =
         AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages: None, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
@@ -232,24 +250,23 @@ pub(super) async fn connect_stream(
     history: Vec<Value>,
 ) -> Answer<Response> {
     let Some(run) = active else { return Ok(stream::complete(FRAMES, &history)) };
-    let passed = waited_until(&thread, &run, head).await?;
+    let section = whole_run(&thread, &run, head).await?;
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
-    let (_, reader, section) = follow(&thread, run, Section::whole(passed)).await?;
+    let (_, reader, section) = follow(&thread, run, section).await?;
     let is_one = body.is_one();
     let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: None, history };
     Ok(respond(thread, reader, facts, None))
 }
 
-/// Returns the `seq` up to which the pauses of a run are over. `head` is the end of the log.
-async fn waited_until(thread: &Thread, run: &RunId, head: i64) -> Answer<i64> {
+/// Returns the whole run. Its pauses so far are over, except that of a run that waits. `head` is the end of the log.
+async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
     // One read of the row: all pauses up to its last event are over, except that of a run that waits.
     let row = thread.row().await?.ok_or(Error::NotFound("thread"))?;
     let waits = row.reason.is_some_and(|reason| reason.needs_answer()) && row.active_run_id.as_ref() == Some(run);
-    match waits {
-        true => Ok(RunPauses::read(thread.service(), thread.principal(), run).await?.before_last()),
-        false => Ok(row.last_seq.max(head)),
-    }
+    let pauses = RunPauses::read(thread.service(), thread.principal(), run).await?;
+    let passed = if waits { pauses.before_last() } else { row.last_seq.max(head) };
+    Ok(pauses.whole(passed))
 }
 
 /// Returns the messages of a thread, its active run, and what the run waits for.
@@ -276,14 +293,17 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     }))
 }
 
-async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<(RunId, Reader, Section)> {
+async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<RunStream> {
     match thread.service().stream_run(thread.principal(), &run, None).await? {
         StreamStart::Stream(reader) => Ok((run, reader, section)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }
 
-fn respond(thread: Thread, reader: Reader, facts: AgUiRunFacts, cursor: Option<(i64, usize)>) -> Response {
+fn respond(thread: Thread, reader: Reader, mut facts: AgUiRunFacts, cursor: Option<(i64, usize)>) -> Response {
+    if let Some((seq, _)) = cursor {
+        facts.section.keep_shown(seq);
+    }
     let Thread { app, access, .. } = thread;
     stream::respond(&app, access, reader, ChunkWriter { translator: AgUiTranslator::new(facts), frames: FRAMES, cursor })
 }

@@ -8,7 +8,7 @@ use super::translator::{AgUiRunFacts, AgUiTranslator};
 use crate::domain::event::StoredEvent;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated,
+    all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated, whole,
 };
 
 fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
@@ -21,12 +21,12 @@ fn events_in(events: &[StoredEvent], is_one: bool, section: Section) -> Vec<Valu
     translated(AgUiTranslator::new(facts(is_one, section)), events)
 }
 
-fn whole(events: &[StoredEvent]) -> Section {
-    Section::whole(events.len() as i64)
-}
-
 fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).filter(|kind| *kind != "STATE_SNAPSHOT").collect()
+}
+
+fn section(after: i64, passed: i64) -> Section {
+    Section { after, passed, ..Section::default() }
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn run_that_waits_is_several_runs() {
     let outcome = &first.last().unwrap()["outcome"];
     let ids = |outcome: &Value| outcome["interrupts"].as_array().unwrap().iter().map(|open| open["id"].clone()).collect::<Vec<_>>();
     assert_eq!((&outcome["type"], ids(outcome)), (&json!("interrupt"), vec![json!(id("input", 1)), json!(id("input", 2))]));
-    let second = events_in(&events, false, Section { after: pauses[0], passed: answers[0] });
+    let second = events_in(&events, false, section(pauses[0], answers[0]));
     assert_eq!(types(&second), ["RUN_STARTED", "TOOL_CALL_RESULT", "RUN_FINISHED"]);
     assert_eq!(ids(&second.last().unwrap()["outcome"]), [json!(id("input", 2))]);
-    let third = events_in(&events, false, Section { after: pauses[1], passed: answers[1] });
+    let third = events_in(&events, false, section(pauses[1], answers[1]));
     assert_eq!(third.last().unwrap().get("outcome"), None);
 }
 
@@ -105,6 +105,18 @@ fn reset_empties_the_messages_of_the_step() {
         sent.iter().any(|event| event["type"] == kind && event["name"].as_str().unwrap_or_default() == name)
     };
     assert!(has("CUSTOM", "step.reset") && !has("MESSAGES_SNAPSHOT", ""), "{sent:?}");
+}
+
+#[test]
+fn voided_step_is_shown_only_to_a_client_that_has_begun_it() {
+    let resets_of = |section: Section| {
+        let sent = events_in(&resets(), false, section);
+        sent.iter().filter(|event| event["name"] == "step.reset").count()
+    };
+    let begun = seqs(&resets(), "part.delta")[0];
+    let mut kept = whole(&resets());
+    kept.keep_shown(begun);
+    assert_eq!((resets_of(Section::default()), resets_of(kept), resets_of(whole(&resets()))), (2, 1, 0));
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl ChunkTranslator for AgUiTranslator {
             return Vec::new();
         }
         self.sends = event.seq > self.facts.section.after;
-        if let Some(body) = event.body() {
+        if let Some(body) = event.body().filter(|_| !self.facts.section.is_void(event)) {
             if self.sends {
                 self.start();
             }

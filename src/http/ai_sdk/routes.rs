@@ -18,7 +18,7 @@ use crate::domain::ids::{InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::http::clients::body;
 use crate::http::clients::ids;
-use crate::http::clients::pauses::Section;
+use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
 use crate::http::clients::thread::{ApprovalDecision, Thread};
 use crate::http::options::App;
@@ -273,10 +273,9 @@ async fn resume(
 pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
     let row = thread.row().await?.filter(|row| row.reason.is_none_or(|reason| !reason.needs_answer()));
     // One read of the row: all pauses up to its last event are over.
-    match row.and_then(|row| Some((row.active_run_id?, row.last_seq))) {
-        Some((run, head)) => follow(thread, run, Section::whole(head)).await.map(Some),
-        None => Ok(None),
-    }
+    let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
+    let section = RunPauses::read(thread.service(), thread.principal(), &run).await?.whole(head);
+    follow(thread, run, section).await.map(Some)
 }
 
 /// Cancels the active run.

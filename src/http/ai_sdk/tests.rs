@@ -8,7 +8,7 @@ use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
-use crate::http::clients::recorded::{RUN, all, answer, approvals, failure, id, resets, seqs, tool_call, translated};
+use crate::http::clients::recorded::{RUN, all, answer, approvals, failure, id, resets, seqs, tool_call, translated, whole};
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
 
@@ -17,12 +17,12 @@ fn chunks(events: &[StoredEvent], version: Version, section: Section) -> Vec<Val
     translated(UiMessageTranslator::new(facts), events)
 }
 
-fn whole(events: &[StoredEvent]) -> Section {
-    Section::whole(events.len() as i64)
-}
-
 fn types(chunks: &[Value]) -> Vec<&str> {
     chunks.iter().map(|chunk| chunk["type"].as_str().unwrap()).collect()
+}
+
+fn section(after: i64, passed: i64) -> Section {
+    Section { after, passed, ..Section::default() }
 }
 
 #[test]
@@ -57,9 +57,9 @@ fn response_ends_at_a_pause_and_the_next_continues_its_message() {
     let (pauses, answers) = (seqs(&events, "run.waiting"), seqs(&events, "approval.resolved"));
     let first = chunks(&events, Version::Six, Section::default());
     assert_eq!(types(&first)[first.len() - 4..], ["tool-approval-request", "tool-approval-request", "finish-step", "finish"]);
-    let second = chunks(&events, Version::Six, Section { after: pauses[0], passed: answers[0] });
+    let second = chunks(&events, Version::Six, section(pauses[0], answers[0]));
     assert_eq!(types(&second), ["start", "tool-output-available", "finish"]);
-    let third = chunks(&events, Version::Six, Section { after: pauses[1], passed: answers[1] });
+    let third = chunks(&events, Version::Six, section(pauses[1], answers[1]));
     assert_eq!(types(&third)[..3], ["start", "tool-output-denied", "start-step"]);
     assert_eq!(third.last().unwrap()["finishReason"], "stop");
     for response in [&first, &second, &third] {
@@ -86,6 +86,16 @@ fn newer_chunks_are_sent_only_on_request() {
     assert!(types(&seven).contains(&"tool-approval-response"), "{seven:?}");
     assert!(!types(&chunks(&resets(), Version::Six, Section::default())).contains(&"reset-step"));
     assert!(types(&chunks(&resets(), Version::Seven, Section::default())).contains(&"reset-step"));
+}
+
+#[test]
+fn later_response_has_no_voided_text() {
+    let said = |chunks: &[Value]| chunks.iter().filter_map(|chunk| chunk["delta"].as_str()).collect::<String>();
+    for version in VERSIONS {
+        let (live, later) = (chunks(&resets(), version, Section::default()), chunks(&resets(), version, whole(&resets())));
+        assert!(said(&live).len() > said(&later).len() && said(&live).ends_with(&said(&later)), "{live:?} {later:?}");
+        assert_eq!(types(&later).iter().filter(|kind| **kind == "start-step").count(), 1, "{later:?}");
+    }
 }
 
 #[test]

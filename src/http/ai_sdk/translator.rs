@@ -99,7 +99,10 @@ impl ChunkTranslator for UiMessageTranslator {
             return Vec::new();
         }
         self.sends = event.seq > self.facts.section.after;
-        if let Some(body) = event.body() {
+        if self.facts.section.is_void(event) {
+            // The next model call continues the empty step.
+            self.step_empty = self.step_open;
+        } else if let Some(body) = event.body() {
             self.body(event, body);
         }
         std::mem::take(&mut self.out)

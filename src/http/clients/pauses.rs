@@ -1,29 +1,39 @@
 //! Pauses of a run. Other protocols end their response where a run waits for an answer, and continue in a new one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::domain::access::principal::Principal;
-use crate::domain::event::EventBody;
+use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, RunId};
 use crate::http::wire::problem::Answer;
 use crate::service::Service;
 
-/// The events that pause a run, or answer what it waits for.
-const KINDS: [&str; 5] = ["run.waiting", "approval.resolved", "input.resolved", "tool.requested", "tool.completed"];
+/// The events that pause a run, answer what it waits for, or void a step.
+const KINDS: [&str; 7] =
+    ["run.waiting", "approval.resolved", "input.resolved", "tool.requested", "tool.completed", "step.started", "step.reset"];
 
 /// The part of a run that a response shows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::http) struct Section {
     /// The `seq` of the last event that the client already has; 0 for none.
     pub after: i64,
     /// Pauses up to this `seq` are over.
     pub passed: i64,
+    /// The events of model steps up to their reset, by `seq`. A response that begins later does not show their parts.
+    pub voided: Vec<RangeInclusive<i64>>,
 }
 
 impl Section {
-    /// Returns the whole run. Its pauses up to `head` are over.
-    pub fn whole(head: i64) -> Self {
-        Self { after: 0, passed: head }
+    /// Returns whether an event shows a part that is void already, or voids it.
+    pub fn is_void(&self, event: &StoredEvent) -> bool {
+        let shows = event.kind.starts_with("part.") || event.kind == "step.reset";
+        shows && self.voided.iter().any(|events| events.contains(&event.seq))
+    }
+
+    /// Shows the voided parts of which the client has some already, up to the event `seq`: it must see that they are void.
+    pub fn keep_shown(&mut self, seq: i64) {
+        self.voided.retain(|events| *events.start() > seq);
     }
 }
 
@@ -35,19 +45,31 @@ pub(in crate::http) struct RunPauses {
     answers: BTreeMap<String, i64>,
     /// The calls that the client has not answered, with their names.
     pub requested: BTreeMap<CallId, String>,
+    /// The number and the `seq` of the newest step, if it is a model call.
+    model_step: Option<(u32, i64)>,
+    voided: Vec<RangeInclusive<i64>>,
     head: i64,
 }
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
-        let mut found = Self { head: log.last_seq, ..Self::default() };
+        let mut found = Self::default();
         for event in &log.events {
-            if let Some(body) = event.body() {
-                found.event(event.seq, body);
-            }
+            found.add(event);
         }
+        found.head = log.last_seq;
         Ok(found)
+    }
+
+    /// Adds the next event of the run.
+    pub fn add(&mut self, event: &StoredEvent) {
+        self.head = event.seq;
+        if KINDS.contains(&event.kind.as_ref())
+            && let Some(body) = event.body()
+        {
+            self.event(event.seq, body);
+        }
     }
 
     fn event(&mut self, seq: i64, body: EventBody) {
@@ -65,6 +87,11 @@ impl RunPauses {
                 self.requested.remove(&call_id);
                 self.answers.insert(call_id.to_string(), seq);
             }
+            EventBody::StepStarted { step, kind, .. } => self.model_step = (kind == "model").then_some((step, seq)),
+            EventBody::StepReset { step, .. } => {
+                let of_model = self.model_step.filter(|(model_step, _)| *model_step == step);
+                self.voided.extend(of_model.map(|(_, started)| started..=seq));
+            }
             _ => {}
         }
     }
@@ -72,6 +99,11 @@ impl RunPauses {
     /// Returns the number of responses that have ended in a pause: each pause ends a response of OpenAI's protocol.
     pub fn ended_responses(&self) -> u32 {
         u32::try_from(self.pauses.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the whole run. Its pauses up to `passed` are over.
+    pub fn whole(self, passed: i64) -> Section {
+        Section { after: 0, passed, voided: self.voided }
     }
 
     /// Returns the number of the newest response, counted from 0. The first event after a pause begins the next response.
@@ -104,7 +136,7 @@ impl RunPauses {
         let first = known.iter().min().copied().unwrap_or(i64::MAX);
         let after = self.pauses.iter().rev().find(|pause| **pause < first).copied().unwrap_or(0);
         let passed = if is_complete { known.iter().max().copied().unwrap_or(after) } else { self.head };
-        Section { after, passed }
+        Section { after, passed, voided: self.voided.clone() }
     }
 }
 
@@ -117,7 +149,7 @@ mod tests {
         let answers = [("a", 12), ("b", 22), ("c", 21)].map(|(id, seq)| (id.to_owned(), seq));
         let pauses = RunPauses { pauses: vec![10, 20], answers: answers.into(), head: 30, ..RunPauses::default() };
         let section = |ids: &[&str]| {
-            let Section { after, passed } = pauses.section_after(&ids.iter().map(|id| (*id).to_owned()).collect());
+            let Section { after, passed, .. } = pauses.section_after(&ids.iter().map(|id| (*id).to_owned()).collect());
             (after, passed)
         };
         assert_eq!(section(&["a"]), (10, 12));

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::pauses::{RunPauses, Section};
 use super::stream::ChunkTranslator;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId};
@@ -248,6 +249,13 @@ pub(in crate::http) fn all() -> Vec<(&'static str, Vec<StoredEvent>)> {
 /// Returns the chunks of all events, up to the end of the translation.
 pub(in crate::http) fn translated(mut translator: impl ChunkTranslator, events: &[StoredEvent]) -> Vec<Value> {
     events.iter().flat_map(|event| translator.translate(event)).collect()
+}
+
+/// Returns the whole run, as a response shows it that begins after its end.
+pub(in crate::http) fn whole(events: &[StoredEvent]) -> Section {
+    let mut pauses = RunPauses::default();
+    events.iter().for_each(|event| pauses.add(event));
+    pauses.whole(events.len() as i64)
 }
 
 /// Returns the `seq` of each event of a type.

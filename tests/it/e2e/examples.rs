@@ -8,6 +8,8 @@ use tokio::process::Command;
 
 use super::approvals::site as site_with_approvals;
 use super::mcp_servers::installed;
+use super::use_chat::Pages;
+use support::browser::Browser;
 use support::database::Kind;
 use support::repository::root;
 use support::server::{Server, Site};
@@ -43,34 +45,37 @@ async fn python_script_reads_its_answer_again() {
     assert!(said.contains("completed, read again: ") && said.contains("391") && said.contains("2*21 = 42"), "{said}");
 }
 
-/// Runs the client module of a page with its packages, which are given as the names of the page and of the tests.
-async fn page(server: &Server, name: &str, package: [&str; 2], script: &str) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let modules = folder.path().join("node_modules");
-    std::fs::create_dir(&modules).unwrap();
-    let installed = installed().await.join("node_modules").canonicalize().unwrap();
-    std::os::unix::fs::symlink(installed.join(package[1]), modules.join(package[0])).unwrap();
-    std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
-    let module = folder.path().join("client.js");
-    std::fs::copy(example(name).join("src/client.js"), &module).unwrap();
-    let mut command = Command::new("node");
-    command.arg(root().join("tests/it/e2e/clients/example_page.mjs")).arg(module).args([server.url.as_str(), script]);
-    serde_json::from_str(&output(command, server).await).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn use_chat_page_shows_and_finds_its_messages() {
-    let site = Site::new(Kind::Sqlite).await;
+    let pages = Pages::start().await;
+    pages.bundle("example", &example("use-chat/src/main.jsx"), 7).await;
+    let site = pages.allowed(Site::new(Kind::Sqlite).await);
     let server = site.start().await;
-    let found = page(&server, "use-chat", ["ai", "ai7"], "What is 17*23?").await;
-    assert!(found["said"].as_str().unwrap().contains("391"), "{found}");
-    assert_eq!(found["stored"], json!(["user", "assistant"]));
+    let browser = Browser::start().await;
+    browser.open(&pages.address("example", &server, "")).await;
+    browser.write("input", "What is 17*23?").await;
+    browser.click("form button").await;
+    browser.shows("section:last-of-type", "391").await;
+    browser.reload().await;
+    browser.shows("section:last-of-type", "391").await;
+    assert_eq!(browser.count("section").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ag_ui_page_decides_about_a_call() {
     let (_model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
-    let found = page(&server, "ag-ui", ["@ag-ui", "@ag-ui"], super::approvals::INPUT).await;
+    let folder = tempfile::tempdir().unwrap();
+    let modules = folder.path().join("node_modules");
+    std::fs::create_dir(&modules).unwrap();
+    let installed = installed().await.join("node_modules").canonicalize().unwrap();
+    std::os::unix::fs::symlink(installed.join("@ag-ui"), modules.join("@ag-ui")).unwrap();
+    std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
+    let module = folder.path().join("client.js");
+    std::fs::copy(example("ag-ui/src/client.js"), &module).unwrap();
+    let mut command = Command::new("node");
+    command.arg(root().join("tests/it/e2e/clients/example_page.mjs")).arg(module);
+    command.args([server.url.as_str(), super::approvals::INPUT]);
+    let found: Value = serde_json::from_str(&output(command, &server).await).unwrap();
     assert_eq!((&found["asked"], &found["said"]), (&json!(["tool_call"]), &json!("bye")), "{found}");
     assert_eq!(site.ledger.count("append", "one"), 1);
 }

@@ -1,7 +1,5 @@
 //! The web page in a real browser.
 
-use std::time::Duration;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
@@ -15,7 +13,6 @@ use support::database::Kind;
 use support::documents::PNG;
 use support::model::ModelMock;
 use support::server::{Server, Site};
-use support::wait;
 
 /// A card that accepts answers: it has been visible long enough.
 const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
@@ -367,13 +364,7 @@ async fn a_page_outlives_its_server() {
     browser.shows("#notice:not([hidden])", "The connection is lost.").await;
 
     // On the same address, where the page reconnects.
-    let address = server.url.trim_start_matches("http://").to_owned();
-    let mut again = site.spawn(&[("CAPSTAN_LISTEN", &address)]);
-    again.url.clone_from(&server.url);
-    wait::until("the server to be back", Duration::from_secs(60), || async {
-        again.get("//readyz").send().await.is_ok_and(|answer| answer.status() == 200).then_some(())
-    })
-    .await;
+    let again = site.restarted(&server).await;
     model.release("gone");
     browser.until("the notice to go", "return document.querySelector('#notice').hidden").await;
     ended(&browser, 1).await;

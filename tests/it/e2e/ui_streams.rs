@@ -186,3 +186,23 @@ async fn tanstack_reconnects_hydrates_and_joins() {
     assert_eq!((&found["count"], &found["activeRun"]), (&json!(1), &Value::Null));
     assert!(list(&found["posts"])[1].as_str().unwrap().contains('-'), "{found:#}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copilotkit_decides_executes_connects_and_stops() {
+    let (model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
+    let script = r#"[[id:ui]][[call:ledger__append {"text":"one"}]][[next]][[call:look {"at":"door"}]][[next]][[say:bye]]"#;
+    let found = plays("ag_ui.mjs", &server, "@copilotkit/core", "thread", script).await;
+    assert!(list(&found["agents"]).contains(&json!("default")), "{found:#}");
+    assert_eq!((&found["asked"], &found["calls"]), (&json!(1), &json!([{"at": "door"}])), "{found:#}");
+    let said = |of: &str, role: &str| -> Vec<Value> {
+        list(&found[of]).iter().filter(|message| message[0] == role).map(|message| message[1].clone()).collect()
+    };
+    let results = said("said", "tool");
+    assert_eq!((results.len(), &results[1]), (2, &json!("a door")), "{found:#}");
+    assert_eq!(said("connected", "tool"), results, "{found:#}");
+    for of in ["said", "connected"] {
+        assert_eq!(said(of, "assistant").iter().filter(|text| **text == "bye").count(), 1, "{of}: {found:#}");
+    }
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    model.assert_history_was_sendable();
+}

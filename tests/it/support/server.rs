@@ -190,6 +190,17 @@ impl Site {
         if asking.await { Ok(server) } else { Err(server) }
     }
 
+    /// Starts a server at the address of one that is gone, where its clients return.
+    pub async fn restarted(&self, gone: &Server) -> Server {
+        let mut server = self.spawn(&[("CAPSTAN_LISTEN", gone.url.trim_start_matches("http://"))]);
+        server.url.clone_from(&gone.url);
+        wait::until("the server to be back", Duration::from_secs(60), || async {
+            server.get("//readyz").send().await.is_ok_and(|answer| answer.status() == StatusCode::OK).then_some(())
+        })
+        .await;
+        server
+    }
+
     /// Starts the process and does not wait for anything.
     pub fn spawn(&self, extra: &[(&str, &str)]) -> Server {
         self.spawn_logging_to(None, extra)

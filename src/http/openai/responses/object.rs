@@ -79,7 +79,12 @@ impl ResponseDetails {
     pub(super) fn of(run: &Run, segment: u32, profile: &AgentProfile) -> Self {
         let mut shown = defaults(run);
         if let (Some(shown), Some(sent)) = (shown.as_object_mut(), profile.protocol.as_ref().and_then(Value::as_object)) {
-            shown.extend(sent.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())));
+            // A run of another protocol has other fields.
+            for (name, value) in sent.iter().filter(|(_, value)| !value.is_null()) {
+                if let Some(known) = shown.get_mut(name) {
+                    known.clone_from(value);
+                }
+            }
         }
         if segment > 0 {
             shown["previous_response_id"] = ResponseId { run: run.id.clone(), segment: segment - 1 }.to_string().into();

@@ -102,6 +102,54 @@ const tanstack = {
   },
 };
 
-const found = await (name.startsWith('@tanstack') ? tanstack : http)[task]();
+const until = async (what, test) => {
+  for (let left = 600; left > 0; left--) {
+    if (await test()) return;
+    await new Promise(resolve => setTimeout(resolve, 50));
+  }
+  throw new Error(`never ${what}`);
+};
+
+const copilotkit = {
+  // Answers an approval, executes a frontend tool, shows the thread in a second page, and stops a run.
+  async thread() {
+    // The package connects only in a browser.
+    globalThis.window = globalThis;
+    const open = async () => {
+      const core = new client.CopilotKitCore({ runtimeUrl: `${url}/copilotkit` });
+      core.subscribe({ onError: ({ error }) => { errors.push(String(error)); } });
+      await until('connected', () => core.runtimeConnectionStatus === 'connected');
+      const agent = core.getAgent('default');
+      agent.threadId = 'copilotkit';
+      return { core, agent };
+    };
+    const shown = agent => agent.messages.map(({ role, content }) => [role, content ?? '']);
+    const { core, agent } = await open();
+    const calls = [];
+    core.addTool({ name: 'look', description: 'Looks', handler: async given => { calls.push(given); return 'a door'; } });
+    let last;
+    agent.subscribe({ onEvent({ event }) { last = event; } });
+    agent.addMessage({ id: 'm1', role: 'user', content: script });
+    await core.runAgent({ agent });
+    const interrupts = last.outcome.interrupts;
+    const resume = interrupts.map(({ id }) => ({ interruptId: id, status: 'resolved', payload: { approved: true } }));
+    await core.runAgent({ agent, resume });
+    await until('idle', () => agent.messages.at(-1).content === 'bye');
+
+    const other = await open();
+    await other.core.connectAgent({ agent: other.agent });
+    const connected = shown(other.agent);
+    other.agent.addMessage({ id: 'm2', role: 'user', content: '[[id:endless]][[text:3,5]][[hold]]' });
+    const running = other.core.runAgent({ agent: other.agent });
+    await until('streaming', () => other.agent.messages.at(-1).content?.includes('t2'));
+    other.core.stopAgent({ agent: other.agent });
+    await running;
+    await until('cancelled', async () => (await runs())[0].status === 'cancelled');
+    return { agents: Object.keys(core.agents), asked: interrupts.length, calls, said: shown(agent), connected };
+  },
+};
+
+const clients = { '@tanstack/ai-client': tanstack, '@copilotkit/core': copilotkit };
+const found = await (clients[name] ?? http)[task]();
 console.log(JSON.stringify({ ...found, errors }));
 process.exit(0);
