@@ -80,4 +80,5 @@ mod ui;
 mod ui_streams;
 mod undoing;
 mod usage;
+mod wire_cuts;
 mod zombie;
