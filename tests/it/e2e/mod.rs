@@ -80,5 +80,6 @@ mod ui;
 mod ui_streams;
 mod undoing;
 mod usage;
+mod wire_costs;
 mod wire_cuts;
 mod zombie;
