@@ -27,7 +27,7 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
+use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
@@ -58,15 +58,16 @@ async fn run_agent(
 ) -> Answer<Response> {
     let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
     let known = find_run(app, thread.principal(), &body.run_id).await?;
+    let cursor = stream_cursor(headers, None);
     let (id, reader, section) = match (known, body.intent()?) {
-        (Some(run), _) if run.conversation_id == thread.id => follow(&thread, run.id, Section::default()).await?,
+        (Some(run), _) if run.conversation_id == thread.id => follow(&thread, run.id, Section::default(), cursor).await?,
         (Some(_), _) => return Err(Error::conflict("this runId names a run of another thread; use a new one").into()),
-        (None, RunIntent::Resume(entries)) => resume(&thread, entries).await?,
+        (None, RunIntent::Resume(entries)) => resume(&thread, entries, cursor).await?,
         (None, RunIntent::Results(results)) => {
             let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
             let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
             let section = thread.section_after(&run, BTreeSet::new(), results).await?;
-            follow(&thread, run, section).await?
+            follow(&thread, run, section, cursor).await?
         }
         (None, RunIntent::Message(content, name)) => {
             let row = thread.row_or_new().await?;
@@ -101,7 +102,7 @@ async fn run_agent(
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), body.kept_messages());
     let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
-    Ok(respond(thread, reader, facts, stream_cursor(headers, None)))
+    Ok(respond(thread, reader, facts, cursor))
 }
 
 /// Returns the run that a client calls `name`: a name of its own, or an id of the native API.
@@ -118,7 +119,7 @@ async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run
 }
 
 /// Answers the interrupts of a run, and streams what follows.
-async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<(RunId, Reader, Section)> {
+async fn resume(thread: &Thread, entries: Vec<ResumeEntry>, cursor: StreamCursor) -> Answer<(RunId, Reader, Section)> {
     let mut run = None;
     let mut answered = BTreeSet::new();
     for entry in entries {
@@ -128,7 +129,7 @@ async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<(RunId, Re
     }
     let run = run.ok_or(Error::NotFound("interrupt"))?;
     let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
-    follow(thread, run, pauses.section_after(&answered)).await
+    follow(thread, run, pauses.section_after(&answered), cursor).await
 }
 
 /// Answers one interrupt: an approval or a question. Returns its run.
@@ -203,7 +204,7 @@ async fn join(
     app: &App,
     (access, trace): (Access, TraceId),
     (name, thread): (&str, Option<String>),
-    cursor: Option<(i64, usize)>,
+    cursor: StreamCursor,
 ) -> Answer<Response> {
     let owner = access.principal().clone();
     let run = find_run(app, &owner, name).await?.ok_or(Error::NotFound("run"))?;
@@ -218,7 +219,7 @@ async fn join(
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
     let passed = waited_until(&thread, &id, 0).await?;
-    let (_, reader, section) = follow(&thread, id, Section::whole(passed)).await?;
+    let (_, reader, section) = follow(&thread, id, Section::whole(passed), cursor).await?;
     let facts =
         AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages: None, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
@@ -235,7 +236,7 @@ pub(super) async fn connect_stream(
     let passed = waited_until(&thread, &run, head).await?;
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
-    let (_, reader, section) = follow(&thread, run, Section::whole(passed)).await?;
+    let (_, reader, section) = follow(&thread, run, Section::whole(passed), None).await?;
     let is_one = body.is_one();
     let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: None, history };
     Ok(respond(thread, reader, facts, None))
@@ -276,20 +277,28 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     }))
 }
 
-async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<(RunId, Reader, Section)> {
+/// Reads a run from its first event. Fails if the log does not go on at the cursor, such as inside compacted deltas: the client would
+/// get their text twice.
+async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> Answer<(RunId, Reader, Section)> {
+    if let Some((seq, _)) = cursor {
+        thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;
+    }
     match thread.service().stream_run(thread.principal(), &run, None).await? {
         StreamStart::Stream(reader) => Ok((run, reader, section)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }
 
-fn respond(thread: Thread, reader: Reader, facts: AgUiRunFacts, cursor: Option<(i64, usize)>) -> Response {
+fn respond(thread: Thread, reader: Reader, facts: AgUiRunFacts, cursor: StreamCursor) -> Response {
     let Thread { app, access, .. } = thread;
     stream::respond(&app, access, reader, ChunkWriter { translator: AgUiTranslator::new(facts), frames: FRAMES, cursor })
 }
 
-/// Returns the position of the last frame that the client has: `Last-Event-ID`, or the offset in the query.
-fn stream_cursor(headers: &HeaderMap, offset: Option<&str>) -> Option<(i64, usize)> {
+/// The position of the last frame that the client has: the `seq` of its event, and its number in the event.
+type StreamCursor = Option<(i64, usize)>;
+
+/// Returns the cursor of a request: `Last-Event-ID`, or the offset in the query.
+fn stream_cursor(headers: &HeaderMap, offset: Option<&str>) -> StreamCursor {
     let header = headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|id| !id.is_empty());
     let (seq, position) = header.or(offset)?.split_once('-')?;
     Some((seq.parse().ok()?, position.parse().ok()?))
