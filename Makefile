@@ -67,8 +67,9 @@ bench-wires: ## Measure what the streams of other protocols cost beside the nati
 settings: ## Write docs/reference/settings.md from the code
 	cargo run --locked -- settings > docs/reference/settings.md
 
-openapi: ## Write openapi/capstan.json from the code
+openapi: ## Write the documents of openapi/ from the code
 	cargo run --locked -- openapi > openapi/capstan.json
+	cargo run --locked -- openapi --protocols > openapi/protocols.json
 
 deny: ## Install cargo-deny and run it
 	cargo install --locked cargo-deny

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::messages::tanstack_messages;
 use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent};
@@ -31,11 +33,18 @@ use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartR
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/ag-ui/{agent}", post(run).get(read))
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(run, read))
 }
 
-/// Starts, continues or joins a run.
+/// Starts, continues or joins a run
+///
+/// A client that returns with `Last-Event-ID` gets the frames after it.
+#[utoipa::path(
+    post, path = "/ag-ui/{agent}", tag = "ag-ui", operation_id = "ag_ui_run", request_body = RunInput,
+    params(("agent" = String, Path, description = "The agent by name or id"), ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, description = "The events of the run", body = String, content_type = "text/event-stream")),
+)]
 pub(super) async fn run(
     State(app): State<App>,
     access: Access,
@@ -167,7 +176,8 @@ fn resolved(payload: &Value) -> InputAnswer {
     InputAnswer { content, ..InputAnswer::new(choice, words) }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct ReadParams {
     /// The run to join.
     #[serde(rename = "runId")]
@@ -179,7 +189,15 @@ struct ReadParams {
     offset: Option<String>,
 }
 
-/// Joins a run, or reads the messages of a thread.
+/// Joins a run, or reads the messages of a thread
+///
+/// The query has `runId` or `threadId`.
+#[utoipa::path(
+    get, path = "/ag-ui/{agent}", tag = "ag-ui", operation_id = "ag_ui_read",
+    params(("agent" = String, Path, description = "Any agent"), ReadParams, ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, description = "The events of the run, or the messages of the thread",
+               content((Object = "application/json"), (String = "text/event-stream")))),
+)]
 async fn read(
     State(app): State<App>,
     access: Access,

@@ -2,13 +2,14 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::domain::ids::FileId;
 use crate::domain::model::{ToolChoice, Usage};
 use crate::service::{Content, Error, NewPart, Result};
 
 /// The content of a message: a text, or parts.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum WireContent {
     Text(String),
@@ -16,10 +17,9 @@ pub(super) enum WireContent {
 }
 
 /// A part, of chat completions or of responses.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub(super) struct WirePart {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     kind: String,
     text: Option<String>,
     refusal: Option<String>,
@@ -29,15 +29,14 @@ pub(super) struct WirePart {
     source: FileSource,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum ImageUrl {
     Plain(String),
     Object { url: String },
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 struct FileSource {
     file_id: Option<String>,
     file_data: Option<String>,

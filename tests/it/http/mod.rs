@@ -16,6 +16,7 @@ mod interrupted;
 mod keys;
 mod openai;
 mod openapi;
+mod protocols;
 mod providers;
 mod responses;
 mod retention;
