@@ -1,7 +1,7 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help page run build test t quick setup-tests capacity crash-matrix lint fmt simulation fuzz bench bench-context bench-decode bench-tools settings openapi deny
+.PHONY: help page run build test t quick setup-tests capacity crash-matrix lint fmt simulation fuzz bench bench-context bench-decode bench-tools bench-wires settings openapi deny
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -61,11 +61,15 @@ bench-context: ## Measure what building a request costs, for conversations of 10
 bench-tools: ## Measure what a tool call costs beside what its tool takes, on both stores, in a release build
 	CAPSTAN_TOOL_ROUNDS=$(ROUNDS) scripts/capacity.sh overhead
 
+bench-wires: ## Measure what the streams of other protocols cost beside the native stream, in a release build
+	CAPSTAN_WIRE_ROUNDS=$(or $(ROUNDS),9) scripts/capacity.sh wire_costs
+
 settings: ## Write docs/reference/settings.md from the code
 	cargo run --locked -- settings > docs/reference/settings.md
 
-openapi: ## Write openapi/capstan.json from the code
+openapi: ## Write the documents of openapi/ from the code
 	cargo run --locked -- openapi > openapi/capstan.json
+	cargo run --locked -- openapi --protocols > openapi/protocols.json
 
 deny: ## Install cargo-deny and run it
 	cargo install --locked cargo-deny

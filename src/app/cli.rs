@@ -96,7 +96,11 @@ enum Command {
         accept_restore: bool,
     },
     /// Print the OpenAPI document of the API.
-    Openapi,
+    Openapi {
+        /// Print the document of the other protocols instead.
+        #[arg(long)]
+        protocols: bool,
+    },
     /// Print the reference of all settings and their defaults, as Markdown.
     Settings,
     /// Print the effective settings, secrets redacted, with the source of each.
@@ -240,7 +244,8 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
             let purpose = if accept_restore { OpenPurpose::Server(OnClone::AcceptUndetected) } else { OpenPurpose::Command };
             block_on(migrate::run(&load()?, purpose))
         }
-        Command::Openapi => print(&crate::http::openapi_json()),
+        Command::Openapi { protocols: false } => print(&crate::http::openapi_json()),
+        Command::Openapi { protocols: true } => print(&crate::http::protocols_json()),
         Command::Settings => print(&config::reference().map_err(anyhow::Error::msg)?),
         Command::Config => print(&config::show(&load()?)),
         Command::Doctor => match load() {

@@ -20,7 +20,7 @@ mod ui;
 mod v1;
 mod wire;
 
-pub use openapi::{openapi, openapi_json};
+pub use openapi::{openapi, openapi_json, protocols_json};
 
 pub use options::{Auth, HttpLimits, HttpOptions};
 

@@ -8,13 +8,11 @@ use crate::http::{ag_ui, ai_sdk, mcp_server, openai};
 pub(in crate::http) const ALL: &[Protocol] = &[openai::PROTOCOL, ai_sdk::PROTOCOL, mcp_server::PROTOCOL];
 
 /// The routes of all protocols, which require a key.
-pub(in crate::http) fn routes() -> axum::Router<App> {
-    let documented: axum::Router<App> = OpenApiRouter::new().merge(openai::routes()).into();
-    documented.merge(ai_sdk::routes()).merge(ag_ui::routes()).merge(mcp_server::routes())
+pub(in crate::http) fn routes() -> OpenApiRouter<App> {
+    openai::routes().merge(ai_sdk::routes()).merge(ag_ui::routes()).merge(mcp_server::routes())
 }
 
 /// The WebSockets of all protocols, which authenticate by themselves.
-pub(in crate::http) fn sockets() -> axum::Router<App> {
-    let documented: axum::Router<App> = openai::socket_routes().into();
-    documented.merge(ai_sdk::socket_routes())
+pub(in crate::http) fn sockets() -> OpenApiRouter<App> {
+    openai::socket_routes().merge(ai_sdk::socket_routes())
 }

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
-use utoipa_swagger_ui::{Config, SwaggerUi};
+use utoipa_swagger_ui::{Config, SwaggerUi, Url};
 
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, HttpOptions};
@@ -33,14 +33,17 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let api: Router<App> = routes::with_key().into();
     let streams: Router<App> = routes::with_key_or_ticket().into();
     let open: Router<App> = routes::without_key().merge(routes::with_own_check()).into();
-    let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("../openapi.json")).into();
+    let (requests, sockets): (Router<App>, Router<App>) = (protocols::routes().into(), protocols::sockets().into());
+    let documents = [Url::new("API", "../openapi.json"), Url::new("Other protocols", "../openapi/protocols.json")];
+    let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::new(documents)).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
-        .merge(protocols::routes().route_layer(from_fn_with_state(app.clone(), auth::require)))
+        .merge(requests.route_layer(from_fn_with_state(app.clone(), auth::require)))
         .merge(streams.route_layer(from_fn_with_state(app.clone(), auth::require_or_ticket)))
-        .merge(protocols::sockets())
+        .merge(sockets)
         .merge(open)
         .route("/openapi.json", get(document))
+        .route("/openapi/protocols.json", get(protocols_document))
         .route("/docs/errors/{code}", get(system::error_page))
         .merge(swagger)
         .merge(page)
@@ -66,7 +69,14 @@ pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
 
 /// Returns the API document, which never changes while the process runs.
 async fn document(State(app): State<App>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], openapi::served_json(app.options.path_prefix())).into_response()
+    ([(CONTENT_TYPE, "application/json")], openapi::served_under(app.options.path_prefix(), openapi::openapi_json()))
+        .into_response()
+}
+
+/// Returns the document of the other protocols.
+async fn protocols_document(State(app): State<App>) -> Response {
+    let json = openapi::served_under(app.options.path_prefix(), openapi::protocols_json());
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {

@@ -1,10 +1,12 @@
 //! `/copilotkit`: the routes of CopilotKit's runtime, with the agents of this server.
 
+use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde_json::{Map, Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::messages::ag_ui_messages;
 use super::request::RunInput;
@@ -21,15 +23,32 @@ use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
 /// Limit of agents in the list.
 const MAX_AGENTS: u32 = 100;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/copilotkit/info", get(info))
-        .route("/copilotkit/agent/{agent}/run", post(routes::run))
-        .route("/copilotkit/agent/{agent}/connect", post(connect))
-        .route("/copilotkit/agent/{agent}/stop/{thread}", post(stop))
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(info)).routes(routes!(run)).routes(routes!(connect)).routes(routes!(stop))
 }
 
-/// Lists the agents, as the runtime's client expects them.
+/// Starts, continues or joins a run
+#[utoipa::path(
+    post, path = "/copilotkit/agent/{agent}/run", tag = "copilotkit", operation_id = "copilotkit_run", request_body = RunInput,
+    params(("agent" = String, Path, description = "The agent by name or id")),
+    responses((status = 200, description = "The events of the run", body = String, content_type = "text/event-stream")),
+)]
+async fn run(
+    app: State<App>,
+    access: Access,
+    trace: Trace,
+    agent: Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Answer<Response> {
+    routes::run(app, access, trace, agent, headers, request).await
+}
+
+/// Lists the agents
+#[utoipa::path(
+    get, path = "/copilotkit/info", tag = "copilotkit", operation_id = "copilotkit_info",
+    responses((status = 200, description = "The agents, as the client of the runtime expects them", body = Object)),
+)]
 async fn info(caller: Caller) -> Answer<Json<Value>> {
     let page = PageRequest::<AgentCursor> { limit: MAX_AGENTS, after: None };
     let found = caller.app.service.agents(&caller.principal, &page).await?;
@@ -49,7 +68,12 @@ async fn info(caller: Caller) -> Answer<Json<Value>> {
     Ok(Json(json!({ "version": version, "agents": agents, "audioFileTranscriptionEnabled": false })))
 }
 
-/// Streams the messages of a thread, and then its active run.
+/// Streams the messages of a thread, and then its active run
+#[utoipa::path(
+    post, path = "/copilotkit/agent/{agent}/connect", tag = "copilotkit", operation_id = "copilotkit_connect",
+    request_body = RunInput, params(("agent" = String, Path, description = "Any agent")),
+    responses((status = 200, description = "The events", body = String, content_type = "text/event-stream")),
+)]
 async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, request: Request) -> Answer<Response> {
     let Input { body, .. } = body::read::<RunInput>(request, &app, &access).await?;
     let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
@@ -66,12 +90,17 @@ async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, re
     connect_stream(thread, (active, head), body, history).await
 }
 
-/// Cancels the active run of a thread.
+/// Cancels the active run of a thread
+#[utoipa::path(
+    post, path = "/copilotkit/agent/{agent}/stop/{thread}", tag = "copilotkit", operation_id = "copilotkit_stop",
+    params(("agent" = String, Path, description = "Any agent"), ("thread" = String, Path, description = "The client's name of the thread")),
+    responses((status = 200, description = "Whether a run was active", body = Object)),
+)]
 async fn stop(
     State(app): State<App>,
     access: Access,
     Trace(trace): Trace,
-    Path((_, thread)): Path<(String, String)>,
+    Path((_agent, thread)): Path<(String, String)>,
 ) -> Answer<Json<Value>> {
     let thread = Thread::new(&app, access, trace, ("threadId", &thread))?;
     let run = thread.row().await?.and_then(|row| row.active_run_id);

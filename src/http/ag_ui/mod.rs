@@ -11,10 +11,10 @@ mod routes;
 mod tests;
 mod translator;
 
-use axum::Router;
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::options::App;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     routes::routes().merge(copilotkit::routes())
 }

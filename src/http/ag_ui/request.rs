@@ -2,13 +2,14 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::tool::client_tool::ClientTool;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
 /// The input of a run. Unknown fields are ignored.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunInput {
     pub thread_id: String,
@@ -25,7 +26,7 @@ pub(super) struct RunInput {
     resume: Option<Vec<ResumeEntry>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct FrontendTool {
     name: String,
     #[serde(default)]
@@ -34,7 +35,7 @@ struct FrontendTool {
 }
 
 /// A fact about the client's surroundings.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct ContextItem {
     #[serde(default)]
     description: String,
@@ -43,7 +44,7 @@ struct ContextItem {
 }
 
 /// The answer to an interrupt.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResumeEntry {
     pub interrupt_id: String,
@@ -52,7 +53,7 @@ pub(super) struct ResumeEntry {
     pub payload: Value,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ResumeStatus {
     Resolved,

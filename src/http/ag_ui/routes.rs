@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::messages::tanstack_messages;
 use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent};
@@ -27,15 +29,22 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
+use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/ag-ui/{agent}", post(run).get(read))
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(run, read))
 }
 
-/// Starts, continues or joins a run.
+/// Starts, continues or joins a run
+///
+/// A client that returns with `Last-Event-ID` gets the frames after it.
+#[utoipa::path(
+    post, path = "/ag-ui/{agent}", tag = "ag-ui", operation_id = "ag_ui_run", request_body = RunInput,
+    params(("agent" = String, Path, description = "The agent by name or id"), ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, description = "The events of the run", body = String, content_type = "text/event-stream")),
+)]
 pub(super) async fn run(
     State(app): State<App>,
     access: Access,
@@ -57,20 +66,21 @@ async fn run_agent(
     headers: &HeaderMap,
 ) -> Answer<Response> {
     let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
+    let cursor = stream_cursor(headers, None);
     let (id, reader, section) = match find_run(app, thread.principal(), &body.run_id).await? {
-        Some(run) => attach(&thread, run, &body.run_id).await?,
-        None => proceed(&thread, agent, &body, key).await?,
+        Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
+        None => proceed(&thread, agent, &body, key, cursor).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), body.kept_messages());
     let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
-    Ok(respond(thread, reader, facts, stream_cursor(headers, None)))
+    Ok(respond(thread, reader, facts, cursor))
 }
 
 type RunStream = (RunId, Reader, Section);
 
 /// Streams the run that the client calls `name`: the response to its first request again, or all of a run of another client.
-async fn attach(thread: &Thread, run: Run, name: &str) -> Answer<RunStream> {
+async fn attach(thread: &Thread, run: Run, name: &str, cursor: StreamCursor) -> Answer<RunStream> {
     if run.conversation_id != thread.id {
         return Err(Error::conflict("this runId names a run of another thread; use a new one").into());
     }
@@ -78,18 +88,24 @@ async fn attach(thread: &Thread, run: Run, name: &str) -> Answer<RunStream> {
         true => whole_run(thread, &run.id, 0).await?,
         false => RunPauses::read(thread.service(), thread.principal(), &run.id).await?.whole(0),
     };
-    follow(thread, run.id, section).await
+    follow(thread, run.id, section, cursor).await
 }
 
 /// Starts a run, or continues one with answers.
-async fn proceed(thread: &Thread, agent: String, body: &RunInput, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn proceed(
+    thread: &Thread,
+    agent: String,
+    body: &RunInput,
+    key: Option<RequestKey>,
+    cursor: StreamCursor,
+) -> Answer<RunStream> {
     let (content, name) = match body.intent()? {
-        RunIntent::Resume(entries) => return resume(thread, entries).await,
+        RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
         RunIntent::Results(results) => {
             let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
             let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
             let section = thread.section_after(&run, BTreeSet::new(), results).await?;
-            return follow(thread, run, section).await;
+            return follow(thread, run, section, cursor).await;
         }
         RunIntent::Message(content, name) => (content, name),
     };
@@ -136,7 +152,7 @@ async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run
 }
 
 /// Answers the interrupts of a run, and streams what follows.
-async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<RunStream> {
+async fn resume(thread: &Thread, entries: Vec<ResumeEntry>, cursor: StreamCursor) -> Answer<RunStream> {
     let mut run = None;
     let mut answered = BTreeSet::new();
     for entry in entries {
@@ -146,7 +162,7 @@ async fn resume(thread: &Thread, entries: Vec<ResumeEntry>) -> Answer<RunStream>
     }
     let run = run.ok_or(Error::NotFound("interrupt"))?;
     let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
-    follow(thread, run, pauses.section_after(&answered)).await
+    follow(thread, run, pauses.section_after(&answered), cursor).await
 }
 
 /// Answers one interrupt: an approval or a question. Returns its run.
@@ -184,7 +200,8 @@ fn resolved(payload: &Value) -> InputAnswer {
     InputAnswer { content, ..InputAnswer::new(choice, words) }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct ReadParams {
     /// The run to join.
     #[serde(rename = "runId")]
@@ -196,7 +213,15 @@ struct ReadParams {
     offset: Option<String>,
 }
 
-/// Joins a run, or reads the messages of a thread.
+/// Joins a run, or reads the messages of a thread
+///
+/// The query has `runId` or `threadId`.
+#[utoipa::path(
+    get, path = "/ag-ui/{agent}", tag = "ag-ui", operation_id = "ag_ui_read",
+    params(("agent" = String, Path, description = "Any agent"), ReadParams, ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, description = "The events of the run, or the messages of the thread",
+               content((Object = "application/json"), (String = "text/event-stream")))),
+)]
 async fn read(
     State(app): State<App>,
     access: Access,
@@ -221,7 +246,7 @@ async fn join(
     app: &App,
     (access, trace): (Access, TraceId),
     (name, thread): (&str, Option<String>),
-    cursor: Option<(i64, usize)>,
+    cursor: StreamCursor,
 ) -> Answer<Response> {
     let owner = access.principal().clone();
     let run = find_run(app, &owner, name).await?.ok_or(Error::NotFound("run"))?;
@@ -236,7 +261,7 @@ async fn join(
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
     let section = whole_run(&thread, &id, 0).await?;
-    let (_, reader, section) = follow(&thread, id, section).await?;
+    let (_, reader, section) = follow(&thread, id, section, cursor).await?;
     let facts =
         AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages: None, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
@@ -253,7 +278,7 @@ pub(super) async fn connect_stream(
     let section = whole_run(&thread, &run, head).await?;
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
-    let (_, reader, section) = follow(&thread, run, section).await?;
+    let (_, reader, section) = follow(&thread, run, section, None).await?;
     let is_one = body.is_one();
     let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: None, history };
     Ok(respond(thread, reader, facts, None))
@@ -293,14 +318,19 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     }))
 }
 
-async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<RunStream> {
+/// Reads a run from its first event. Fails if the log does not go on at the cursor, such as inside compacted deltas: the client would
+/// get their text twice.
+async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> Answer<RunStream> {
+    if let Some((seq, _)) = cursor {
+        thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;
+    }
     match thread.service().stream_run(thread.principal(), &run, None).await? {
         StreamStart::Stream(reader) => Ok((run, reader, section)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }
 
-fn respond(thread: Thread, reader: Reader, mut facts: AgUiRunFacts, cursor: Option<(i64, usize)>) -> Response {
+fn respond(thread: Thread, reader: Reader, mut facts: AgUiRunFacts, cursor: StreamCursor) -> Response {
     if let Some((seq, _)) = cursor {
         facts.section.keep_shown(seq);
     }
@@ -308,8 +338,11 @@ fn respond(thread: Thread, reader: Reader, mut facts: AgUiRunFacts, cursor: Opti
     stream::respond(&app, access, reader, ChunkWriter { translator: AgUiTranslator::new(facts), frames: FRAMES, cursor })
 }
 
-/// Returns the position of the last frame that the client has: `Last-Event-ID`, or the offset in the query.
-fn stream_cursor(headers: &HeaderMap, offset: Option<&str>) -> Option<(i64, usize)> {
+/// The position of the last frame that the client has: the `seq` of its event, and its number in the event.
+type StreamCursor = Option<(i64, usize)>;
+
+/// Returns the cursor of a request: `Last-Event-ID`, or the offset in the query.
+fn stream_cursor(headers: &HeaderMap, offset: Option<&str>) -> StreamCursor {
     let header = headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|id| !id.is_empty());
     let (seq, position) = header.or(offset)?.split_once('-')?;
     Some((seq.parse().ok()?, position.parse().ok()?))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::conversation::file::content_url;
 use crate::domain::ids::FileId;
@@ -13,7 +14,7 @@ use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
 /// A chat request. Other fields belong to the application of the client.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChatBody {
     pub id: String,
     #[serde(default)]
@@ -33,14 +34,14 @@ pub(super) struct ChatBody {
     tools: Option<ClientTools>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum ClientTools {
     List(Vec<NewTool>),
     ByName(BTreeMap<String, NewTool>),
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct NewTool {
     #[serde(default)]
@@ -57,7 +58,7 @@ impl NewTool {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Trigger {
     #[default]
@@ -65,7 +66,7 @@ pub(super) enum Trigger {
     RegenerateMessage,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub(super) struct UiMessage {
     pub id: Option<String>,
     pub role: String,
@@ -74,7 +75,7 @@ pub(super) struct UiMessage {
 }
 
 /// The fields of all kinds of parts that the server reads.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct UiPart {
     #[serde(rename = "type")]
@@ -92,7 +93,7 @@ struct UiPart {
     approval: Option<UiApproval>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 struct UiApproval {
     id: String,
     approved: Option<bool>,

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::header::HeaderName;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
@@ -30,20 +32,20 @@ use crate::service::{Access, Content, ContinueRun, Error, NewPart, Reader, Reque
 const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
+/// Describes the id of a chat in a path.
+const CHAT_ID: &str = "The client's name of the chat, or the id of a conversation";
 /// The field of a request that holds the new message.
 const MESSAGE: &str = "message";
 
-pub(in crate::http) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/chat", post(send))
-        .route("/api/chat/{id}/stream", get(resume))
-        .route("/api/chat/{id}/stop", post(stop))
-        .route("/api/chat/{id}/messages", get(messages))
+pub(in crate::http) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(send)).routes(routes!(resume)).routes(routes!(stop)).routes(routes!(messages))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct ChatParams {
     /// The major release of the client.
+    #[param(minimum = 5, maximum = 7, default = 6)]
     v: Option<u32>,
 }
 
@@ -58,7 +60,13 @@ impl ChatParams {
     }
 }
 
-/// Sends or edits a message, regenerates an answer, or continues a run with answers. The response is the stream of the run.
+/// Streams the answer to a message
+///
+/// Sends or edits a message, regenerates an answer, or continues a run with answers.
+#[utoipa::path(
+    post, path = "/api/chat", tag = "ai-sdk", operation_id = "ai_sdk_send", params(ChatParams), request_body = ChatBody,
+    responses((status = 200, description = "The chunks of the run", body = String, content_type = "text/event-stream")),
+)]
 async fn send(
     State(app): State<App>,
     access: Access,
@@ -253,7 +261,13 @@ pub(super) async fn translator(thread: &Thread, id: RunId, section: Section, ver
     Ok(UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))
 }
 
-/// Streams the active run from its beginning. Responds with 204 if no run is active, or if it waits for an answer.
+/// Streams the active run from its beginning
+#[utoipa::path(
+    get, path = "/api/chat/{id}/stream", tag = "ai-sdk", operation_id = "ai_sdk_resume",
+    params(("id" = String, Path, description = CHAT_ID), ChatParams),
+    responses((status = 200, description = "The chunks of the run", body = String, content_type = "text/event-stream"),
+              (status = 204, description = "No run is active, or it waits for an answer")),
+)]
 async fn resume(
     State(app): State<App>,
     access: Access,
@@ -278,7 +292,12 @@ pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> 
     follow(thread, run, section).await.map(Some)
 }
 
-/// Cancels the active run.
+/// Cancels the active run
+#[utoipa::path(
+    post, path = "/api/chat/{id}/stop", tag = "ai-sdk", operation_id = "ai_sdk_stop",
+    params(("id" = String, Path, description = CHAT_ID)),
+    responses((status = 204, description = "No run is active any more")),
+)]
 async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<StatusCode> {
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     if let Some(run) = thread.row().await?.and_then(|row| row.active_run_id) {
@@ -287,7 +306,12 @@ async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Lists the messages of a chat for its first rendering.
+/// Lists the messages of a chat for its first rendering
+#[utoipa::path(
+    get, path = "/api/chat/{id}/messages", tag = "ai-sdk", operation_id = "ai_sdk_list_messages",
+    params(("id" = String, Path, description = CHAT_ID)),
+    responses((status = 200, description = "The messages, oldest first", body = Vec<Value>)),
+)]
 async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<Response> {
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };

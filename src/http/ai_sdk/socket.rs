@@ -5,12 +5,17 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use axum::Router;
-use axum::routing::get;
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_stream::{StreamExt as _, StreamMap};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::request::ChatBody;
 use super::routes;
@@ -24,14 +29,30 @@ use crate::http::options::App;
 use crate::http::streams::ws::{self, Close, SocketProtocol};
 use crate::http::wire::auth;
 use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::request::Trace;
 use crate::service::{Access, Error, Reader, StoreError};
 use crate::support::number;
 
 /// Limit of the name of a request in bytes, because each frame of its response repeats it.
 const MAX_REQUEST_ID: usize = 255;
 
-pub(in crate::http) fn socket_routes() -> Router<App> {
-    Router::new().route("/api/chat", get(ws::open::<ChatSocket>))
+pub(in crate::http) fn socket_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(connect))
+}
+
+/// Opens a WebSocket for the chats of a page
+#[utoipa::path(
+    get, path = "/api/chat", tag = "ai-sdk", operation_id = "ai_sdk_connect",
+    responses((status = 101, description = "The WebSocket is open")),
+)]
+async fn connect(
+    state: State<App>,
+    trace: Trace,
+    uri: Uri,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Answer<Response> {
+    ws::open::<ChatSocket>(state, trace, uri, headers, upgrade).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -71,9 +71,12 @@ impl Frames {
         for (position, chunk) in (first..).zip(chunks) {
             // Writing to a String cannot fail.
             let _ = match self.ids {
-                true => write!(out, "id: {seq}-{position}\ndata: {chunk}\n\n"),
-                false => write!(out, "data: {chunk}\n\n"),
+                true => write!(out, "id: {seq}-{position}\ndata: "),
+                false => write!(out, "data: "),
             };
+            // Unlike its `Display`, this renders a chunk at once. A chunk has text keys only, so it cannot fail.
+            out.push_str(&serde_json::to_string(chunk).unwrap_or_default());
+            out.push_str("\n\n");
         }
     }
 }

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
-use axum::routing::any;
-use axum::{Extension, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use moka::sync::Cache;
@@ -23,6 +22,8 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::server::AgentServer;
@@ -42,8 +43,40 @@ const MAX_SESSIONS: usize = 64;
 /// Limit of the users with sessions in this process. Those of the least recent user are forgotten first, and begin again on use.
 const MAX_USERS: u64 = 1_000;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/mcp", any(serve)).layer(Extension(Sessions::default()))
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(send, listen, end)).layer(Extension(Sessions::default()))
+}
+
+/// Sends a message of MCP
+///
+/// The response to a request is a message, or a stream that ends with it.
+#[utoipa::path(
+    post, path = "/mcp", tag = "mcp", operation_id = "mcp_send", request_body = Object,
+    params(("Mcp-Session-Id" = Option<String>, Header)),
+    responses((status = 200, description = "The messages of the server",
+               content((Object = "application/json"), (String = "text/event-stream"))),
+              (status = 202, description = "A message that has no response is accepted")),
+)]
+async fn send(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+    serve(app, sessions, access, request).await
+}
+
+/// Streams the messages of a session
+#[utoipa::path(
+    get, path = "/mcp", tag = "mcp", operation_id = "mcp_listen", params(("Mcp-Session-Id" = Option<String>, Header)),
+    responses((status = 200, description = "The messages of the server", body = String, content_type = "text/event-stream")),
+)]
+async fn listen(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+    serve(app, sessions, access, request).await
+}
+
+/// Ends a session
+#[utoipa::path(
+    delete, path = "/mcp", tag = "mcp", operation_id = "mcp_end", params(("Mcp-Session-Id" = Option<String>, Header)),
+    responses((status = 202, description = "The session has ended"), (status = 204, description = "The session has ended")),
+)]
+async fn end(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+    serve(app, sessions, access, request).await
 }
 
 async fn serve(

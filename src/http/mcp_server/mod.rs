@@ -8,18 +8,18 @@ mod endpoint;
 mod questions;
 mod server;
 
-use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 use rmcp::model::ErrorCode;
 use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::domain::problem::ProblemBody;
 use crate::http::options::{App, Protocol};
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/mcp", error: error_form };
 
-pub(in crate::http) fn routes() -> Router<App> {
+pub(in crate::http) fn routes() -> OpenApiRouter<App> {
     endpoint::routes()
 }
 

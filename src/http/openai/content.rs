@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::domain::ids::FileId;
 use crate::domain::model::{ToolChoice, Usage};
@@ -9,7 +10,7 @@ use crate::domain::run::question::{ACCEPT, InputAnswer, InputChoice, Question};
 use crate::service::{Content, Error, NewPart, Result};
 
 /// The content of a message: a text, or parts.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum WireContent {
     Text(String),
@@ -17,10 +18,9 @@ pub(super) enum WireContent {
 }
 
 /// A part, of chat completions or of responses.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub(super) struct WirePart {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     kind: String,
     text: Option<String>,
     refusal: Option<String>,
@@ -30,15 +30,14 @@ pub(super) struct WirePart {
     source: FileSource,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum ImageUrl {
     Plain(String),
     Object { url: String },
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 struct FileSource {
     file_id: Option<String>,
     file_data: Option<String>,

@@ -4,6 +4,7 @@ use axum::Json;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::http::openai::target::without_agent;
 use crate::http::wire::auth::Caller;
@@ -15,7 +16,7 @@ use crate::support::tokens::Tokenizer;
 /// Limit of texts of one request, as at OpenAI.
 const MAX_TEXTS: usize = 2_048;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct EmbeddingsRequest {
     model: String,
     input: Inputs,
@@ -24,7 +25,7 @@ pub(super) struct EmbeddingsRequest {
     dimensions: Option<u32>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a text, a list of texts, a list of tokens, or a list of lists of tokens")]
 enum Inputs {
     Text(String),
@@ -33,7 +34,7 @@ enum Inputs {
     TokenLists(Vec<Vec<u32>>),
 }
 
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum EncodingFormat {
     #[default]
@@ -103,7 +104,7 @@ struct Usage {
 ///
 /// `model` is `provider/name`, of a provider with OpenAI's or Ollama's embeddings.
 #[utoipa::path(
-    post, path = "/v1/embeddings", tag = "embeddings", operation_id = "openai_create_embeddings", request_body = Object,
+    post, path = "/v1/embeddings", tag = "embeddings", operation_id = "openai_create_embeddings", request_body = EmbeddingsRequest,
     responses((status = 200, description = "The vectors in the order of the texts", body = Object)),
 )]
 pub(super) async fn create(caller: Caller, Input { body, .. }: Input<EmbeddingsRequest>) -> Answer<Json<EmbeddingList>> {

@@ -36,7 +36,7 @@ fn purpose(sent: &str) -> Answer<FilePurpose> {
 /// Uploads a file
 #[utoipa::path(
     post, path = "/v1/files", tag = "files", operation_id = "openai_create_file",
-    request_body(content = Object, content_type = "multipart/form-data"),
+    request_body(content = v1::files::UploadForm, content_type = "multipart/form-data"),
     responses((status = 200, description = "The file", body = Object)),
 )]
 pub(super) async fn upload(caller: Caller, request: Request) -> Answer<Json<Value>> {

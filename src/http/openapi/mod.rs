@@ -5,6 +5,7 @@
 
 mod examples;
 mod operations;
+mod protocols;
 mod schemas;
 
 use std::sync::LazyLock;
@@ -60,25 +61,42 @@ pub fn openapi_json() -> String {
     JSON.clone()
 }
 
-/// Returns the document of a server under a path of its host. Under the root, the paths of the document are those of the server.
-pub(crate) fn served_json(path_prefix: &str) -> String {
+/// Returns the document of the protocols of other products.
+pub fn protocols_json() -> String {
+    static JSON: LazyLock<String> =
+        LazyLock::new(|| serde_json::to_string_pretty(&protocols::document()).map(|json| json + "\n").unwrap_or_default());
+    JSON.clone()
+}
+
+/// Returns a document of a server under a path of its host. Under the root, the paths of the document are those of the server.
+pub(crate) fn served_under(path_prefix: &str, json: String) -> String {
     if path_prefix.is_empty() {
-        return openapi_json();
+        return json;
     }
-    let mut document = openapi();
+    let mut document: Value = serde_json::from_str(&json).unwrap_or_default();
     document["servers"] = json!([{ "url": path_prefix }]);
     serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
-fn base() -> OpenApi {
+/// Returns a document without paths, whose operations need a key.
+fn without_paths(info: InfoBuilder, tags: &[(&str, &str)], components: ComponentsBuilder) -> OpenApi {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
+    OpenApiBuilder::new()
+        .info(info.build())
+        .servers(Some([Server::new("/")]))
+        .tags(Some(tags.iter().map(|(name, text)| TagBuilder::new().name(*name).description(Some(*text)).build())))
+        .security(Some([SecurityRequirement::new("key", Vec::<String>::new())]))
+        .components(Some(components.security_scheme("key", SecurityScheme::Http(bearer)).build()))
+        .build()
+}
+
+fn base() -> OpenApi {
     let info = InfoBuilder::new()
         .title("Capstan")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(DESCRIPTION))
         .license(Some(License::new("Apache-2.0")));
     let components = ComponentsBuilder::new()
-        .security_scheme("key", SecurityScheme::Http(bearer))
         .responses_from_iter([settled_response(&Run::name()), settled_response(&AcceptedBody::name())])
         // No handler names these in its attributes.
         .schemas_from_iter(with_references::<ProblemBody>())
@@ -88,13 +106,7 @@ fn base() -> OpenApi {
         .schemas_from_iter(with_references::<StreamEvent>())
         .schemas_from_iter(with_references::<StreamEnvelope>())
         .schemas_from_iter(with_references::<OwnerEvent>());
-    OpenApiBuilder::new()
-        .info(info.build())
-        .servers(Some([Server::new("/")]))
-        .tags(Some(TAGS.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build())))
-        .security(Some([SecurityRequirement::new("key", Vec::<String>::new())]))
-        .components(Some(components.build()))
-        .build()
+    without_paths(info, &TAGS, components)
 }
 
 /// Returns the schema of a type, and of all types to which it refers.

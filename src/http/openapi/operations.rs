@@ -48,7 +48,8 @@ const NEVER_REPLAYED: [&str; 9] = [
 
 pub(super) fn complete(document: &mut Value) {
     for (method, operation) in operations(document) {
-        if method == "post" {
+        let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
+        if method == "post" && !NEVER_REPLAYED.contains(&id) {
             add_idempotency_key(operation);
         }
         add_problems(operation, method);
@@ -70,16 +71,12 @@ pub(super) fn complete(document: &mut Value) {
 }
 
 /// Returns all operations with their methods.
-fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+pub(super) fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
     let paths = members(document, "/paths").into_iter().flat_map(Map::values_mut);
     paths.filter_map(Value::as_object_mut).flatten()
 }
 
-fn add_idempotency_key(operation: &mut Value) {
-    let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
-    if NEVER_REPLAYED.contains(&id) {
-        return;
-    }
+pub(super) fn add_idempotency_key(operation: &mut Value) {
     let key = json!({
         "name": "Idempotency-Key",
         "in": "header",
@@ -149,7 +146,7 @@ fn add_link(operation: &mut Value) {
 }
 
 /// Lets a request omit a body of type `Option`. A body of `null` is not valid.
-fn make_body_optional(operation: &mut Value) {
+pub(super) fn make_body_optional(operation: &mut Value) {
     for content in members(operation, "/requestBody/content").into_iter().flat_map(Map::values_mut) {
         if content.pointer("/schema/oneOf/1") == Some(&json!({ "type": "null" }))
             && let Some(some) = content.pointer("/schema/oneOf/0").cloned()
@@ -160,7 +157,7 @@ fn make_body_optional(operation: &mut Value) {
 }
 
 /// Moves the parameters and headers that several operations repeat into the components.
-fn share_repeated(document: &mut Value) {
+pub(super) fn share_repeated(document: &mut Value) {
     let mut found = Vec::new();
     let mut headers = Map::new();
     for (_, operation) in operations(document) {

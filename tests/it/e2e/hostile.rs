@@ -289,7 +289,7 @@ async fn web_socket_frames() {
     assert_unharmed(&mut server, &site).await;
 }
 
-/// The operation whose status depends on another server: an unreachable provider is a documented 502. A 500 or 503 is still a
+/// The operations whose status depends on another server: an unreachable provider is a documented 502. A 500 or 503 is still a
 /// failure.
 const ASKS_OTHERS: &str = r#"
 [[operations]]
@@ -297,16 +297,41 @@ include-operation-id = "list_provider_models"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "502", "504"]
 "#;
 
+/// Returns a place whose servers reach no provider: no process listens at their proxy.
+async fn site_without_providers(kind: Kind) -> Site {
+    let unreachable = "http://127.0.0.1:1";
+    Site::new(kind).await.env("HTTP_PROXY", unreachable).env("HTTPS_PROXY", unreachable)
+}
+
+/// Runs schemathesis with a document that the server serves. Fails if it finds a fault, or if the server has failed after it.
+async fn run_schemathesis(site: &Site, server: &mut Server, document: &str, arguments: &[&str]) {
+    let folder = super::mcp_servers::installed().await;
+    let config = site.folder.path().join("schemathesis.toml");
+    std::fs::write(&config, ASKS_OTHERS).unwrap();
+    let mut command = Command::new(folder.join("venv-openapi/bin/schemathesis"));
+    command.arg("--config-file").arg(&config);
+    command.args(["run", &format!("{}{document}", server.url), "--url", &server.url]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--seed", "1", "--request-timeout", "10"]);
+    // On a busy machine, large documents are generated slowly.
+    command.args(["--suppress-health-check", "too_slow"]);
+    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
+    command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
+    command.args(arguments).current_dir(site.folder.path()).kill_on_drop(true);
+    let output = wait::within("schemathesis", Duration::from_secs(570), command.output()).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!server.is_gone());
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+}
+
 /// schemathesis tests the served OpenAPI document and finds nothing undocumented. It plays an administrator on a server without
 /// keys, and a member on a server with keys. The member sends valid requests only: the server refuses invalid ones before it calls
 /// the store, with the same code on both databases.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let folder = super::mcp_servers::installed().await;
-    // The providers that it invents are not asked: no process listens at this proxy.
-    let nobody = "http://127.0.0.1:1";
-    let site = Site::new(kind).await.env("HTTP_PROXY", nobody).env("HTTPS_PROXY", nobody);
+    let site = site_without_providers(kind).await;
     let key = if kind == Kind::Postgres { Some(site.key_of("ada").await) } else { None };
     let mut server = site.start().await;
     if let Some(key) = &key {
@@ -314,27 +339,17 @@ async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind
     }
     let run = server.start_run(&json!({"input": "hello"})).await;
     server.finished(run["id"].as_str().unwrap()).await;
-    let config = site.folder.path().join("schemathesis.toml");
-    std::fs::write(&config, ASKS_OTHERS).unwrap();
-    let mut command = Command::new(folder.join("venv-openapi/bin/schemathesis"));
-    command.arg("--config-file").arg(&config);
-    command.args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url]);
-    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--seed", "1", "--request-timeout", "10"]);
-    // On a busy machine, large documents are generated slowly.
-    command.args(["--suppress-health-check", "too_slow"]);
-    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
-    command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
-    if let Some(key) = &key {
-        command.args(["--mode", "positive"]);
-        // It would find its own key in the list.
-        command.args(["--exclude-operation-id", "revoke_api_key"]);
-        command.args(["--header", &format!("Authorization: Bearer {key}")]);
-    }
-    command.current_dir(site.folder.path()).kill_on_drop(true);
-    let output = wait::within("schemathesis", Duration::from_secs(570), command.output()).await.unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!server.is_gone());
-    let run = server.start_run(&json!({"input": "hello"})).await;
-    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    let header = key.map(|key| format!("Authorization: Bearer {key}"));
+    // It would find its own key in the list.
+    let member =
+        header.iter().flat_map(|header| ["--mode", "positive", "--exclude-operation-id", "revoke_api_key", "--header", header]);
+    run_schemathesis(&site, &mut server, "/openapi.json", &member.collect::<Vec<_>>()).await;
+}
+
+/// schemathesis tests the routes of the other protocols.
+#[tokio::test(flavor = "multi_thread")]
+async fn schemathesis_finds_nothing_in_other_protocols() {
+    let site = site_without_providers(Kind::Sqlite).await;
+    let mut server = site.start().await;
+    run_schemathesis(&site, &mut server, "/openapi/protocols.json", &[]).await;
 }

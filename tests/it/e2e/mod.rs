@@ -83,4 +83,6 @@ mod ui_streams;
 mod undoing;
 mod usage;
 mod use_chat;
+mod wire_costs;
+mod wire_cuts;
 mod zombie;

@@ -14,7 +14,7 @@ const SCRIPT: &str = r#"[[id:cut]][[reason:2,1]][[call:ledger__append {"text":"a
 [[next]][[text:5,20]][[hold]][[text:5,20]][[say:end "quoted" ünïcödé 日本 \n]]"#;
 
 /// Reads a run through connections that each break after one event.
-async fn cut_at_every_event(server: &Server, run: &str) -> Vec<Frame> {
+pub(super) async fn cut_at_every_event(server: &Server, run: &str) -> Vec<Frame> {
     let mut frames: Vec<Frame> = Vec::new();
     loop {
         let cursor = frames.last().and_then(|frame| frame.id.clone());

@@ -12,7 +12,7 @@ fn input(thread: &str, run: &str, words: &str) -> Value {
 }
 
 /// Returns the frames of a complete stream: their ids and events.
-fn frames(reply: &Reply) -> Vec<(String, Value)> {
+pub(super) fn frames(reply: &Reply) -> Vec<(String, Value)> {
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     let frame = |block: &str| {
         let (id, data) = block.split_once('\n')?;
@@ -21,7 +21,7 @@ fn frames(reply: &Reply) -> Vec<(String, Value)> {
     reply.body.split("\n\n").filter_map(frame).collect()
 }
 
-fn said(frames: &[(String, Value)]) -> String {
+pub(super) fn said(frames: &[(String, Value)]) -> String {
     frames.iter().filter(|(_, event)| event["type"] == "TEXT_MESSAGE_CONTENT").map(|(_, event)| text(&event["delta"])).collect()
 }
 

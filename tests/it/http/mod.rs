@@ -17,6 +17,7 @@ mod keys;
 mod openai;
 mod openapi;
 mod owner_feed;
+mod protocols;
 mod providers;
 mod responses;
 mod retention;

@@ -7,6 +7,7 @@ use capstan::service::{CompactionMode, CompactionStep, DeltaCompactor};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
+use super::ag_ui;
 use super::rig::{Frame, Rig, Sse};
 use super::sockets::connect;
 
@@ -135,6 +136,29 @@ async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
         assert_eq!((snapshot.kind().as_str(), snapshot.id), ("stream.snapshot", Some(head)));
         assert_eq!(snapshot.json()["data"]["messages"].as_array().unwrap().len(), 2);
     }
+}
+
+#[tokio::test]
+async fn cursor_of_ag_ui_within_compacted_deltas_is_refused() {
+    let (rig, _, run) = Rig::with_played_run("hello").await;
+    let path = format!("/ag-ui/default?runId={run}");
+    let before = ag_ui::frames(&rig.get(&path).await);
+    a_week_passes(&rig).await;
+    assert_eq!(ag_ui::said(&ag_ui::frames(&rig.get(&path).await)), "Hello\nworld");
+    let mut refused = 0;
+    for (at, (id, _)) in before.iter().enumerate() {
+        let reply = rig.get(&format!("{path}&offset={id}")).await;
+        if reply.status == StatusCode::GONE {
+            assert_eq!(reply.code(), "cursor_gone");
+            refused += 1;
+            continue;
+        }
+        let rest = ag_ui::frames(&reply);
+        assert_eq!(ag_ui::said(&before[..=at]) + &ag_ui::said(&rest), "Hello\nworld", "after {id}");
+        assert_eq!(rest.last(), before.last().filter(|_| at + 1 < before.len()), "after {id}");
+    }
+    // Of three deltas the last one is left, and a cursor at one of the others is refused.
+    assert_eq!(refused, 2);
 }
 
 /// Plays a run whose log has several pages, and opens a reader that has seen the first of them.

@@ -362,6 +362,10 @@ impl Frames {
                         beats.push(Beat::Pause(Duration::from_millis(*pause)));
                     }
                 }
+                Act::Cite(url) => {
+                    let source = json!({"type": "url_citation", "url_citation": {"url": url, "title": "A page"}});
+                    beats.push(Beat::Send(self.delta(request, json!({"annotations": [source]}))));
+                }
                 Act::Call { name, arguments } => calls.push((name.clone(), arguments.clone())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
@@ -414,7 +418,15 @@ impl Frames {
                     "id": self.call_id(calls.len()), "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })),
-                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) | Act::Or => {}
+                Act::Reason(..)
+                | Act::Cite(_)
+                | Act::Hold
+                | Act::Cut
+                | Act::End
+                | Act::Status(_)
+                | Act::Flaky(..)
+                | Act::Mute(_)
+                | Act::Or => {}
             }
         }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };

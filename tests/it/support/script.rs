@@ -3,7 +3,7 @@
 //! `[[id:NAME]]` names the conversation for the test's own look-ups. A list of model answers follows, one per round, separated by
 //! `[[next]]`. `[[call:TOOL {json}]]` calls a tool, and `[[wrote:TOOL TEXT]]` calls it with arguments that need not be JSON.
 //! `[[text:N,MS]]` sends N tokens with MS milliseconds after each, and `[[say:WORDS]]` sends one token. `[[reason:N,MS]]` sends
-//! reasoning. `[[hold]]` waits until the test releases the name.
+//! reasoning. `[[cite:URL]]` names a source. `[[hold]]` waits until the test releases the name.
 //!
 //! `[[cut]]` ends the connection without a finish. `[[end]]` ends the answer without one, after its calls. `[[status:N]]` answers
 //! with an HTTP error, and `[[flaky:TIMES,N]]` does so only that many times. `[[mute:TIMES]]` does not answer that many times.
@@ -41,6 +41,8 @@ pub enum Act {
     Say(String),
     /// Thinks so many tokens, with so many milliseconds after each.
     Reason(usize, u64),
+    /// Names the page at this URL as a source.
+    Cite(String),
     /// Waits for the test.
     Hold,
     /// Ends without a finish.
@@ -141,6 +143,7 @@ impl Script {
                 "text" => Act::Text(pair(&value).0, pair(&value).1),
                 "reason" => Act::Reason(pair(&value).0, pair(&value).1),
                 "say" => Act::Say(value),
+                "cite" => Act::Cite(value),
                 "hold" => Act::Hold,
                 "cut" => Act::Cut,
                 "end" => Act::End,

@@ -486,6 +486,15 @@ impl Server {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
+    /// Returns the processor time that the process has used, to 10 ms.
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id().unwrap())).unwrap();
+        // The name of the program, in parentheses, may contain spaces. User and system time are the fields 14 and 15.
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
     /// Whether the process is gone.
     pub fn is_gone(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()

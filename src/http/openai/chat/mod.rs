@@ -27,7 +27,7 @@ use crate::service::Access;
 /// `model` is the name of an agent, whose tools run on the server, or `provider/name`. With `stream`, the answer is a stream of
 /// chunks. A call of one of the request's `tools` ends the answer; the next request contains its result.
 #[utoipa::path(
-    post, path = "/v1/chat/completions", tag = "chat", operation_id = "openai_create_chat_completion", request_body = Object,
+    post, path = "/v1/chat/completions", tag = "chat", operation_id = "openai_create_chat_completion", request_body = ChatRequest,
     responses((status = 200, description = "The answer, or a stream of its chunks",
                content((Object = "application/json"), (String = "text/event-stream")))),
 )]

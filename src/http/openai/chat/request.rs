@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
 use crate::domain::run::OnBusy;
@@ -12,7 +13,7 @@ use crate::http::openai::target::Target;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentMessage, SentResult, SentTranscript, StartRun};
 
 /// The fields that have an effect. Clients send many others, which are ignored.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChatRequest {
     #[serde(default)]
     pub model: String,
@@ -37,20 +38,20 @@ pub(super) struct ChatRequest {
     reasoning_effort: Option<ReasoningEffort>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum Stop {
     One(String),
     Many(Vec<String>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireMessage {
     role: String,
     content: Option<WireContent>,
@@ -60,41 +61,41 @@ struct WireMessage {
     tool_call_id: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireCall {
     id: String,
     function: Option<WireFunctionCall>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireFunctionCall {
     name: String,
     #[serde(default)]
     arguments: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireTool {
     #[serde(rename = "type")]
     kind: String,
     function: Option<WireFunction>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireFunction {
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct ResponseFormat {
     #[serde(rename = "type")]
     kind: String,
     json_schema: Option<JsonSchema>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct JsonSchema {
     name: Option<String>,
     schema: Option<Value>,

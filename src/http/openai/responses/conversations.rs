@@ -43,7 +43,7 @@ fn conversation_object(id: &ConversationId, created_at: &str, metadata: &Map<Str
 ///
 /// Its `items` may be messages, function calls with their outputs, and MCP calls. Nothing is executed.
 #[utoipa::path(
-    post, path = "/v1/conversations", tag = "conversations", operation_id = "openai_create_conversation", request_body = Object,
+    post, path = "/v1/conversations", tag = "conversations", operation_id = "openai_create_conversation", request_body = Option<ConversationRequest>,
     responses((status = 200, description = "The conversation", body = Object)),
 )]
 pub(in crate::http) async fn create(
@@ -140,7 +140,7 @@ pub(in crate::http) async fn list_items(
 /// extend the system prompt, and are no items.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/items", tag = "conversations", operation_id = "openai_create_conversation_items",
-    params(("id" = String, Path, description = "The id of the conversation")), request_body = Object,
+    params(("id" = String, Path, description = "The id of the conversation")), request_body = ConversationRequest,
     responses((status = 200, description = "The added items", body = Object)),
 )]
 pub(in crate::http) async fn create_items(

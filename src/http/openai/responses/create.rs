@@ -33,7 +33,7 @@ use crate::service::{
 /// `model` is the name of an agent, or `provider/name`. The response to a request with `background` is sent at once. A disconnect
 /// cancels nothing, unless `store` is false: no client can return to such a response.
 #[utoipa::path(
-    post, path = "/v1/responses", tag = "responses", operation_id = "openai_create_response", request_body = Object,
+    post, path = "/v1/responses", tag = "responses", operation_id = "openai_create_response", request_body = CreateRequest,
     responses((status = 200, description = "The response, or a stream of its events",
                content((Object = "application/json"), (String = "text/event-stream")))),
 )]

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::domain::ids::{ConversationId, InputId};
 use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
@@ -21,8 +22,7 @@ const MAX_METADATA_VALUE_CHARS: usize = 512;
 const MAX_ADDED_ITEMS: usize = 20;
 
 /// The fields that have an effect. Others are ignored.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 pub(super) struct CreateRequest {
     model: Option<String>,
     input: Option<WireInput>,
@@ -46,8 +46,7 @@ pub(super) struct CreateRequest {
 }
 
 /// The body of a request for a conversation.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 pub(in crate::http) struct ConversationRequest {
     items: Option<Vec<WireItem>>,
     metadata: Option<Map<String, Value>>,
@@ -77,7 +76,7 @@ impl ConversationRequest {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum WireConversation {
     Id(ConversationId),
@@ -91,26 +90,25 @@ impl WireConversation {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireReasoning {
     effort: Option<ReasoningEffort>,
     summary: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct WireText {
     format: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum WireInput {
     Text(String),
     Items(Vec<WireItem>),
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 struct WireItem {
     #[serde(rename = "type")]
     kind: Option<String>,

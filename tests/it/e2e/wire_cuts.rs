@@ -1,0 +1,313 @@
+//! Streams of other protocols that are cut after any chunk, and read again in the way of their protocol: by another process, after a
+//! kill, and a day later.
+//!
+//! A client with a cursor gets the chunks after it. A client without one gets the whole response again.
+
+use std::collections::BTreeSet;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use reqwest::{RequestBuilder, StatusCode};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::resume::cut_at_every_event;
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+use support::sse::{Frame, Next, SseStream, stored};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    /// OpenAI Responses: the cursor is `starting_after`.
+    Responses,
+    /// AG-UI: the cursor is `Last-Event-ID`. `HttpAgent` has none.
+    AgUi,
+    /// The AI SDK, without a cursor.
+    AiSdk,
+    /// Chat completions, without a cursor. Its client has no second response.
+    Chat,
+}
+
+const WIRES: [Wire; 4] = [Wire::Responses, Wire::AgUi, Wire::AiSdk, Wire::Chat];
+
+impl Wire {
+    fn has_cursor(self) -> bool {
+        matches!(self, Self::Responses | Self::AgUi)
+    }
+
+    /// Returns the script of the model: reasoning, calls of a server tool and of a client tool, text and a source.
+    fn script(self) -> String {
+        let client_call = if self == Self::Chat { "" } else { r#"[[call:look {"at":"door"}]]"# };
+        format!(
+            "[[id:{self:?}]][[reason:2,1]][[say:Look.]][[call:ledger__lookup {{\"text\":\"a\"}}]]{client_call}\
+             [[next]][[reason:1,1]][[say:One ]][[say:two ]][[hold]][[say:three.]][[cite:https://example.org/]]"
+        )
+    }
+
+    /// Returns the request of the first response.
+    fn first_request(self) -> Value {
+        let script = self.script();
+        let schema = json!({"type": "object"});
+        match self {
+            Self::Responses => {
+                let tool = json!({"type": "function", "name": "look", "parameters": schema});
+                json!({"model": "default", "input": script, "stream": true, "tools": [tool]})
+            }
+            Self::AgUi => {
+                let message = json!({"id": "m1", "role": "user", "content": script});
+                let tool = json!({"name": "look", "description": "Looks.", "parameters": schema});
+                json!({"threadId": "thread", "runId": "one", "messages": [message], "tools": [tool]})
+            }
+            Self::AiSdk => {
+                let message = json!({"id": "m1", "role": "user", "parts": [{"type": "text", "text": script}]});
+                json!({"id": "chat", "messages": [message], "tools": [{"name": "look"}]})
+            }
+            Self::Chat => {
+                json!({"model": "default", "messages": [{"role": "user", "content": script}], "stream": true, "store": true})
+            }
+        }
+    }
+
+    /// Returns the request that answers the call of the client tool in the first response.
+    fn second_request(self, first: &[Frame]) -> Value {
+        let call = client_call(first);
+        match self {
+            Self::Responses => {
+                let output = json!({"type": "function_call_output", "call_id": call, "output": "a door"});
+                let previous = response_id(first);
+                json!({"model": "default", "previous_response_id": previous, "input": [output], "stream": true})
+            }
+            Self::AgUi => {
+                let result = json!({"id": "m2", "role": "tool", "toolCallId": call, "content": "a door"});
+                json!({"threadId": "thread", "runId": "two", "messages": [result]})
+            }
+            Self::AiSdk | Self::Chat => {
+                let result = json!({"type": "tool-look", "toolCallId": call, "state": "output-available", "output": "a door"});
+                json!({"id": "chat", "messages": [{"id": message_id(first), "role": "assistant", "parts": [result]}]})
+            }
+        }
+    }
+
+    fn post(self, server: &Server, body: &Value) -> RequestBuilder {
+        match self {
+            Self::Responses => server.post("//v1/responses", body),
+            Self::AgUi => server.post("//ag-ui/default", body),
+            Self::AiSdk => server.post("//api/chat?v=7", body),
+            Self::Chat => server.post("//v1/chat/completions", body).header("idempotency-key", "once"),
+        }
+    }
+}
+
+fn response_id(chunks: &[Frame]) -> String {
+    chunks[0].json()["response"]["id"].as_str().unwrap().to_owned()
+}
+
+fn message_id(chunks: &[Frame]) -> String {
+    chunks[0].json()["messageId"].as_str().unwrap().to_owned()
+}
+
+/// Returns the id of the call of the client tool.
+fn client_call(chunks: &[Frame]) -> String {
+    let named = chunks.iter().filter(|chunk| chunk.data.contains("\"look\""));
+    let ids = named.flat_map(|chunk| chunk.data.split('"').filter(|text| text.starts_with("call_") && text.len() == 37));
+    ids.last().unwrap_or_else(|| panic!("no call of the client: {chunks:#?}")).to_owned()
+}
+
+/// One response: its request, and the chunks that its client has.
+struct Response {
+    request: Value,
+    chunks: Vec<Frame>,
+}
+
+/// The responses of one run, over one wire.
+struct Talk {
+    wire: Wire,
+    responses: Vec<Response>,
+}
+
+impl Talk {
+    /// Begins a run, answers its client tool, and is cut in the middle of the last response.
+    async fn begin(wire: Wire, server: &Server) -> Self {
+        let mut talk = Self { wire, responses: Vec::new() };
+        let mut request = wire.first_request();
+        if wire != Wire::Chat {
+            let chunks = read(wire.post(server, &request)).await;
+            let second = wire.second_request(&chunks);
+            talk.responses.push(Response { request, chunks });
+            request = second;
+        }
+        let mut stream = SseStream::new(wire.post(server, &request).send().await.unwrap());
+        let mut chunks: Vec<Frame> = Vec::new();
+        while !chunks.last().is_some_and(|chunk| chunk.data.contains("two ")) {
+            match stream.next().await {
+                Next::Frame(chunk) => chunks.push(chunk),
+                Next::End | Next::Broken => panic!("{wire:?} ended after {chunks:#?}"),
+            }
+        }
+        talk.responses.push(Response { request, chunks });
+        talk
+    }
+
+    /// Returns the request for the chunks of a response after `last`.
+    fn resume(&self, server: &Server, response: &Response, last: Option<&Frame>) -> RequestBuilder {
+        match self.wire {
+            Wire::Responses => {
+                let id = response_id(&response.chunks);
+                let after = last.map(|last| format!("&starting_after={}", last.json()["sequence_number"]));
+                server.get(&format!("//v1/responses/{id}?stream=true{}", after.unwrap_or_default()))
+            }
+            Wire::AgUi => {
+                let post = self.wire.post(server, &response.request);
+                last.iter().fold(post, |post, last| post.header("last-event-id", last.id.as_ref().unwrap()))
+            }
+            Wire::AiSdk | Wire::Chat => self.wire.post(server, &response.request),
+        }
+    }
+
+    /// Reads the last response to its end, after its server is gone.
+    async fn finish(&mut self, server: &Server) {
+        let cut = self.responses.last().unwrap();
+        let rest = match self.wire.has_cursor() {
+            true => read(self.resume(server, cut, cut.chunks.last())).await,
+            false => {
+                let whole = read(self.resume(server, cut, None)).await;
+                assert!(whole.starts_with(&cut.chunks), "{:?}: {whole:#?} after {:#?}", self.wire, cut.chunks);
+                whole[cut.chunks.len()..].to_vec()
+            }
+        };
+        assert!(rest.iter().any(|chunk| chunk.data.contains("three.")), "{:?}: {rest:#?}", self.wire);
+        self.responses.last_mut().unwrap().chunks.extend(rest);
+    }
+
+    /// Asserts that each response is the same again, and after each of its chunks if the protocol has a cursor.
+    async fn assert_same(&self, server: &Server) {
+        for response in &self.responses {
+            let Response { chunks, .. } = response;
+            assert_eq!(read(self.resume(server, response, None)).await, *chunks, "{:?}", self.wire);
+            if self.wire.has_cursor() {
+                for (at, last) in chunks.iter().enumerate() {
+                    let rest = read(self.resume(server, response, Some(last))).await;
+                    assert_eq!(rest, chunks[at + 1..], "{:?} after chunk {at}: {last:?}", self.wire);
+                }
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let chunks = self.responses.iter().flat_map(|response| &response.chunks);
+        text_of(chunks)
+    }
+}
+
+/// Returns the text in chunks of the AI SDK.
+fn text_of<'f>(chunks: impl Iterator<Item = &'f Frame>) -> String {
+    let chunks = chunks.filter(|chunk| chunk.data != "[DONE]").map(Frame::json);
+    chunks.filter(|chunk| chunk["type"] == "text-delta").map(|chunk| chunk["delta"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn read(request: RequestBuilder) -> Vec<Frame> {
+    SseStream::new(request.send().await.unwrap()).all().await
+}
+
+/// Returns the chunks of the response to this request over a WebSocket. Their numbers have no gap.
+async fn over_socket(server: &Server, request: &Value) -> Vec<Value> {
+    let url = format!("{}/api/chat", server.url.replacen("http", "ws", 1));
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    let mut frame = json!({"type": "send", "requestId": "again", "body": {"tools": request["tools"]}});
+    (frame["id"], frame["messages"]) = (request["id"].clone(), request["messages"].clone());
+    socket.send(Message::text(frame.to_string())).await.unwrap();
+    let mut chunks = Vec::new();
+    while let Some(message) = socket.next().await {
+        let Message::Text(text) = message.unwrap() else { continue };
+        let frame: Value = serde_json::from_str(&text).unwrap();
+        match frame["type"].as_str() {
+            Some("start") => {}
+            Some("chunk") => {
+                assert_eq!(frame["sequence"], chunks.len(), "{frame}");
+                chunks.push(frame["chunk"].clone());
+            }
+            Some("end") => return chunks,
+            _ => panic!("{frame}"),
+        }
+    }
+    panic!("the socket closed after {chunks:#?}")
+}
+
+/// Lets a day pass for all that a server does by age, and does it.
+async fn pass_a_day(site: &Site) {
+    for (table, column) in [("runs", "finished_at"), ("idempotency_keys", "created_at"), ("conversations", "updated_at")] {
+        site.database.rows(&format!("UPDATE {table} SET {column} = {column} - {DAY_MS} RETURNING 'moved'")).await;
+    }
+    let (ok, output) = site.command(&["cleanup"]).await;
+    assert!(ok, "{output}");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_streams_of_all_protocols_go_on(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut first = site.start().await;
+    let second = match kind {
+        Kind::Sqlite => None,
+        Kind::Postgres => Some(site.start().await),
+    };
+    let mut talks = Vec::new();
+    for wire in WIRES {
+        talks.push(Talk::begin(wire, &first).await);
+    }
+    first.kill9().await;
+    let server = match second {
+        Some(second) => second,
+        None => site.start().await,
+    };
+    // The page of the AI SDK is loaded again while the run is active.
+    let active = server.get("//api/chat/chat/stream?v=7").send().await.unwrap();
+    for wire in WIRES {
+        model.release(&format!("{wire:?}"));
+    }
+    for talk in &mut talks {
+        talk.finish(&server).await;
+    }
+    let [responses, ag_ui, ai_sdk, _] = talks.as_slice() else { unreachable!() };
+    let active = SseStream::new(active).all().await;
+    assert_eq!(text_of(active.iter()), ai_sdk.text(), "{active:#?}");
+    assert_eq!(message_id(&active), message_id(&ai_sdk.responses[1].chunks));
+    for talk in [ag_ui, ai_sdk] {
+        let whole: String = talk.responses.iter().flat_map(|response| &response.chunks).map(|chunk| chunk.data.as_str()).collect();
+        for part in ["a door", "ledger__lookup", "https://example.org/", "think0"] {
+            assert!(whole.contains(part), "{:?} without {part}: {whole}", talk.wire);
+        }
+    }
+    let audited = server.get_json("/audit?tool=ledger__lookup").await;
+    let runs: BTreeSet<&str> = audited["data"].as_array().unwrap().iter().map(|row| row["run_id"].as_str().unwrap()).collect();
+    assert_eq!(runs.len(), WIRES.len(), "the call of each run is in the audit list: {audited}");
+
+    for talk in &talks {
+        talk.assert_same(&server).await;
+    }
+    for Response { request, chunks } in &ai_sdk.responses {
+        let sent: Vec<Value> = chunks.iter().filter(|chunk| chunk.data != "[DONE]").map(Frame::json).collect();
+        assert_eq!(over_socket(&server, request).await, sent);
+    }
+    let run = response_id(&responses.responses[0].chunks).replace("resp_", "run_");
+    let events = stored(&server.run_events(&run).await.all().await);
+    let joined = read(server.get("//ag-ui/default?runId=one")).await;
+    let messages = server.get_json("//api/chat/chat/messages").await;
+
+    pass_a_day(&site).await;
+    responses.assert_same(&server).await;
+    ag_ui.assert_same(&server).await;
+    assert_eq!(cut_at_every_event(&server, &run).await, events);
+    for (at, last) in joined.iter().enumerate() {
+        let rest = read(server.get(&format!("//ag-ui/default?runId=one&offset={}", last.id.as_ref().unwrap()))).await;
+        assert_eq!(rest, joined[at + 1..], "after chunk {at}");
+    }
+    // The page of the AI SDK reads its messages, and finds no stream.
+    assert_eq!(server.get("//api/chat/chat/stream").send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    assert_eq!(server.get_json("//api/chat/chat/messages").await, messages);
+    site.assert_sound(&model).await;
+}
