@@ -147,11 +147,11 @@ mod tests {
             assert_eq!(validators.check(&text, &json!({"a": "x"})), Ok(()));
             assert!(validators.check(&text, &json!({"a": 1})).is_err());
         }
-        assert_eq!(validators.made.lock().unwrap().len(), 1);
+        assert_eq!(validators.compiled.lock().unwrap().len(), 1);
         for _ in 0..3 * MAX_KEPT {
             assert_eq!(validators.check(&schema("integer"), &json!({"a": 1})), Ok(()));
         }
-        assert!(validators.made.lock().unwrap().len() <= MAX_KEPT);
+        assert!(validators.compiled.lock().unwrap().len() <= MAX_KEPT);
     }
 
     /// A schema of 2 KB whose check would take longer than a human lifetime.

@@ -276,7 +276,7 @@ async fn list_follows_other_clients() {
     browser.shows(".conversation .words", "by another client").await;
     assert!(begun.elapsed().as_secs() < 4, "{:?}", begun.elapsed());
     let path = format!("/conversations/{}", made["id"].as_str().unwrap());
-    server.request(Method::PATCH, &path).json(&json!({"title": "renamed"})).send().await.unwrap();
+    server.request(reqwest::Method::PATCH, &path).json(&json!({"title": "renamed"})).send().await.unwrap();
     browser.shows(".conversation .words", "renamed").await;
 
     browser.run("location.hash = '#/inbox'", &[]).await;
@@ -291,7 +291,7 @@ async fn list_follows_other_clients() {
     assert_eq!(server.post_json(&answer, &json!({"choice": "red"})).await.0, 200);
     browser.shows(".inbox", "Nothing waits for you.").await;
     server.finished(run["id"].as_str().unwrap()).await;
-    server.request(Method::DELETE, &path).send().await.unwrap();
+    server.request(reqwest::Method::DELETE, &path).send().await.unwrap();
     browser.until("the end of the row", "return !document.querySelector('#conversations').textContent.includes('renamed')").await;
     assert_eq!(browser.run(reads, &[]).await, 2, "the page has not read the list again");
 }
