@@ -8,6 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::operations::{add_idempotency_key, make_body_optional, operations, share_repeated};
 use super::schemas::{self, members};
 use super::{with_references, without_paths};
+use crate::domain::ids::FileId;
 use crate::domain::problem::ProblemBody;
 use crate::http::protocols;
 
@@ -51,6 +52,7 @@ pub(super) fn document() -> Value {
         let error = ERRORS.iter().find(|(beginning, _)| path.starts_with(beginning)).map_or(PROBLEM, |(_, name)| name);
         for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
             if let Some(responses) = members(operation, "/responses") {
+                responses.values_mut().for_each(omit_schema_of_streams);
                 responses.insert("default".to_owned(), json!({ "$ref": format!("#/components/responses/{error}") }));
             }
         }
@@ -68,6 +70,13 @@ pub(super) fn document() -> Value {
     }
     schemas::complete(&mut document);
     document
+}
+
+/// Omits the schema of a response that is a stream: it would be the schema of each event, whose form is that of the product.
+fn omit_schema_of_streams(response: &mut Value) {
+    if let Some(stream) = members(response, "/content/text~1event-stream") {
+        stream.shift_remove("schema");
+    }
 }
 
 fn errors() -> Value {
@@ -105,5 +114,9 @@ fn errors() -> Value {
 fn base() -> OpenApi {
     let info =
         InfoBuilder::new().title("Capstan: other protocols").version(env!("CARGO_PKG_VERSION")).description(Some(DESCRIPTION));
-    without_paths(info, &TAGS, ComponentsBuilder::new().schemas_from_iter(with_references::<ProblemBody>()))
+    let components = ComponentsBuilder::new()
+        // Only parameters refer to it.
+        .schemas_from_iter(with_references::<FileId>())
+        .schemas_from_iter(with_references::<ProblemBody>());
+    without_paths(info, &TAGS, components)
 }
