@@ -31,9 +31,10 @@ impl Section {
         shows && self.voided.iter().any(|events| events.contains(&event.seq))
     }
 
-    /// Shows the voided parts of which the client has some already, up to the event `seq`: it must see that they are void.
+    /// Shows the voided parts of which the client has some already, up to the event `seq`: it must see that they are void. The first
+    /// event of a step shows no part.
     pub fn keep_shown(&mut self, seq: i64) {
-        self.voided.retain(|events| *events.start() > seq);
+        self.voided.retain(|events| *events.start() >= seq);
     }
 }
 

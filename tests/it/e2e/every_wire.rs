@@ -77,7 +77,7 @@ fn ui(part: &Value) -> Part {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_run_is_the_same_on_every_wire() {
+async fn run_is_the_same_on_every_wire() {
     let pages = Pages::start().await;
     pages.chat(7).await;
     let (model, site, mut server) = Site::serve(async |model| pages.allowed(approvals::site(Kind::Sqlite, model).await)).await;

@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::body::Body;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use capstan::http::protocols_json;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, text};
+use support::documents::PNG;
 use support::repository::root;
 
 /// The most lines of the document, for people who read it.
-const MAX_LINES: usize = 2_500;
+const MAX_LINES: usize = 3_200;
 /// The runs that a user may have under way in these tests.
 const MAX_ACTIVE_RUNS: usize = 100;
 
@@ -187,11 +189,12 @@ async fn resources_of_ann(rig: &Rig) -> Resources {
     let (conversation, run) = rig.start("mine").await;
     rig.play().await;
     let messages = rig.get(&format!("/api/v1/conversations/{conversation}/messages")).await.json();
-    let upload = Request::post("/api/v1/files?name=a.txt").header("authorization", format!("Bearer {}", rig.key.as_ref().unwrap()));
-    let upload = upload.header("host", "localhost").header("content-type", "application/octet-stream");
-    let uploaded = rig.raw(upload.body(Body::from("mine")).unwrap()).await;
-    assert_eq!(uploaded.status(), StatusCode::CREATED);
-    let file = uploaded.headers()["location"].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let picture =
+        json!({"type": "image", "media_type": "image/png", "url": format!("data:image/png;base64,{}", STANDARD.encode(PNG))});
+    let stored = rig.post("/api/v1/runs", json!({"input": [picture]})).await;
+    assert_eq!(stored.status, StatusCode::ACCEPTED, "{}", stored.body);
+    let file = text(&stored.json()["message"]["parts"][0]["file_id"]);
+    rig.play().await;
     Resources { conversation, run, message: text(&messages["data"][0]["id"]), file }
 }
 

@@ -374,7 +374,7 @@ def question():
     # A client that keeps the history itself.
     asking = {"role": "user", "content": ARGUMENTS[0]}
     asked = [item.to_dict() for item in client.responses.create(model="default", input=[asking]).output]
-    found["resent"] = client.responses.create(model="default", input=[asking, *asked, {"role": "user", "content": ARGUMENTS[3]}]).output_text
+    found["resent"] = client.responses.create(model="default", input=[asking, *asked, {"role": "user", "content": ARGUMENTS[3]}], store=False).output_text
     form = client.responses.create(model="default", input=ARGUMENTS[1])
     found["wrong"] = refusal(lambda: client.responses.create(model="default", input='{"day": "x"}', previous_response_id=form.id))[:2]
     filled = client.responses.create(model="default", input='{"day": 3}', previous_response_id=form.id)
