@@ -69,7 +69,7 @@ async fn run_agent(
     let cursor = stream_cursor(headers, None);
     let (id, reader, section) = match find_run(app, thread.principal(), &body.run_id).await? {
         Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
-        None => proceed(&thread, agent, &body, key, cursor).await?,
+        None => Box::pin(proceed(&thread, agent, &body, key, cursor)).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), body.kept_messages());

@@ -266,7 +266,7 @@ impl Blocks {
                 return;
             }
             ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => {
-                self.is_reasoning_open = false
+                self.is_reasoning_open = false;
             }
             ModelEvent::ToolCallArguments { .. }
             | ModelEvent::ToolCallBlock { .. }

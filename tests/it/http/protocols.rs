@@ -241,16 +241,19 @@ async fn mcp(rig: &Rig, headers: &[(&str, &str)], tool: &str, arguments: Value) 
     reply.body
 }
 
+/// Returns the body of a request for an input.
+type BodyOf = fn(&str) -> Value;
+
 /// The operations that start a run, each with the body for an input.
-fn starts() -> Vec<(Operation, fn(&str) -> Value)> {
+fn starts() -> Vec<(Operation, BodyOf)> {
     fn input(thread: &str, input: &str) -> Value {
         json!({"threadId": thread, "runId": format!("{thread}-{input}"), "messages": [{"role": "user", "content": input}]})
     }
-    let bodies: BTreeMap<&str, fn(&str) -> Value> = BTreeMap::from([
+    let bodies: BTreeMap<&str, BodyOf> = BTreeMap::from([
         (
             "openai_create_chat_completion",
             (|input| json!({"model": "default", "messages": [{"role": "user", "content": input}], "stream": true, "store": true}))
-                as fn(&str) -> Value,
+                as BodyOf,
         ),
         ("openai_create_response", |input| json!({"model": "default", "input": input, "stream": true})),
         ("ai_sdk_send", |input| json!({"id": "chat", "messages": [{"role": "user", "parts": [{"type": "text", "text": input}]}]})),

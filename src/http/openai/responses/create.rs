@@ -150,7 +150,7 @@ impl Creation<'_> {
     async fn continue_newest(self, run: Run, input: ResponseInput) -> Answer<Begun> {
         let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
         let newest = ResponseId { run: run.id.clone(), segment: pauses.ended_responses().saturating_sub(1) };
-        self.continue_run((newest, run), &pauses, input).await
+        Box::pin(self.continue_run((newest, run), &pauses, input)).await
     }
 
     /// Continues after an earlier response.
@@ -171,7 +171,7 @@ impl Creation<'_> {
         if id.segment > pauses.newest_response() {
             return Err(missing());
         }
-        self.continue_run((id, run), &pauses, input).await
+        Box::pin(self.continue_run((id, run), &pauses, input)).await
     }
 
     async fn continue_run(self, (id, run): (ResponseId, Run), pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {

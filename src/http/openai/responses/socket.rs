@@ -125,7 +125,8 @@ impl SocketProtocol for ResponseSocket {
             return Ok(vec![refused_steering(text)]);
         }
         let (body, stream_id) = read_request(head, text);
-        let Err((problem, code)) = self.accept(body, stream_id.clone()) else { return Ok(Vec::new()) };
+        let Err(refusal) = self.accept(body, stream_id.clone()) else { return Ok(Vec::new()) };
+        let (problem, code) = *refusal;
         Ok(vec![error_event(&problem, code, stream_id.as_deref())])
     }
 
@@ -140,19 +141,19 @@ impl SocketProtocol for ResponseSocket {
 impl ResponseSocket {
     /// Adds a request to the queue of its stream. Errors of a request wait as well: clients take an error for the end of the response
     /// under way. Fails with the code of OpenAI.
-    fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), (ProblemBody, &'static str)> {
+    fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), Box<(ProblemBody, &'static str)>> {
         if stream_id.as_deref().is_some_and(|name| !is_stream_name(name)) {
             let detail = format!("`stream_id` must have 1 to {MAX_STREAM_ID} letters, digits, underscores, hyphens or periods");
-            return Err((ProblemCode::InvalidRequest.body(detail), "invalid_stream_id"));
+            return Err(Box::new((ProblemCode::InvalidRequest.body(detail), "invalid_stream_id")));
         }
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             let detail = format!("at most {MAX_WAITING} requests of a connection wait for the end of earlier responses");
-            return Err((ProblemCode::TooManyRequests.body(detail), ProblemCode::TooManyRequests.as_str()));
+            return Err(Box::new((ProblemCode::TooManyRequests.body(detail), ProblemCode::TooManyRequests.as_str())));
         };
         let most = self.app.options.limits.ws_max_subscriptions;
         if self.requests.len() >= most && !self.requests.contains_key(&stream_id) {
             let detail = format!("a connection has at most {most} streams (limits.max_subscriptions_per_websocket)");
-            return Err((ProblemCode::TooManyRequests.body(detail), "websocket_stream_limit_reached"));
+            return Err(Box::new((ProblemCode::TooManyRequests.body(detail), "websocket_stream_limit_reached")));
         }
         let requests = self.requests.entry(stream_id.clone()).or_insert_with(|| {
             let (requests, waiting) = mpsc::unbounded_channel();
