@@ -20,18 +20,18 @@ use support::wait;
 const INPUT: &str = r#"[[id:wires]][[text:3,5]][[call:ledger__append {"text":"one"}]][[next]]
     [[text:5,5]][[hold]][[say:more ]][[call:look {"at":"door"}]][[next]][[say:bye]]"#;
 
-/// Starts a task of the clients.
-async fn begun(server: &Server, task: &str, arguments: &[&str]) -> tokio::task::JoinHandle<Value> {
+/// Starts a task of the clients. The returned future waits for its result.
+async fn begun(server: &Server, task: &str, arguments: &[&str]) -> impl Future<Output = Value> + use<> {
     let mut command = Command::new("node");
     command.arg(root().join("tests/it/e2e/clients/every_wire.mjs")).arg(installed().await.join("node_modules"));
     command.args([server.url.as_str(), task]).args(arguments).kill_on_drop(true);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let task = task.to_owned();
-    tokio::spawn(async move {
+    async move {
         let output = wait::within(&task, Duration::from_secs(60), child.wait_with_output()).await.unwrap();
         assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
-    })
+    }
 }
 
 /// Returns the texts and results of a list of parts, which a function reads.
@@ -81,7 +81,7 @@ async fn run_is_the_same_on_every_wire() {
     let pages = Pages::start().await;
     pages.chat(7).await;
     let (model, site, mut server) = Site::serve(async |model| pages.allowed(approvals::site(Kind::Sqlite, model).await)).await;
-    let began = begun(&server, "begin", &[INPUT]).await.await.unwrap();
+    let began = begun(&server, "begin", &[INPUT]).await.await;
     assert_eq!(began["asked"], json!(["message", "mcp_approval_request"]), "{began}");
     let (thread, response) = (string(&began["conversation"]), string(&began["response"]));
     let run = response.replace("resp_", "run_");
@@ -104,7 +104,7 @@ async fn run_is_the_same_on_every_wire() {
     page.is("error").await;
     model.release("wires");
     server = site.restarted(&server).await;
-    let decided = decided.await.unwrap();
+    let decided = decided.await;
     assert!(decided["lost"].as_u64().unwrap() > 0, "{decided}");
 
     // The page reads again what waits for a client.
@@ -115,7 +115,7 @@ async fn run_is_the_same_on_every_wire() {
     let (status, answer) = server.post_json(&format!("/runs/{run}/tool-results"), &results).await;
     assert_eq!(status, 202, "{answer}");
 
-    let read = begun(&server, "read", &[&thread, &response]).await.await.unwrap();
+    let read = begun(&server, "read", &[&thread, &response]).await.await;
     let messages = server.messages(&thread).await;
     let parts =
         messages.iter().filter(|message| message["role"] != "user").flat_map(|message| message["parts"].as_array().unwrap());

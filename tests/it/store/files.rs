@@ -154,7 +154,7 @@ async fn files_are_listed_newest_first_and_counted(world: &World) {
     };
     ids.reverse();
     assert_eq!(listed(&owner, None).await, ids);
-    assert_eq!(listed(&ben, Some(FilePurpose::Batch)).await, [batch.id.clone()]);
+    assert_eq!(listed(&ben, Some(FilePurpose::Batch)).await, std::slice::from_ref(&batch.id));
     assert_eq!(listed(&ben, Some(FilePurpose::UserData)).await, [other]);
     assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five is the limit");
     assert!(world.store.begin_file(&new(&owner), 6).await.unwrap());
