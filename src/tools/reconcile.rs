@@ -1,7 +1,7 @@
 //! Reconciliation: asks a server whether a call with an unknown outcome took effect.
 //!
-//! The operator configures a tool of the same server that answers. `docs/guides/tool-replay.md` defines its arguments and its answer: it
-//! gets `{"key", "tool", "arguments"}` and answers `{"happened": true, "result": ...}` or `{"happened": false}`.
+//! The operator configures a tool of the same server, and this tool answers. `docs/guides/tool-replay.md` defines its
+//! arguments and its answer: it gets `{"key", "tool", "arguments"}` and answers `{"happened": true, "result": ...}` or `{"happened": false}`.
 
 use serde_json::{Value, json};
 

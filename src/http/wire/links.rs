@@ -1,4 +1,4 @@
-//! Links of a server under a path of its host: a proxy removes the path from requests, so responses add it to each link.
+//! Links of a server that runs under a path of its host: a proxy removes the path from requests, so responses add it to each link.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use futures_util::TryStreamExt as _;
 
 use crate::http::options::App;
 
-/// The members of JSON that hold links, and how the links begin. Quotes inside texts are escaped, so no text of a user matches.
+/// The members of JSON that hold links, and how the links begin. JSON escapes quotes inside texts, so no text of a user matches.
 const MEMBERS: [(&str, &str); 3] =
     [("\"url\":\"", "/api/v1/files/file_"), ("\"url\":\"", "/api/v1/conversations/conv_"), ("\"type\":\"", "/docs/errors/")];
 

@@ -44,7 +44,7 @@ impl<T: DeserializeOwned + Default> Table<T> {
     }
 }
 
-/// Returns the entry with the longest matching prefix of a name, and that prefix.
+/// Returns the entry whose key is the longest prefix of the name, and that key.
 pub(in crate::provider) fn longest_start<'a, T>(
     entries: impl IntoIterator<Item = (&'a String, T)>,
     name: &str,

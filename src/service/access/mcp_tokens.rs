@@ -74,7 +74,7 @@ impl Inner {
                 }
                 // The server decides whether the token has expired.
                 (false, false, false) => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
-                // One refusal may be an error of the server, and a lost login cannot be restored: the token is used once more.
+                // One refusal may be an error of the server, and a lost login cannot be restored. The token stays for the next request.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
                     self.forget(of, &row).await?;

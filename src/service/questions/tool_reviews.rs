@@ -1,4 +1,4 @@
-//! Tool reviews: tool definitions that have changed since they were accepted.
+//! Tool reviews: humans accept tool definitions that have changed.
 
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::ToolReviewId;

@@ -68,7 +68,7 @@ impl ConnectedServer {
     }
 
     pub async fn tool(&self, name: &str) -> Option<Arc<ToolDefinition>> {
-        self.tools.read().await.iter().find(|tool_list_freshness| tool_list_freshness.tool == name).cloned()
+        self.tools.read().await.iter().find(|definition| definition.tool == name).cloned()
     }
 
     pub fn leaves_out(&self) -> bool {
@@ -90,7 +90,7 @@ impl ConnectedServer {
         let until = Instant::now() + REFRESH_PATIENCE;
         let idle = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
         let Ok(busy) = idle().await else { return self.tool_list_freshness() };
-        // Reset before listing, so that a later change causes another list.
+        // The mark is cleared before listing, so that a later change causes another listing.
         let has_changed = self.connection.subscriptions.take_tools_changed();
         if !(has_changed || self.listed().is_stale()) {
             return ToolListFreshness::Current;
