@@ -14,7 +14,7 @@ pub fn effective(config: &Config, sources: &Sources) -> Result<Vec<Setting>, tom
     collect(String::new(), Table::try_from(config)?, &mut values);
     let meanings = meanings();
     let unset = meanings.iter().filter(|(name, _)| !name.contains("NAME"));
-    let unset = unset.filter(|(name, _)| !values.iter().any(|(key, _)| key == name || key.starts_with(&format!("{name}."))));
+    let unset = unset.filter(|(name, _)| !values.iter().any(|(key, _)| explains(name, key)));
     let unset: Vec<_> = unset.map(|(name, _)| ((*name).to_owned(), None)).collect();
     let values = values.into_iter().map(|(key, value)| (key, serde_json::to_value(value).ok()));
     let mut settings: Vec<Setting> = values
