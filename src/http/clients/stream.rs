@@ -74,11 +74,16 @@ impl Frames {
                 true => write!(out, "id: {seq}-{position}\ndata: "),
                 false => write!(out, "data: "),
             };
-            // Unlike its `Display`, this renders a chunk at once. A chunk has text keys only, so it cannot fail.
-            out.push_str(&serde_json::to_string(chunk).unwrap_or_default());
-            out.push_str("\n\n");
+            push_chunk(out, chunk);
         }
     }
+}
+
+/// Appends a chunk and the end of its frame.
+pub(in crate::http) fn push_chunk(out: &mut String, chunk: &Value) {
+    // Unlike its `Display`, this renders a chunk at once. A chunk has text keys only, so it cannot fail.
+    out.push_str(&serde_json::to_string(chunk).unwrap_or_default());
+    out.push_str("\n\n");
 }
 
 /// The reason why a body ends before its protocol's end.

@@ -16,7 +16,7 @@ use crate::http::options::App;
 const MEMBERS: [(&str, &str); 3] =
     [("\"url\":\"", "/api/v1/files/file_"), ("\"url\":\"", "/api/v1/conversations/conv_"), ("\"type\":\"", "/docs/errors/")];
 
-const TEXTS: [&str; 4] = ["application/json", "application/problem+json", "text/event-stream", "application/x-ndjson"];
+const CONTENT_TYPES: [&str; 4] = ["application/json", "application/problem+json", "text/event-stream", "application/x-ndjson"];
 
 /// Adds the path prefix of the server to links in headers and in JSON. Each event of a stream is one chunk of the body.
 pub(crate) async fn add_prefix(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -26,7 +26,7 @@ pub(crate) async fn add_prefix(State(app): State<App>, request: Request, next: N
     }
     add_to_headers(response.headers_mut(), app.options.path_prefix());
     let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !TEXTS.iter().any(|text| kind.starts_with(text)) {
+    if !CONTENT_TYPES.iter().any(|text| kind.starts_with(text)) {
         return response;
     }
     response.headers_mut().remove(CONTENT_LENGTH);

@@ -14,7 +14,7 @@ use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::question::InputKind;
 use crate::domain::run::{FinishReason, Run, WaitReason};
 use crate::domain::tool::client_tool::ClientCall;
-use crate::http::clients::stream::ChunkTranslator;
+use crate::http::clients::stream::{ChunkTranslator, push_chunk};
 use crate::http::openai::content::{chat_usage, question_text};
 use crate::http::openai::error;
 use crate::http::openai::events::{Flow, Translator};
@@ -270,7 +270,8 @@ impl Translator for Completion {
 
     fn write(&self, chunks: &[Value], out: &mut String) {
         for chunk in chunks {
-            out.extend(["data: ", &chunk.to_string(), "\n\n"]);
+            out.push_str("data: ");
+            push_chunk(out, chunk);
         }
         if self.is_done {
             out.push_str("data: [DONE]\n\n");

@@ -1,7 +1,8 @@
 //! The events of a run as a response: a pure function of the log.
 //!
-//! A run that waits for an approval or for its client ends a response, and the answer begins the next one. So a run has one response more
-//! than it has waited so: the first one is number 0. Every number and id comes from the log, so a stream that is read again is the same.
+//! A run that waits for an approval, for its client or for an answer to a question ends a response, and the answer begins the next one.
+//! So a run has one response more than such pauses: the first one is number 0. Every number and id comes from the log, so a stream that
+//! is read again is the same.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::domain::ids::{CallId, InputId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::FinishReason;
-use crate::http::clients::stream::ChunkTranslator;
+use crate::http::clients::stream::{ChunkTranslator, push_chunk};
 use crate::http::openai::content::question_text;
 use crate::http::openai::events::{Flow, Translator};
 use crate::http::openai::ids::derived;
@@ -377,7 +378,8 @@ impl Translator for ResponseTranslator {
     fn write(&self, chunks: &[Value], out: &mut String) {
         for chunk in chunks {
             let kind = chunk["type"].as_str().unwrap_or_default();
-            out.extend(["event: ", kind, "\ndata: ", &chunk.to_string(), "\n\n"]);
+            out.extend(["event: ", kind, "\ndata: "]);
+            push_chunk(out, chunk);
         }
     }
 }
