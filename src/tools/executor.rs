@@ -133,7 +133,7 @@ impl Toolbox for ToolExecutor {
             frozen_destination: definition.destination.as_deref(),
             handle: None,
             may_repeat: true,
-            arguments: reconcile::question(definition, call),
+            arguments: reconcile::arguments(definition, call),
             meta: Map::new(),
             timeout,
             progress,

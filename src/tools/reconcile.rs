@@ -19,7 +19,7 @@ const NO_RESULT: &str = "the call took effect; its result is not known";
 /// How much of an unclear answer is quoted, in characters.
 const QUOTED: usize = 200;
 
-pub(super) fn question(definition: &ToolDefinition, call: &ToolCall) -> Value {
+pub(super) fn arguments(definition: &ToolDefinition, call: &ToolCall) -> Value {
     json!({"key": call.key(), "tool": definition.tool, "arguments": call.arguments})
 }
 

@@ -1,7 +1,7 @@
 //! The request of a model call: its source, transcript, system prompt and context window. Must not know what a decision does with it.
 
 pub mod build;
-pub mod compaction;
+pub mod eviction;
 pub mod size;
 pub mod source;
 pub mod system_prompt;

@@ -16,7 +16,7 @@ use crate::domain::run::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
-use crate::engine::request::compaction::{self, Eviction};
+use crate::engine::request::eviction::{self, Eviction};
 use crate::engine::request::source::Source;
 use crate::engine::request::tool_results;
 use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
@@ -41,7 +41,7 @@ pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     }
     let mut messages = builder.finish(record);
     if record.counters.halved {
-        compaction::halve(&mut messages);
+        eviction::halve(&mut messages);
     }
     messages
 }
@@ -58,7 +58,7 @@ pub fn holds_signed(source: &Source<'_>) -> bool {
 
 /// Returns what halving the request would drop.
 pub fn left_out_by_halving(source: &Source<'_>) -> Eviction {
-    compaction::halve(&mut sendable(source))
+    eviction::halve(&mut sendable(source))
 }
 
 struct Builder<'a> {

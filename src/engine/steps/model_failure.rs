@@ -7,7 +7,7 @@ use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::WaitReason;
 use crate::domain::run::context::ContextStrategy;
 use crate::engine::machine::{DecisionBuilder, Next, PartialAnswer, RunEnd};
-use crate::engine::request::compaction::Eviction;
+use crate::engine::request::eviction::Eviction;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};
 use crate::engine::steps::limits;
 use crate::engine::steps::store_answer::keep_partial;
@@ -29,7 +29,7 @@ enum FailureAction {
 pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
     let Some(step) = decision.open_model_step() else { return Next::Wait };
     let is_planned = progress::phase(decision.before).is_some();
-    if let Some(left_out) = compaction(decision, &error).filter(|_| !is_planned) {
+    if let Some(left_out) = eviction(decision, &error).filter(|_| !is_planned) {
         return compact(decision, step, left_out);
     }
     let code = ProblemCode::from(error.kind);
@@ -147,7 +147,7 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
 }
 
 /// Returns what halving would drop. A request is halved once: a second time would not help.
-fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<Eviction> {
+fn eviction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<Eviction> {
     let may_shorten = decision.profile().context.strategy != ContextStrategy::None;
     if error.kind != ModelErrorKind::ContextOverflow || decision.progress.counters.halved || !may_shorten {
         return None;

@@ -20,7 +20,7 @@ use crate::domain::tool::ToolOutcome;
 use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::request::source::Source;
 
-use crate::engine::request::{compaction, size};
+use crate::engine::request::{eviction, size};
 use crate::engine::tests::world::{World, call, done, room};
 use crate::engine::{Input, RunState, counts_tokens, model_request};
 use crate::support::tokens::Tokenizer;
@@ -439,7 +439,7 @@ fn thinks(world: &mut World, length: usize, result: &str) {
 /// Returns which answers in the request hold reasoning, oldest first.
 fn thoughtful(world: &World) -> Vec<bool> {
     let answers = asked(world).messages.iter().filter(|message| message.role == Role::Assistant);
-    answers.map(compaction::has_reasoning).collect()
+    answers.map(eviction::has_reasoning).collect()
 }
 
 /// As in the Responses API: no text, and some 3,000 tokens of encrypted reasoning in each request.
@@ -475,7 +475,7 @@ fn thoughts_that_have_no_room_at_all_are_left_out() {
     let result = asked(&world).messages.last().unwrap();
     assert!(matches!(&result.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(100))]));
     // The stored messages keep them.
-    assert!(world.rows.history.iter().any(compaction::has_reasoning));
+    assert!(world.rows.history.iter().any(eviction::has_reasoning));
 }
 
 /// In the current run, the oldest reasoning is removed before text is truncated. The newest stays, because the model continues

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::providers::{name_at, providers};
-use super::table::{Table, longest_start};
+use super::table::{Table, longest_prefix};
 use crate::domain::model::cost::{LongPrices, Price, Prices};
 use crate::domain::run::context::Capacity;
 use crate::support::tokens::Tokenizer;
@@ -74,7 +74,7 @@ fn facts(bare: &str, provider: Option<&str>) -> ModelFacts {
     let bare = bare.to_ascii_lowercase();
     let shared = provider.and_then(|name| providers().ok()?.get(name)?.shares_endpoint_with.as_deref());
     let provider = shared.or(provider);
-    let Some((start, facts)) = longest_start(MODELS.get(), &bare) else { return ModelFacts::default() };
+    let Some((start, facts)) = longest_prefix(MODELS.get(), &bare) else { return ModelFacts::default() };
     let is_priced = provider.is_some() && facts.provider.as_deref() == provider && is_same_model(&bare[start.len()..]);
     if is_priced {
         facts.clone()

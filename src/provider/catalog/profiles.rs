@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::table::longest_start;
+use super::table::longest_prefix;
 
 /// Groups of models with the same abilities.
 #[derive(Debug, Default, Deserialize)]
@@ -29,7 +29,7 @@ impl<T: Copy> Profiles<T> {
         let is_named = |name: &String| model.strip_prefix(name.as_str()).is_some_and(has_no_version);
         let named = self.profile.iter().find(|profile| profile.names.iter().any(is_named)).map(|profile| profile.traits);
         let starts = self.profile.iter().flat_map(|profile| profile.starts.iter().map(|start| (start, profile.traits)));
-        named.or_else(|| longest_start(starts, model).map(|(_, traits)| traits))
+        named.or_else(|| longest_prefix(starts, model).map(|(_, traits)| traits))
     }
 }
 

@@ -45,7 +45,7 @@ impl<T: DeserializeOwned + Default> Table<T> {
 }
 
 /// Returns the entry whose key is the longest prefix of the name, and that key.
-pub(in crate::provider) fn longest_start<'a, T>(
+pub(in crate::provider) fn longest_prefix<'a, T>(
     entries: impl IntoIterator<Item = (&'a String, T)>,
     name: &str,
 ) -> Option<(&'a str, T)> {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::model::{ModelError, ReasoningEffort};
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
-use crate::provider::catalog::table::longest_start;
+use crate::provider::catalog::table::longest_prefix;
 use crate::provider::http::json_body::written;
 use crate::provider::request::quirk_values::{
     CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, InlineReasoning, OutputLimit, ReasoningForm, ReasoningSpan,
@@ -135,7 +135,7 @@ impl Default for Quirks {
 
 /// Returns the entry with the longest prefix of a model's bare name.
 fn longest<'a, T>(entries: &'a BTreeMap<String, T>, model: &str) -> Option<&'a T> {
-    longest_start(entries, &bare_name(model)).map(|(_, entry)| entry)
+    longest_prefix(entries, &bare_name(model)).map(|(_, entry)| entry)
 }
 
 /// Returns whether the bare name of a model contains one of these parts.

@@ -36,13 +36,13 @@ struct Inner {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
     tasks: TaskTracker,
-    turns: Mutex<HashMap<McpServerId, Weak<tokio::sync::Mutex<()>>>>,
+    refresh_locks: Mutex<HashMap<McpServerId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl McpTokenStore {
     /// Stores the tokens in `store`, encrypted by `vault`. `tasks` owns refreshes, and must end before the store is closed.
     pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, tasks: TaskTracker) -> Arc<Self> {
-        Arc::new(Self(Arc::new(Inner { store, vault, tasks, turns: Mutex::default() })))
+        Arc::new(Self(Arc::new(Inner { store, vault, tasks, refresh_locks: Mutex::default() })))
     }
 }
 
@@ -85,7 +85,7 @@ impl Inner {
             if self.store.claim_mcp_tokens(&of.server, row.version, CLAIM_MS).await.map_err(unreadable)? {
                 match self.refreshed(of, &row, tokens).await? {
                     RefreshOutcome::Done(access) => return Ok(Some(access)),
-                    RefreshOutcome::Over => return Ok(None),
+                    RefreshOutcome::Ended => return Ok(None),
                     RefreshOutcome::Overtaken => {}
                     RefreshOutcome::Failed(_) if !is_refused => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
                     RefreshOutcome::Failed(reason) => return Err(format!("its login could not be refreshed: {reason}")),
@@ -106,9 +106,9 @@ impl Inner {
         let (server, version) = (&of.server, row.version);
         let count = |result: &'static str| metrics::counter!("capstan_mcp_login_refreshes_total", "result" => result).increment(1);
         match exchanged {
-            Ok((anew, fresh_for_ms)) => {
+            Ok((new_tokens, fresh_for_ms)) => {
                 count("ok");
-                let text = SecretString::from(serde_json::to_string(&anew).map_err(|error| error.to_string())?);
+                let text = SecretString::from(serde_json::to_string(&new_tokens).map_err(|error| error.to_string())?);
                 let sealed = self.vault.seal(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
                 let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
                 let ended = retry_while_unavailable(STORE_PATIENCE, || {
@@ -117,10 +117,10 @@ impl Inner {
                 .await;
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be stored: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
-                match anew.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
+                match new_tokens.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
                     Some(token) => {
                         let fresh_for = fresh_for_ms.and_then(duration);
-                        Ok(RefreshOutcome::Done(Access { token, refresh: anew.refresh(), fresh_for }))
+                        Ok(RefreshOutcome::Done(Access { token, refresh: new_tokens.refresh(), fresh_for }))
                     }
                     None => Ok(RefreshOutcome::Overtaken),
                 }
@@ -129,7 +129,7 @@ impl Inner {
                 count("refused");
                 tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server has ended");
                 self.forget(of, row).await?;
-                Ok(RefreshOutcome::Over)
+                Ok(RefreshOutcome::Ended)
             }
             Err(Refusal::Failed(reason)) => {
                 count("failed");
@@ -158,14 +158,14 @@ impl Inner {
     }
 
     fn refresh_lock(&self, server: &McpServerId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = lock(&self.turns);
-        if let Some(turn) = turns.get(server).and_then(Weak::upgrade) {
-            return turn;
+        let mut locks = lock(&self.refresh_locks);
+        if let Some(refresh_lock) = locks.get(server).and_then(Weak::upgrade) {
+            return refresh_lock;
         }
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        turns.insert(server.clone(), Arc::downgrade(&turn));
-        turn
+        locks.retain(|_, refresh_lock| refresh_lock.strong_count() > 0);
+        let refresh_lock = Arc::default();
+        locks.insert(server.clone(), Arc::downgrade(&refresh_lock));
+        refresh_lock
     }
 }
 
@@ -176,7 +176,7 @@ fn duration(ms: i64) -> Option<Duration> {
 enum RefreshOutcome {
     Done(Access),
     /// The login has ended: a user must log in again.
-    Over,
+    Ended,
     /// A user has logged in or out meanwhile.
     Overtaken,
     Failed(String),

@@ -1,8 +1,8 @@
 //! Cuts messages until a request fits its budget: first older results, if the agent compresses them, then the longest texts.
 
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
-use crate::engine::request::compaction;
-use crate::engine::request::compaction::LEAST_CHARS;
+use crate::engine::request::eviction;
+use crate::engine::request::eviction::LEAST_CHARS;
 use crate::engine::request::window::estimate;
 use crate::engine::request::window::estimate::Measure;
 use crate::support::text;
@@ -73,24 +73,24 @@ pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
         return;
     }
     let too_many = |messages: &[Message]| bounds.iter().map(|bound| bound.excess_images(messages)).max().unwrap_or(0);
-    compaction::drop_while(messages, too_many, compaction::drop_older_images);
-    let question = messages.iter().rposition(compaction::is_beginning);
+    eviction::drop_while(messages, too_many, eviction::drop_older_images);
+    let question = messages.iter().rposition(eviction::is_beginning);
     for bound in bounds {
-        compaction::drop_older_reasoning(messages, bound.room, |message| estimate::message(bound.measure, message));
+        eviction::drop_older_reasoning(messages, bound.room, |message| estimate::message(bound.measure, message));
     }
-    compaction::drop_reasoning_without_room(messages, fits);
+    eviction::drop_reasoning_without_room(messages, fits);
     let too_many_beside_beginnings = |messages: &[Message]| {
         let mut least = messages.to_vec();
-        compaction::cut_all(&mut least, LEAST_CHARS, None);
+        eviction::cut_all(&mut least, LEAST_CHARS, None);
         too_many(&least)
     };
-    compaction::drop_while(messages, too_many_beside_beginnings, compaction::drop_images);
+    eviction::drop_while(messages, too_many_beside_beginnings, eviction::drop_images);
     for (spared, least) in [(question, LEAST_CHARS), (None, LEAST_CHARS), (None, 0)] {
         if fits(messages) {
             return;
         }
         let whole = std::mem::take(messages);
-        let longest = compaction::longest(&whole, spared);
+        let longest = eviction::longest(&whole, spared);
         // Cutting the longest texts in proportion leaves about that share of the total, or more. A search from their full length would
         // count every text dozens of times.
         let share = bounds.iter().map(|bound| bound.share(&whole, longest)).min().unwrap_or(longest);
@@ -99,7 +99,7 @@ pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
         loop {
             limit = (limit - limit.div_ceil(8)).max(least);
             messages.clone_from(&whole);
-            compaction::cut_all(messages, limit, spared);
+            eviction::cut_all(messages, limit, spared);
             if limit == least || fits(messages) {
                 break;
             }

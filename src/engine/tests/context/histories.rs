@@ -17,7 +17,7 @@ use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::check_sendable;
 use crate::engine::request::source::Source;
 use crate::engine::request::transcript::sendable;
-use crate::engine::request::{compaction, size};
+use crate::engine::request::{eviction, size};
 use crate::engine::tests::context::{asked, profile};
 use crate::engine::tests::world::{World, content_text, parts, room, tools};
 use crate::engine::{RunState, model_request};
@@ -334,10 +334,10 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
     let (frame, messages) = parts(&source);
     prop_assert!(frame.tools.is_empty());
-    prop_assert!(compaction::drop_images(&mut messages.clone(), 1) == 0, "{:?}", messages);
+    prop_assert!(eviction::drop_images(&mut messages.clone(), 1) == 0, "{:?}", messages);
     // The longest note that replaces truncated text or an image.
-    prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
-    prop_assert!(!messages.iter().any(compaction::has_reasoning), "{:?}", messages);
+    prop_assert!(eviction::longest(&messages, None) <= 80, "{:?}", messages);
+    prop_assert!(!messages.iter().any(eviction::has_reasoning), "{:?}", messages);
     Ok(())
 }
 

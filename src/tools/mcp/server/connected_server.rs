@@ -71,6 +71,7 @@ impl ConnectedServer {
         self.tools.read().await.iter().find(|definition| definition.tool == name).cloned()
     }
 
+    /// Returns whether the list omits tools of the server.
     pub fn leaves_out(&self) -> bool {
         self.listed().left_out
     }
@@ -88,8 +89,8 @@ impl ConnectedServer {
         tasks: &TaskTracker,
     ) -> ToolListFreshness {
         let until = Instant::now() + REFRESH_PATIENCE;
-        let idle = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
-        let Ok(busy) = idle().await else { return self.tool_list_freshness() };
+        let lock_listing = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
+        let Ok(listing) = lock_listing().await else { return self.tool_list_freshness() };
         // The mark is cleared before listing, so that a later change causes another listing.
         let has_changed = self.connection.subscriptions.take_tools_changed();
         if !(has_changed || self.listed().is_stale()) {
@@ -100,10 +101,10 @@ impl ConnectedServer {
         }
         tasks.spawn(async move {
             list_again.await;
-            drop(busy);
+            drop(listing);
         });
-        // The new list counts even if the server has announced another change: some do so after each list.
-        let _listed_or_too_late = idle().await;
+        // The new list is used even if the server has announced another change: some servers announce one after each listing.
+        let _listed_or_too_late = lock_listing().await;
         self.tool_list_freshness()
     }
 
