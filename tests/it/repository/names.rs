@@ -85,7 +85,7 @@ const TERMS_IN_CODE: &[(&str, &str)] = &[
     ("run facts, run progress", "RunFacts"),
     ("strategy", "Strategy"),
     ("context window", "context_window"),
-    ("eviction, compaction", "compaction"),
+    ("eviction, compaction", "eviction"),
     ("summary", "ContextSummary"),
     ("stop analysis", "stop_analysis"),
     ("duplicate call", "duplicates"),
