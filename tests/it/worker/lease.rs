@@ -1,7 +1,7 @@
 //! Lost leases.
 
 use std::str::FromStr as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -201,15 +201,25 @@ async fn the_runs_of_a_dead_worker_do_not_wait_for_each_other() {
         runs.push(h.say("go").await.1);
     }
     assert_eq!(h.store.claim_runs(&dead, 120, 1).await.unwrap().len(), 120);
+    let store = FaultyStore::new(h.store.clone());
+    let sweeps = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sweeps);
+    store.trouble(move |name| {
+        if name == "sweep_expired_leases" {
+            seen.lock().unwrap().push(Instant::now());
+        }
+        Fate::Goes
+    });
     let mut numbers = options(&h.ids);
     numbers.node = dead;
     numbers.lease = Duration::from_millis(500);
     numbers.sweep_interval = Duration::from_secs(4);
-    let began = Instant::now();
-    let _worker = Worker::start(h.deps(), numbers).await.unwrap();
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, numbers).await.unwrap();
     for run in runs {
         h.until(&run, RunStatus::Completed).await;
     }
-    // Each pass takes 50 runs. A third one would start after three pauses of at least three seconds.
-    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    // Each pass takes 50 runs. The third would start after two pauses of at least three seconds.
+    let sweeps = sweeps.lock().unwrap();
+    let took = sweeps[2].duration_since(sweeps[0]);
+    assert!(took < Duration::from_secs(6), "{took:?}");
 }
