@@ -28,7 +28,7 @@ impl Environment {
 pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<(), String> {
     match environment.get(name).is_some_and(is_quoted) {
         true => Err("the value begins and ends with quotes, which count as part of it: remove them (`docker run --env-file` \
-         and some service managers do not)"
+         and some service managers keep them)"
             .to_owned()),
         false => Ok(()),
     }

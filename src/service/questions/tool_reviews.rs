@@ -8,7 +8,7 @@ use crate::store::ToolReviewScope;
 use crate::tools::invisible_chars::{shown_value, spell_out_invisible};
 
 impl Service {
-    /// Returns the definitions of the principal's servers and of shared servers, newest first, of all or of one status.
+    /// Returns the reviews of the principal's servers and of shared servers, newest first. A `status` selects those that have it.
     pub async fn tool_reviews(&self, principal: &Principal, status: Option<ToolReviewStatus>) -> Result<Vec<ToolReview>> {
         let found = self.store.tool_reviews(&principal.user_id, status).await?;
         Ok(found.into_iter().map(for_reviewers).collect())
