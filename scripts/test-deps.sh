@@ -9,7 +9,7 @@ deps=${CAPSTAN_TEST_DEPS:-$here/../target/test-deps}
 mkdir -p "$deps"
 deps=$(cd "$deps" && pwd)
 
-wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" "$locks/openapi.txt" "$locks/models.txt" | cksum)
+wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" "$locks/openapi.txt" "$locks/models.txt" "$locks/uv.txt" | cksum)
 if [ "$(cat "$deps/installed" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -27,11 +27,16 @@ fi
 rm -f "$deps/installed"
 cp "$locks/package.json" "$locks/package-lock.json" "$deps/"
 npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
-[ -x "$deps/venv/bin/python" ] || python3 -m venv "$deps/venv"
-"$deps/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/requirements.txt"
-[ -x "$deps/venv-openapi/bin/python" ] || python3 -m venv "$deps/venv-openapi"
-"$deps/venv-openapi/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/openapi.txt"
-[ -x "$deps/venv-models/bin/python" ] || python3 -m venv "$deps/venv-models"
-"$deps/venv-models/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/models.txt"
+# uv installs in seconds for which pip needs minutes of processor time, mostly to compile modules that no test imports.
+[ -x "$deps/venv-uv/bin/python" ] || python3 -m venv "$deps/venv-uv"
+"$deps/venv-uv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --requirement "$locks/uv.txt"
+install_python() {
+  local venv=$deps/$1
+  [ -x "$venv/bin/python" ] || "$deps/venv-uv/bin/uv" venv --quiet --python "$(command -v python3)" "$venv"
+  "$deps/venv-uv/bin/uv" pip install --quiet --python "$venv/bin/python" --requirement "$locks/$2.txt"
+}
+install_python venv requirements
+install_python venv-openapi openapi
+install_python venv-models models
 echo "$wanted" >"$deps/installed"
 echo "test-deps: installed into $deps"
