@@ -5,6 +5,7 @@
 
 mod ag_ui;
 mod ai_sdk;
+mod api_router;
 mod clients;
 mod mcp_server;
 mod metrics;

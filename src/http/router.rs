@@ -30,10 +30,10 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };
     let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
-    let api: Router<App> = routes::with_key().into();
-    let streams: Router<App> = routes::with_key_or_ticket().into();
-    let open: Router<App> = routes::without_key().merge(routes::with_own_check()).into();
-    let (requests, sockets): (Router<App>, Router<App>) = (protocols::routes().into(), protocols::sockets().into());
+    let api = routes::with_key().into_router();
+    let streams = routes::with_key_or_ticket().into_router();
+    let open = routes::without_key().merge(routes::with_own_check()).into_router();
+    let (requests, sockets) = (protocols::routes().into_router(), protocols::sockets().into_router());
     let documents = [Url::new("API", "../openapi.json"), Url::new("Other protocols", "../openapi/protocols.json")];
     let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::new(documents)).into();
     Router::new()
@@ -60,7 +60,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
 /// Returns the router of a process with the role `worker`: health and metrics only.
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
     let app = App { service, options: Arc::new(options), protocols: protocols::ALL, sockets: Arc::default() };
-    let open: Router<App> = routes::without_key().into();
+    let open = routes::without_key().into_router();
     open.layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(request::admit))
         .layer(from_fn_with_state(app.clone(), request::finish))

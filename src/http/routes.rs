@@ -1,9 +1,6 @@
 //! The table of documented routes, by their authentication.
 
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-
-use crate::http::options::App;
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::streams::tickets;
 use crate::http::streams::ws;
 use crate::http::system;
@@ -33,8 +30,8 @@ use crate::http::v1::tool_reviews;
 use crate::http::v1::usage;
 
 /// The routes that require a key.
-pub(in crate::http) fn with_key() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(in crate::http) fn with_key() -> ApiRouter {
+    ApiRouter::new()
         .routes(routes!(runs::start, runs::list))
         .routes(routes!(runs::list_of_conversation))
         .routes(routes!(runs::get))
@@ -105,24 +102,24 @@ pub(in crate::http) fn with_key() -> OpenApiRouter<App> {
 }
 
 /// The routes of event streams, which accept a key or a ticket in the URL.
-pub(in crate::http) fn with_key_or_ticket() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
+pub(in crate::http) fn with_key_or_ticket() -> ApiRouter {
+    ApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
 
 /// The routes that need no authentication.
-pub(in crate::http) fn without_key() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
+pub(in crate::http) fn without_key() -> ApiRouter {
+    ApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
 /// The WebSocket, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
-pub(in crate::http) fn with_own_check() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(in crate::http) fn with_own_check() -> ApiRouter {
+    ApiRouter::new()
         .routes(routes!(ws::connect))
         .routes(routes!(sessions::begin, sessions::end))
         .routes(routes!(logins::finish))
         .routes(routes!(mcp_logins::finish))
 }
 
-pub(in crate::http) fn documented() -> OpenApiRouter<App> {
+pub(in crate::http) fn documented() -> ApiRouter {
     with_key().merge(with_key_or_ticket()).merge(with_own_check()).merge(without_key())
 }

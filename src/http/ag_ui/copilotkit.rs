@@ -5,12 +5,11 @@ use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::messages::ag_ui_messages;
 use super::request::RunInput;
 use super::routes::{self, connect_stream};
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
@@ -23,8 +22,8 @@ use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
 /// Limit of agents in the list.
 const MAX_AGENTS: u32 = 100;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(info)).routes(routes!(run)).routes(routes!(connect)).routes(routes!(stop))
+pub(super) fn routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(info)).routes(routes!(run)).routes(routes!(connect)).routes(routes!(stop))
 }
 
 /// Starts, continues or joins a run

@@ -11,10 +11,9 @@ mod routes;
 mod tests;
 mod translator;
 
-use utoipa_axum::router::OpenApiRouter;
-
+use crate::http::api_router::ApiRouter;
 use crate::http::options::App;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> ApiRouter {
     routes::routes().merge(copilotkit::routes())
 }

@@ -9,8 +9,6 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::messages::tanstack_messages;
 use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent};
@@ -20,6 +18,7 @@ use crate::domain::ids::{InputId, RunId};
 use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::trace::TraceId;
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
 use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
@@ -33,8 +32,8 @@ use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartR
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(run, read))
+pub(super) fn routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(run, read))
 }
 
 /// Starts, continues or joins a run

@@ -9,8 +9,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
@@ -18,6 +16,7 @@ use super::ui_messages::{OpenRun, ui_messages};
 use crate::domain::conversation::message::{FilePart, Message, Part, Role};
 use crate::domain::ids::{InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
 use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
@@ -37,8 +36,8 @@ const CHAT_ID: &str = "The client's name of the chat, or the id of a conversatio
 /// The field of a request that holds the new message.
 const MESSAGE: &str = "message";
 
-pub(in crate::http) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(send)).routes(routes!(resume)).routes(routes!(stop)).routes(routes!(messages))
+pub(in crate::http) fn routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(send)).routes(routes!(resume)).routes(routes!(stop)).routes(routes!(messages))
 }
 
 #[derive(Deserialize, IntoParams)]

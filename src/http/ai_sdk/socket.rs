@@ -14,8 +14,6 @@ use futures_util::{Stream, stream};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_stream::{StreamExt as _, StreamMap};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::request::ChatBody;
 use super::routes;
@@ -23,6 +21,7 @@ use super::translator::{UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::stream::{ChunkTranslator as _, event_of};
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
@@ -36,8 +35,8 @@ use crate::support::number;
 /// Limit of the name of a request in bytes, because each frame of its response repeats it.
 const MAX_REQUEST_ID: usize = 255;
 
-pub(in crate::http) fn socket_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(connect))
+pub(in crate::http) fn socket_routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(connect))
 }
 
 /// Opens a WebSocket for the chats of a page

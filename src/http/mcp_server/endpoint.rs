@@ -22,13 +22,12 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::server::AgentServer;
 use crate::domain::ids::UserId;
 use crate::domain::problem::ProblemCode;
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::options::App;
 use crate::http::wire::auth;
 use crate::http::wire::extract;
@@ -43,8 +42,8 @@ const MAX_SESSIONS: usize = 64;
 /// Limit of the users with sessions in this process. Those of the least recent user are forgotten first, and begin again on use.
 const MAX_USERS: u64 = 1_000;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(send, listen, end)).layer(Extension(Sessions::default()))
+pub(super) fn routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(send, listen, end)).with_extension(Sessions::default())
 }
 
 /// Sends a message of MCP

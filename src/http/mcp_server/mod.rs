@@ -12,14 +12,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 use rmcp::model::ErrorCode;
 use serde_json::json;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::domain::problem::ProblemBody;
+use crate::http::api_router::ApiRouter;
 use crate::http::options::{App, Protocol};
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/mcp", error: error_form };
 
-pub(in crate::http) fn routes() -> OpenApiRouter<App> {
+pub(in crate::http) fn routes() -> ApiRouter {
     endpoint::routes()
 }
 

@@ -14,24 +14,22 @@ mod models;
 mod responses;
 mod target;
 
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-
+use crate::http::api_router::{ApiRouter, routes};
 use crate::http::openai::responses::{conversations, input_items};
-use crate::http::options::{App, Protocol};
+use crate::http::options::Protocol;
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
 
 /// The WebSocket, which authenticates by itself.
-pub(in crate::http) fn socket_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(responses::socket::connect))
+pub(in crate::http) fn socket_routes() -> ApiRouter {
+    ApiRouter::new().routes(routes!(responses::socket::connect))
 }
 
-pub(in crate::http) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(in crate::http) fn routes() -> ApiRouter {
+    ApiRouter::new()
         .routes(routes!(models::list))
         .routes(routes!(models::get))
-        .route("/v1/models/{provider}/{*model}", axum::routing::get(models::get_of_provider))
+        .undocumented_route("/v1/models/{provider}/{*model}", axum::routing::get(models::get_of_provider))
         .routes(routes!(chat::create))
         .routes(routes!(embeddings::create))
         .routes(routes!(responses::create))

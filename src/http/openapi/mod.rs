@@ -15,7 +15,6 @@ use utoipa::ToSchema;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, RefOr, Schema, Server};
-use utoipa_axum::router::OpenApiRouter;
 
 use super::routes;
 use crate::domain::event::EventBody;
@@ -48,8 +47,7 @@ const TAGS: [(&str, &str); 14] = [
 
 /// Returns the document of the API.
 pub fn openapi() -> Value {
-    let document = OpenApiRouter::with_openapi(base()).merge(routes::documented()).split_for_parts().1;
-    let mut document = serde_json::to_value(document).unwrap_or_default();
+    let mut document = serde_json::to_value(routes::documented().document(base())).unwrap_or_default();
     operations::complete(&mut document);
     schemas::complete(&mut document);
     document

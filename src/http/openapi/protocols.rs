@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi};
-use utoipa_axum::router::OpenApiRouter;
 
 use super::operations::{add_idempotency_key, make_body_optional, operations, share_repeated};
 use super::schemas::{self, members};
@@ -46,8 +45,7 @@ const PROBLEM: &str = "Problem";
 
 pub(super) fn document() -> Value {
     let routes = protocols::routes().merge(protocols::sockets());
-    let document = OpenApiRouter::with_openapi(base()).merge(routes).split_for_parts().1;
-    let mut document = serde_json::to_value(document).unwrap_or_default();
+    let mut document = serde_json::to_value(routes.document(base())).unwrap_or_default();
     for (path, item) in members(&mut document, "/paths").into_iter().flatten() {
         let error = ERRORS.iter().find(|(beginning, _)| path.starts_with(beginning)).map_or(PROBLEM, |(_, name)| name);
         for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
