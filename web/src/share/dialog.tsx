@@ -80,7 +80,7 @@ function Made({ link }: { link: string }) {
   useEffect(() => node.current?.querySelector("button")?.focus(), []);
   return (
     <div className="card share-made" role="status" ref={node}>
-      <p>The link is shown only now:</p>
+      <p>Copy the link now: it is not shown again.</p>
       <div className="share-link">
         <input type="text" readOnly aria-label="Link" value={link} onFocus={(event) => event.target.select()} />
         <CopyButton text={() => link} label="Copy link" className="primary" />
@@ -115,9 +115,9 @@ function Links({ id, path, revoked }: { id: string; path: string; revoked: (shar
       <ul>
         {data?.data.map((share) => (
           <li key={share.id} data-share={share.id}>
-            <span>
-              {`Created ${date(share.created_at)}`}
-              <span className="faint">{` · ${hasEnded(share) ? "ended" : "ends"} ${date(share.expires_at)} · ${messages(share.message_count)}`}</span>
+            <span className="facts-line">
+              <span>{`Created ${date(share.created_at)}`}</span>
+              <span className="faint">{`${hasEnded(share) ? "ended" : "ends"} ${date(share.expires_at)} · ${messages(share.message_count)}`}</span>
             </span>
             <Action act={() => revoke(share.id)} label={`Revoke the link created ${date(share.created_at)}, with ${messages(share.message_count)}`}>
               Revoke

@@ -64,7 +64,7 @@ function Gone() {
 
 function Conversation({ title, created_at, expires_at, messages }: SharedConversation) {
   return (
-    <Page title={brief(title || "Untitled", 255)} dates={`Shared on ${date(created_at)} · the link ends on ${date(expires_at)}`}>
+    <Page title={brief(title || "Untitled", 255)} dates={[`Shared on ${date(created_at)}`, `The link ends on ${date(expires_at)}`]}>
       {shownMessages(messages).map((message, at) => (
         <section key={at} className="run">
           <Message {...message} />
@@ -75,7 +75,7 @@ function Conversation({ title, created_at, expires_at, messages }: SharedConvers
   );
 }
 
-function Page({ title, dates, children }: { title: string; dates?: string; children: ReactNode }) {
+function Page({ title, dates = [], children }: { title: string; dates?: string[]; children: ReactNode }) {
   useEffect(() => {
     document.title = `${title} · Capstan`;
   }, [title]);
@@ -91,7 +91,11 @@ function Page({ title, dates, children }: { title: string; dates?: string; child
         <div id="transcript">
           <div className="shared-head">
             <h1 dir="auto">{title}</h1>
-            {dates !== undefined && <p className="faint">{dates}</p>}
+            {dates.map((words) => (
+              <span key={words} className="faint">
+                {words}
+              </span>
+            ))}
           </div>
           {children}
         </div>
@@ -109,11 +113,9 @@ function Message({ role, created_at, pieces }: ShownMessage) {
           <PieceView key={at} piece={piece} isUser={isUser} />
         ))}
       </div>
-      <div className="after">
-        <time dateTime={created_at} title={new Date(created_at).toLocaleString()}>
-          {clock(created_at)}
-        </time>
-      </div>
+      <time dateTime={created_at} title={new Date(created_at).toLocaleString()}>
+        {clock(created_at)}
+      </time>
     </article>
   );
 }
