@@ -29,7 +29,8 @@ const WATCH: &str = "window.sent = [];
 /// Markup, scripts, pictures and formulas that must do nothing.
 const HOSTILE: &str = concat!(
     r#"<img src=x onerror="window.owned=1"> <script>window.owned=1</script> <style>*{display:none}</style> [a](javascript:window.owned=1)"#,
-    r" ![b](https://example.com/b.png) $\href{javascript:window.owned=1}{c}$ **whole**"
+    r" ![b](https://example.com/b.png) $\href{javascript:window.owned=1}{c}$ **whole**",
+    "\n\n```rust\n// a comment\nfn main() {}\n```"
 );
 
 const GONE: &str = "This link does not work: it has ended, was revoked, or was not copied whole.";
@@ -201,6 +202,7 @@ async fn views_of_a_share_have_no_axe_violation() {
     check("dialog").await;
     browser.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
     browser.shows(".message.assistant .text strong", "whole").await;
+    browser.until("the colours", "return document.querySelector('.hljs-comment') !== null").await;
     check("share").await;
     browser.run("location.hash = '#/share/cut'", &[]).await;
     browser.shows(".shared-note", GONE).await;
