@@ -70,7 +70,7 @@ interface Options {
   once?: string | undefined;
   patience?: number;
   keepalive?: boolean;
-  /** The token of a share, which is sent in the place of the session. */
+  /** The token of a share, which is sent instead of the session. */
   share?: string;
 }
 

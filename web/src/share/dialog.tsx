@@ -14,7 +14,7 @@ import { brief, date, number } from "../text/words";
 import { DAYS, USUAL_DAYS, shareLink } from "./shares";
 
 const SEEN = ["The text of all messages", "The names of the tools", "The title and the dates"];
-const UNSEEN = ["What tools were given and returned", "Files, pictures and thinking", "Messages that come later"];
+const UNSEEN = ["Arguments and results of tools", "Files, pictures and thinking", "Messages that come later"];
 
 export default function ShareDialog({ id, close }: { id: string; close: () => void }) {
   const { data: conversation } = useQuery({ queryKey: ["conversation", id], queryFn: () => api.conversation(id), staleTime: 0 });

@@ -70,7 +70,7 @@ function Conversation({ title, created_at, expires_at, messages }: SharedConvers
           <Message {...message} />
         </section>
       ))}
-      <footer className="shared-foot">A copy to read. Files, and what tools were given and returned, are not part of it.</footer>
+      <footer className="shared-foot">A copy to read, without files, and without the arguments and results of tools.</footer>
     </Page>
   );
 }
