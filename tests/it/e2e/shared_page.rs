@@ -92,7 +92,7 @@ async fn link_made_by_keyboard_is_read_without_a_key() {
     owner.press(ENTER).await;
     focused("the usual choice", "dialog[open] input[value=\"30\"]").await;
     let explained = owner.shows("dialog.share", "There are no links.").await;
-    for words in ["Share “Rivers”", "names of the tools", "Messages that come later"] {
+    for words in ["Share “Rivers”", "names of used tools", "Messages that come later"] {
         assert!(explained.contains(words), "{words}: {explained}");
     }
     owner.press(&format!("{LEFT}{TAB}{ENTER}")).await;

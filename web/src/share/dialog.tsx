@@ -13,8 +13,8 @@ import { CopyButton } from "../text/markdown";
 import { brief, date, number } from "../text/words";
 import { DAYS, USUAL_DAYS, shareLink } from "./shares";
 
-const SEEN = ["The text of all messages", "The names of the tools", "The title and the dates"];
-const UNSEEN = ["Arguments and results of tools", "Files, pictures and thinking", "Messages that come later"];
+const SEEN = ["The text of all messages", "The names of used tools", "The title and the dates"];
+const UNSEEN = ["Tool arguments and results", "Files, pictures and thinking", "Messages that come later"];
 
 export default function ShareDialog({ id, close }: { id: string; close: () => void }) {
   const { data: conversation } = useQuery({ queryKey: ["conversation", id], queryFn: () => api.conversation(id), staleTime: 0 });
