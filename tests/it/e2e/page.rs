@@ -25,7 +25,7 @@ async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
 }
 
 /// Returns an imported conversation with these texts of a user and a model, in turn.
-async fn import(server: &Server, texts: &[String]) -> String {
+pub(super) async fn import(server: &Server, texts: &[String]) -> String {
     let messages: Vec<Value> = texts
         .iter()
         .enumerate()

@@ -7,7 +7,7 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations, pick_in_menu};
+use super::page::{axe_violations, import, pick_in_menu};
 
 /// Records what a page sends and what its policy refuses, from the first script on.
 const WATCH: &str = "window.sent = [];
@@ -177,6 +177,23 @@ async fn shared_view_follows_address_and_network() {
     reader.shows(".shared-note", GONE).await;
     reader.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
     reader.shows(".message.assistant .text strong", "whole").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_share_grows_while_it_is_read() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let texts: Vec<String> = (0..200).map(|at| format!("number {at}. {}", "words ".repeat(200))).collect();
+    let conversation = import(&server, &texts).await;
+    let (link, _) = make_link(&server, &conversation).await;
+    let reader = Browser::start().await;
+    reader.open(&link).await;
+    reader.shows(".message.user .said", "number 0.").await;
+    assert!(reader.count(".message").await < 100, "the page begins with a part");
+    let down = "document.querySelector('#scroll').scrollTop = 1e9;
+        return [...document.querySelectorAll('.message')].at(-1).textContent.includes('number 199.')";
+    reader.until("the last message", down).await;
+    assert_eq!(reader.count(".message").await, 200);
+    reader.shows(".shared-foot", "A copy to read").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

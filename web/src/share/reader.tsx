@@ -1,15 +1,15 @@
 // A shared conversation, for readers without a key. It reads nothing but the share, and sends nothing of a session.
 
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
-import type { SharedConversation } from "../api/types";
+import type { SharedConversation, SharedMessage } from "../api/types";
 import { Action } from "../setup/parts";
 import { Icon, Mark } from "../shell/icons";
 import { Markdown } from "../text/markdown";
 import { brief, clock, date } from "../text/words";
-import { counted, isToken, shownMessages, type Piece, type ShownMessage } from "./shares";
+import { counted, isToken, nextEnd, shownMessages, type Piece, type ShownMessage } from "./shares";
 
 export default function Reader({ token }: { token: string }) {
   return isToken(token) ? <Share token={token} /> : <Gone />;
@@ -65,13 +65,41 @@ function Gone() {
 function Conversation({ title, created_at, expires_at, messages }: SharedConversation) {
   return (
     <Page title={brief(title || "Untitled", 255)} dates={[`Shared on ${date(created_at)}`, `The link ends on ${date(expires_at)}`]}>
-      {shownMessages(messages).map((message, at) => (
+      <Messages messages={messages} />
+      <footer className="shared-foot">A copy to read, without files, and without the arguments and results of tools.</footer>
+    </Page>
+  );
+}
+
+/** How far below the view messages are added, in pixels. */
+const AHEAD = 2_000;
+
+/** The messages, which are added as the reader comes near to them. */
+function Messages({ messages }: { messages: SharedMessage[] }) {
+  const all = useMemo(() => shownMessages(messages), [messages]);
+  const [end, setEnd] = useState(() => nextEnd(all, 0));
+  const button = useRef<HTMLButtonElement>(null);
+  useEffect(() => {
+    const node = button.current;
+    if (node === null) return;
+    const near = ([entry]: IntersectionObserverEntry[]) => entry?.isIntersecting === true && setEnd(nextEnd(all, end));
+    const observer = new IntersectionObserver(near, { root: node.closest("#scroll"), rootMargin: `0px 0px ${AHEAD}px` });
+    observer.observe(node);
+    return () => observer.disconnect();
+  }, [all, end]);
+  return (
+    <>
+      {all.slice(0, end).map((message, at) => (
         <section key={at} className="run">
           <Message {...message} />
         </section>
       ))}
-      <footer className="shared-foot">A copy to read, without files, and without the arguments and results of tools.</footer>
-    </Page>
+      {end < all.length && (
+        <button type="button" className="quiet small" ref={button} onClick={() => setEnd(nextEnd(all, end))}>
+          More messages
+        </button>
+      )}
+    </>
   );
 }
 

@@ -3,7 +3,7 @@ import { afterEach, expect, it, vi } from "vitest";
 import * as api from "../api/client";
 import type { SharedMessage } from "../api/types";
 import { copy } from "../text/words";
-import { counted, isToken, shareLink, sharedToken, shownMessages } from "./shares";
+import { counted, isToken, nextEnd, shareLink, sharedToken, shownMessages } from "./shares";
 
 afterEach(() => vi.unstubAllGlobals());
 
@@ -30,6 +30,14 @@ it("shows the steps of an answer as one message, with successive tools together"
   ]);
   expect(shownMessages([message("user"), message("assistant")])).toEqual([]);
   expect(counted(["x", "y", "x"])).toEqual([["x", 2], ["y", 1]]);
+});
+
+it("adds messages in bounds of number and size, and at least one", () => {
+  const messages = (lengths: number[]) => lengths.map((length) => ({ role: "user" as const, created_at: "", pieces: [{ type: "text" as const, text: "x".repeat(length) }] }));
+  const short = messages(Array.from({ length: 70 }, () => 1));
+  expect([nextEnd(short, 0), nextEnd(short, 50), nextEnd(short, 70), nextEnd([], 0)]).toEqual([50, 70, 70, 0]);
+  const long = messages([20_000, 20_000, 20_000, 90_000, 1]);
+  expect([nextEnd(long, 0), nextEnd(long, 2), nextEnd(long, 3), nextEnd(long, 4)]).toEqual([2, 4, 4, 5]);
 });
 
 it("reads a share without the session, and never asks for a key", async () => {

@@ -50,3 +50,16 @@ export function counted(names: readonly string[]): [name: string, uses: number][
   for (const name of names) uses.set(name, (uses.get(name) ?? 0) + 1);
   return [...uses];
 }
+
+/** Bounds of what is added to the page at once, so that a long share does not block it. */
+const MOST_ADDED = 50;
+const MOST_TEXT_ADDED = 30_000;
+
+/** Returns the end of the next messages to add after the first `from`. */
+export function nextEnd(messages: readonly ShownMessage[], from: number): number {
+  let end = from;
+  for (let text = 0; end < Math.min(messages.length, from + MOST_ADDED) && text < MOST_TEXT_ADDED; end += 1) {
+    for (const piece of messages[end]?.pieces ?? []) text += piece.type === "text" ? piece.text.length : 0;
+  }
+  return end;
+}
