@@ -29,7 +29,7 @@ const WATCH: &str = "window.sent = [];
 /// Markup, scripts, pictures and formulas that must do nothing.
 const HOSTILE: &str = concat!(
     r#"<img src=x onerror="window.owned=1"> <script>window.owned=1</script> <style>*{display:none}</style> [a](javascript:window.owned=1)"#,
-    r" ![b](https://example.com/b.png) $\href{javascript:window.owned=1}{c}$ **whole**",
+    r" ![b](https://example.com/b.png) $\href{javascript:window.owned=1}{c}$ $x^2$ **whole**",
     "\n\n```rust\n// a comment\nfn main() {}\n```"
 );
 

@@ -16,7 +16,9 @@ use super::wait;
 pub const ENTER: &str = "\u{e007}";
 /// The key that stops an answer.
 pub const ESCAPE: &str = "\u{e00c}";
+/// The key that moves the focus to the next element.
 pub const TAB: &str = "\u{e004}";
+/// The key that chooses the option before.
 pub const LEFT: &str = "\u{e012}";
 
 /// How long anything on a page may take.

@@ -49,7 +49,7 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
           ))}
         </fieldset>
       </Form>
-      {made !== null && <Made key={made.id} link={shareLink(made.token, document.baseURI)} />}
+      {made !== null && <NewLink key={made.id} link={shareLink(made.token, document.baseURI)} />}
       <Links id={id} path={path} revoked={(share) => share === made?.id && setMade(null)} />
     </Dialog>
   );
@@ -75,7 +75,7 @@ function Scope({ label, icon, facts }: { label: string; icon: IconName; facts: r
 }
 
 /** The new link. The server stores only a hash of its token, so no later answer has it. */
-function Made({ link }: { link: string }) {
+function NewLink({ link }: { link: string }) {
   const node = useRef<HTMLDivElement>(null);
   useEffect(() => node.current?.querySelector("button")?.focus(), []);
   return (

@@ -12,7 +12,7 @@ import { brief, clock, date } from "../text/words";
 import { counted, isToken, nextEnd, shownMessages, type Piece, type ShownMessage } from "./shares";
 
 export default function Reader({ token }: { token: string }) {
-  return isToken(token) ? <Share token={token} /> : <Gone />;
+  return isToken(token) ? <Share token={token} /> : <DeadLink />;
 }
 
 function Share({ token }: { token: string }) {
@@ -27,7 +27,7 @@ function Share({ token }: { token: string }) {
   });
   if (data !== undefined) return <Conversation {...data} />;
   if (error === null) return <Loading />;
-  if (error instanceof api.Problem && error.status === 404) return <Gone />;
+  if (error instanceof api.Problem && error.status === 404) return <DeadLink />;
   return (
     <Page title="Shared conversation">
       <div className="shared-note" role="alert">
@@ -52,7 +52,7 @@ function Loading() {
   );
 }
 
-function Gone() {
+function DeadLink() {
   return (
     <Page title="Shared conversation">
       <p className="shared-note" role="alert">
