@@ -97,6 +97,7 @@ id!(ProviderId, "prov_");
 id!(McpServerId, "mcp_");
 id!(AgentId, "agent_");
 id!(FileId, "file_");
+id!(ShareId, "share_");
 id!(/// A server process, new at each start.
     NodeId, "node_");
 

@@ -105,6 +105,7 @@ fn cors(origins: &[String]) -> CorsLayer {
             HeaderName::from_static("mcp-protocol-version"),
             HeaderName::from_static("mcp-session-id"),
             HeaderName::from_static("prefer"),
+            HeaderName::from_static("share-token"),
             HeaderName::from_static("traceparent"),
             HeaderName::from_static("x-request-id"),
         ])

@@ -29,6 +29,7 @@ use crate::http::v1::rewind;
 use crate::http::v1::runs;
 use crate::http::v1::search;
 use crate::http::v1::settings;
+use crate::http::v1::shares;
 use crate::http::v1::tool_reviews;
 use crate::http::v1::usage;
 
@@ -60,6 +61,8 @@ pub(in crate::http) fn with_key() -> OpenApiRouter<App> {
         .routes(routes!(rewind::rewind))
         .routes(routes!(rewind::edit))
         .routes(routes!(export::export))
+        .routes(routes!(shares::create, shares::list))
+        .routes(routes!(shares::revoke))
         .routes(routes!(feedback::give, feedback::withdraw))
         .routes(routes!(feedback::list))
         .routes(routes!(feedback::review))
@@ -114,10 +117,11 @@ pub(in crate::http) fn without_key() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
-/// The WebSocket, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
+/// The WebSocket, shared conversations, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
 pub(in crate::http) fn with_own_check() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(ws::connect))
+        .routes(routes!(shares::read))
         .routes(routes!(sessions::begin, sessions::end))
         .routes(routes!(logins::finish))
         .routes(routes!(mcp_logins::finish))

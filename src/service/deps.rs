@@ -25,7 +25,7 @@ use crate::service::error::{Error, Result};
 use crate::service::files::uploads::Uploads;
 use crate::service::records::endpoints::ProviderDeps;
 use crate::service::records::mcp_deps::McpDeps;
-use crate::store::{CopyLimits, ServiceStore};
+use crate::store::{CopyLimits, ServiceStore, ShareLimits};
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
@@ -62,6 +62,24 @@ pub struct ServiceLimits {
     /// Limit of a client's result of one call, in bytes of JSON.
     pub client_result_bytes: usize,
     pub copies: CopyLimits,
+    pub shares: ShareRules,
+}
+
+/// The rules of the operator for shares of conversations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareRules {
+    /// Whether conversations can be shared, and shares be read.
+    pub enabled: bool,
+    /// Limit of the lifetime of a share, in days.
+    pub max_days: u32,
+    pub limits: ShareLimits,
+}
+
+impl Default for ShareRules {
+    fn default() -> Self {
+        let limits = ShareLimits { per_conversation: 20, bytes: 4 * 1024 * 1024 };
+        Self { enabled: true, max_days: 365, limits }
+    }
 }
 
 impl ServiceLimits {
@@ -89,6 +107,7 @@ impl Default for ServiceLimits {
             client_tool_bytes: 32 * 1024,
             client_result_bytes: 256 * 1024,
             copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
+            shares: ShareRules::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ pub use access::users::{UserPatch, confirm_demotion};
 pub use conversations::export::ExportForm;
 pub use conversations::import::{Document, SentConversation};
 pub use conversations::{ConversationPatch, NewConversationRequest};
-pub use deps::{FindModel, Service, ServiceDeps, ServiceLimits};
+pub use deps::{FindModel, Service, ServiceDeps, ServiceLimits, ShareRules};
 pub use error::{Error, Result};
 pub use idempotency_outcome::{Replay, RequestKey};
 pub use questions::tool_results::NewToolResult;
@@ -62,8 +62,8 @@ pub use crate::live::{ListChange, ListSubscription};
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, FileFilter, IdCursor, InputCursor, InvalidCursor, KeyCursor,
-    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError,
-    StoredKey, StoredUser, UsageCursor, UserCursor,
+    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, ShareLimits,
+    StoreError, StoredKey, StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

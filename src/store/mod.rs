@@ -37,6 +37,7 @@ pub use conversations::messages::{EarlierMessages, EarlierPage};
 pub use conversations::questions::{InputStore, MAX_GRANTS};
 pub use conversations::retention::{EndedRun, ExpiredRowCounts, TOOL_SETS_PIECE};
 pub use conversations::rewind::{EditOutcome, Rewind, RewindFrom, RewindOutcome};
+pub use conversations::shares::{NewShare, ShareLimits, ShareOutcome};
 pub use conversations::titles::{GeneratedTitle, TitleStore};
 pub use error::{StoreError, StoreResult};
 pub use handles::{CommonStore, RecordStore, ServiceStore, Store, WorkerStore};

@@ -75,7 +75,7 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: Compacti
     };
     let [tickets, records, audit, spending, tool_sets, limitations] = counts;
     Ok(format!(
-        "expired rows {title}: {tickets} tickets, {records} idempotency records, {audit} audit records, {spending} spending \
+        "expired rows {title}: {tickets} tickets, sessions and shares, {records} idempotency records, {audit} audit records, {spending} spending \
          rows, {tool_sets} tool sets, {limitations} limitations of models\n"
     ))
 }

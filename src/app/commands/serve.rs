@@ -33,7 +33,7 @@ use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits, ShareLimits, ShareRules};
 use crate::store::{OnClone, Store};
 use crate::support::clock::SystemClock;
 use crate::support::ids::UuidIds;
@@ -389,6 +389,14 @@ fn service_deps(
             client_tool_bytes: config.limits.client_tool_bytes,
             client_result_bytes: config.limits.client_result_bytes,
             copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
+            shares: ShareRules {
+                enabled: config.server.shares,
+                max_days: config.limits.max_share_days,
+                limits: ShareLimits {
+                    per_conversation: config.limits.max_shares_per_conversation,
+                    bytes: config.limits.max_share_bytes,
+                },
+            },
         },
         configured_keys: HashMap::new(),
         find_model,

@@ -85,6 +85,8 @@ pub struct ServerConfig {
     pub drain_delay_ms: u64,
     /// How long a chat completion goes on whose client has disconnected, in milliseconds.
     pub completion_grace_ms: u64,
+    /// Whether owners may share conversations, and shares are readable without a key.
+    pub shares: bool,
     pub page: bool,
     /// The folder with the built chat page, instead of the embedded page.
     pub page_dir: Option<PathBuf>,
@@ -101,6 +103,7 @@ impl Default for ServerConfig {
             public_url: None,
             drain_delay_ms: 0,
             completion_grace_ms: 10_000,
+            shares: true,
             page: true,
             page_dir: None,
         }
@@ -441,6 +444,12 @@ pub struct LimitsConfig {
     pub client_result_bytes: usize,
     pub copy_messages: u32,
     pub copy_bytes: usize,
+    /// Limit of the lifetime of a share, in days.
+    pub max_share_days: u32,
+    /// Limit of shares that have not expired.
+    pub max_shares_per_conversation: u32,
+    /// Limit of the messages of a share, in bytes of JSON.
+    pub max_share_bytes: usize,
     pub file_bytes: usize,
     /// Limit of uploaded files.
     pub max_files_per_owner: u32,
@@ -480,6 +489,9 @@ impl Default for LimitsConfig {
             client_result_bytes: 256 * 1024,
             copy_messages: 10_000,
             copy_bytes: 16 * 1024 * 1024,
+            max_share_days: 365,
+            max_shares_per_conversation: 20,
+            max_share_bytes: 4 * 1024 * 1024,
             file_bytes: 20 * 1024 * 1024,
             max_files_per_owner: 1_000,
             max_content_files_per_owner: 10_000,

@@ -175,9 +175,12 @@ pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'sta
         Some(age_ms) => remove_all(|| records.remove_old_audit(age_ms)).await,
         None => Ok(0),
     };
-    let tickets = async { Ok(store.remove_expired_sessions().await? + store.remove_expired_tickets().await?) };
+    let tickets = async {
+        let shares = store.remove_expired_shares().await?;
+        Ok(store.remove_expired_sessions().await? + store.remove_expired_tickets().await? + shares)
+    };
     [
-        ("expired tickets and sessions", tickets.await),
+        ("expired tickets, sessions and shares", tickets.await),
         ("old idempotency records", store.remove_expired_idempotency(IDEMPOTENCY_MS).await),
         ("old audit records", audit),
         ("spending rows of past days", remove_all(|| store.remove_old_spending()).await),

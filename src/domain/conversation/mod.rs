@@ -9,6 +9,7 @@ pub mod file;
 pub mod list_item;
 pub mod message;
 pub mod search;
+pub mod shares;
 pub mod summary;
 
 use serde::{Deserialize, Serialize};

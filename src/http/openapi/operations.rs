@@ -8,9 +8,8 @@ use super::schemas::{PAGE, deny_null, members, pascal_case};
 use crate::http::streams::preferred_response::SETTLED;
 
 /// The error responses by status: name and description.
-const PROBLEMS: [(u16, &str, &str); 15] = [
+const PROBLEMS: [(u16, &str, &str); 14] = [
     (400, "BadRequest", "The request is not valid"),
-    (401, "Unauthorized", "The request has no valid key"),
     (403, "Forbidden", "The key does not allow this"),
     (404, "NotFound", "The resource does not exist or belongs to another user"),
     (406, "NotAcceptable", "The wanted media type cannot be produced"),
@@ -26,10 +25,11 @@ const PROBLEMS: [(u16, &str, &str); 15] = [
     (504, "GatewayTimeout", "The provider took too long"),
 ];
 
-/// The response for statuses that any operation may have and none explains: 408, 415, 429, 500 and 503.
+/// The response for statuses that any operation may have and none explains: 401, 408, 415, 429, 500 and 503.
 const DEFAULT: (&str, &str) = (
     "Problem",
-    "A problem that any operation may have: 408, 415, 429, 503, or 500, whose cause is in the server's log under `request_id`",
+    "A problem that any operation may have: 401 without a valid key, 408, 415, 429, 503, or 500, whose cause is in the server's log under \
+     `request_id`",
 );
 
 /// POSTs that are executed at each request and ignore the `Idempotency-Key`. Their responses hold secrets that are not stored, or
@@ -107,7 +107,6 @@ fn add_problems(operation: &mut Value, method: &str) {
     let has_input = writes || has_place("query") || has_place("header");
     let rules = [
         (400, needs_key && has_input),
-        (401, needs_key),
         (403, needs_key && method != "get"),
         (404, needs_key && (writes || has_place("path"))),
         (409, writes),

@@ -19,5 +19,6 @@ pub(super) mod rewind;
 pub(super) mod runs;
 pub(super) mod search;
 pub(super) mod settings;
+pub(super) mod shares;
 pub(super) mod tool_reviews;
 pub(super) mod usage;

@@ -9,6 +9,7 @@ pub(super) mod import;
 pub(super) mod inline_files;
 pub(super) mod rewind;
 pub(super) mod search;
+pub(super) mod shares;
 pub(super) mod snippet;
 
 use serde::Deserialize;

@@ -11,6 +11,7 @@ pub(super) mod messages;
 pub(super) mod questions;
 pub(super) mod retention;
 pub(super) mod rewind;
+pub(super) mod shares;
 pub(super) mod titles;
 
 use async_trait::async_trait;

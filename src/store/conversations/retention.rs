@@ -18,7 +18,7 @@ pub struct EndedRun {
 /// Numbers of expired rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpiredRowCounts {
-    /// Stream tickets and sessions of browsers.
+    /// Stream tickets, sessions of browsers, and shares of conversations.
     pub tickets: u64,
     pub records: u64,
     pub audit: u64,

@@ -4,7 +4,7 @@
 
 use crate::store::sql::access::{audit, grants, keys, sessions, tickets, users};
 use crate::store::sql::conversations::{self, append, conversation_rows, feedback, files, fork, list_items, log};
-use crate::store::sql::conversations::{questions, retention, rewind, search, summaries, titles};
+use crate::store::sql::conversations::{questions, retention, rewind, search, shares, summaries, titles};
 use crate::store::sql::records::{agents, mcp_logins, mcp_servers, model_limitations, providers, tool_reviews};
 use crate::store::sql::runs::{self, accept, budget, calls, cancel, load, new_run, resume, run_rows, usage};
 use crate::store::sql::statement::Statement;
@@ -22,7 +22,7 @@ pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
     let mut all = of_modules! {
         accept agents append audit budget calls cancel control_signals conversation_rows conversations feedback files fork grants idempotency_keys keys
         list_items load log mcp_logins mcp_servers model_limitations new_run providers questions resume retention rewind run_rows runs search
-        sessions summaries tickets titles tool_reviews usage users
+        sessions shares summaries tickets titles tool_reviews usage users
     }
     .to_vec();
     all.push(("users::owned", users::owned::STATEMENTS));

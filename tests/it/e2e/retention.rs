@@ -39,7 +39,7 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     site.database.rows(&format!("UPDATE runs SET finished_at = finished_at - {age} WHERE id = '{old}' RETURNING id")).await;
     let (ok, counted) = site.command(&["cleanup", "--dry-run"]).await;
     let gone = deltas(old_frames) - 1;
-    let none = "0 tickets, 0 idempotency records, 0 audit records, 0 spending rows, 0 tool sets, 0 limitations of models\n";
+    let none = "0 tickets, sessions and shares, 0 idempotency records, 0 audit records, 0 spending rows, 0 tool sets, 0 limitations of models\n";
     assert!(counted.contains(&format!("expired rows to remove: {none}")), "{counted}");
     assert!(ok && counted.contains(&format!("runs older than 7 days to compact: 1; events to merge into others: {gone}")));
     assert_eq!(sse::stored(&server.run_events(old).await.all().await), sse::stored(old_frames));

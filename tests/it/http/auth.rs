@@ -23,8 +23,8 @@ async fn no_api_route_answers_without_a_key() {
     let rig = Rig::with_keys().await;
     let operations = operations();
     assert!(operations.len() >= 19, "{operations:?}");
-    // Signing in is how a browser shows its key.
-    let needs_key = |path: &str| path.starts_with("/api/") && path != "/api/v1/session";
+    // Signing in is how a browser shows its key. A shared conversation needs the token of its share.
+    let needs_key = |path: &str| path.starts_with("/api/") && !["/api/v1/session", "/api/v1/shared"].contains(&path);
     for (method, path) in operations.into_iter().filter(|(_, path)| needs_key(path)) {
         let path = path.replace("{id}", "run_01980000000070008000000000000001");
         for authorization in ["", "Bearer", "Bearer ", "Bearer cap_wrong", "Basic Zm9vOmJhcg==", "cap_wrong"] {
@@ -50,6 +50,8 @@ async fn foreign_resource_looks_missing() {
     let (conversation, run) = rig.start("mine").await;
     rig.play().await;
     let head = rig.get(&format!("/api/v1/conversations/{conversation}")).await.json()["last_seq"].clone();
+    let shared = rig.post(&format!("/api/v1/conversations/{conversation}/shares"), json!({})).await.json();
+    let share = shared["id"].as_str().unwrap().to_owned();
     let ann = rig.key.clone();
     rig.key = Some(rig.user("bob").await);
     let other = |path: &str| {
@@ -70,6 +72,9 @@ async fn foreign_resource_looks_missing() {
         (Method::GET, format!("/api/v1/conversations/{conversation}/messages"), None),
         (Method::POST, format!("/api/v1/conversations/{conversation}/messages"), Some(message)),
         (Method::GET, format!("/api/v1/conversations/{conversation}/events"), None),
+        (Method::POST, format!("/api/v1/conversations/{conversation}/shares"), Some(json!({}))),
+        (Method::GET, format!("/api/v1/conversations/{conversation}/shares"), None),
+        (Method::DELETE, format!("/api/v1/conversations/{conversation}/shares/{share}"), None),
     ];
     for (method, path, body) in requests {
         for accept in ["application/json", "text/event-stream"] {
@@ -85,6 +90,8 @@ async fn foreign_resource_looks_missing() {
     assert_eq!(rig.get("/api/v1/conversations").await.json()["data"], json!([]));
     rig.key = ann;
     assert_eq!(rig.get(&format!("/api/v1/conversations/{conversation}")).await.json()["last_seq"], head);
+    let shares = rig.get(&format!("/api/v1/conversations/{conversation}/shares")).await.json();
+    assert_eq!(shares["data"][0]["id"], share.as_str());
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ mod revocation;
 mod rig;
 mod runs;
 mod sessions;
+mod shares;
 mod sockets;
 mod streams;
 mod sub_path;

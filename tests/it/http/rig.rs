@@ -23,8 +23,8 @@ use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
 use capstan::service::{
-    AnyProvider, ConfiguredProvider, Endpoints, InvalidProvider, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target,
-    follow_logs, new_key,
+    AnyProvider, ConfiguredProvider, Endpoints, InvalidProvider, ProviderDeps, Service, ServiceDeps, ServiceLimits, ShareRules,
+    Target, follow_logs, new_key,
 };
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
@@ -194,6 +194,15 @@ impl Rig {
     }
 
     pub async fn with(limits: HttpLimits, change: impl FnOnce(&mut HttpOptions), keys: Keys) -> Self {
+        Self::with_rules(limits, change, keys, ShareRules::default()).await
+    }
+
+    /// Starts a server with keys and these rules for shares.
+    pub async fn with_shares(shares: ShareRules) -> Self {
+        Self::with_rules(HttpLimits::default(), |_| {}, Keys::One, shares).await
+    }
+
+    async fn with_rules(limits: HttpLimits, change: impl FnOnce(&mut HttpOptions), keys: Keys, shares: ShareRules) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("test.db").display());
         let store = open(&url, &StoreOptions::default()).await.unwrap();
@@ -210,7 +219,7 @@ impl Rig {
             ids: ids.clone(),
             default_profile: AgentProfile::default(),
             models: Arc::new(|model| model == "demo/demo"),
-            limits: ServiceLimits { max_active_runs: 100, max_keys: MAX_KEYS, ..ServiceLimits::default() },
+            limits: ServiceLimits { max_active_runs: 100, max_keys: MAX_KEYS, shares, ..ServiceLimits::default() },
             configured_keys: std::collections::HashMap::new(),
             find_model: None,
             providers: Some(providers),

@@ -73,6 +73,7 @@ mod rewinding;
 mod run_lists;
 mod search;
 mod sessions;
+mod shares;
 mod sqlite_file;
 mod statements;
 mod tickets;

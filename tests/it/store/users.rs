@@ -24,8 +24,9 @@ contract! {
 }
 
 /// Tables whose rows belong to conversations.
-const OF_CONVERSATIONS: [&str; 11] = [
+const OF_CONVERSATIONS: [&str; 12] = [
     "conversations",
+    "conversation_shares",
     "conversation_heads",
     "runs",
     "run_leases",

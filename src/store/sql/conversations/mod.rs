@@ -13,6 +13,7 @@ pub(super) mod questions;
 pub(super) mod retention;
 pub(super) mod rewind;
 pub(super) mod search;
+pub(super) mod shares;
 pub(super) mod summaries;
 pub(super) mod titles;
 
@@ -207,16 +208,8 @@ impl<B: PerBackend> ConversationStore for B {
         let after = page.after.map_or(0, |MessageCursor(position)| position);
         let limit = page.limit.clamp(1, 100);
         let page = values![id.as_str(), owner.as_str(), after, limit + 1, SQL_PAGE_BYTES];
-        let Some(rows) = message_rows(self.database().fetch_all(MESSAGES, page).await?)? else { return Ok(None) };
-        let mut items = Vec::new();
-        let mut last = None;
-        for row in rows.iter().take(limit as usize) {
-            let Some(message) = listed(row)? else { break };
-            last = Some(row.get("position")?);
-            items.push(message);
-        }
-        let next = last.filter(|_| rows.len() > items.len()).map(|position| MessageCursor(position).to_string());
-        Ok(Some(Page { items, next }))
+        let page = messages_page(self.database().fetch_all(MESSAGES, page).await?, limit)?;
+        Ok(page.map(|(items, next)| Page { items, next: next.map(|position| MessageCursor(position).to_string()) }))
     }
 
     async fn earlier_messages(
@@ -356,6 +349,21 @@ async fn change_in(
     let events = tx.append(id, base, vec![event]).await?;
     changed.last_seq = base + 1;
     Ok(Some((changed, events)))
+}
+
+/// Reads a page from rows of [`MESSAGES`]. Returns the messages, and the position after which more follow; `None` without a row of
+/// the conversation.
+fn messages_page(rows: Vec<Row>, limit: u32) -> StoreResult<Option<(Vec<Message>, Option<i64>)>> {
+    let Some(rows) = message_rows(rows)? else { return Ok(None) };
+    let mut items = Vec::new();
+    let mut last = None;
+    for row in rows.iter().take(limit as usize) {
+        let Some(message) = listed(row)? else { break };
+        last = Some(row.get("position")?);
+        items.push(message);
+    }
+    let next = last.filter(|_| rows.len() > items.len());
+    Ok(Some((items, next)))
 }
 
 /// Returns the rows of messages; `None` without a row of the conversation.

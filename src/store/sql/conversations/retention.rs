@@ -117,7 +117,8 @@ statements! {
          AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = tool_sets.hash)"];
 
     COUNT_EXPIRED = ["SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ", now, ")
-             + (SELECT count(*) FROM browser_sessions WHERE expires_at <= ", now, ") AS tickets,
+             + (SELECT count(*) FROM browser_sessions WHERE expires_at <= ", now, ")
+             + (SELECT count(*) FROM conversation_shares WHERE expires_at <= ", now, ") AS tickets,
              (SELECT count(*) FROM idempotency_keys WHERE created_at <= ", now, " - $1) AS records,
              (SELECT count(*) FROM tool_audit WHERE at <= ", now, " - CAST($2 AS bigint)) AS audit,
              (SELECT count(*) FROM spending WHERE day < ", now, " / 86400000 - 1) AS spending,

@@ -1,0 +1,121 @@
+//! Shares: read-only copies of conversations for everyone who has a link.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::ids::{ConversationId, ShareId};
+use crate::domain::tool::ToolCallState;
+use crate::support::clock::UnixMillis;
+
+/// A share as its owner sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    pub id: ShareId,
+    pub conversation_id: ConversationId,
+    /// The title of the conversation when it was shared.
+    pub title: String,
+    pub message_count: u32,
+    pub created_at: UnixMillis,
+    pub expires_at: UnixMillis,
+}
+
+/// A conversation as it was when it was shared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SharedConversation {
+    /// The title.
+    pub title: String,
+    /// When the conversation was shared, RFC 3339.
+    pub created_at: String,
+    /// When the share expires, RFC 3339.
+    pub expires_at: String,
+    /// The messages, in order.
+    pub messages: Vec<SharedMessage>,
+}
+
+/// A message of a shared conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharedMessage {
+    /// The author: `user` or `assistant`.
+    pub role: Role,
+    /// When the message was stored, RFC 3339.
+    pub created_at: String,
+    /// The parts, in order.
+    pub parts: Vec<SharedPart>,
+}
+
+/// A piece of a shared message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum SharedPart {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A tool that the assistant called.
+    Tool {
+        /// The tool's name.
+        name: String,
+    },
+}
+
+/// Collects what a share shows: the texts of users and assistants, and the names of the tools that were called.
+///
+/// It names what it takes, so that a new kind of part or field is never shared by accident.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    messages: Vec<SharedMessage>,
+    text_bytes: usize,
+}
+
+impl Snapshot {
+    /// Adds the next message of the conversation. Internal messages are left out.
+    pub fn add(&mut self, message: Message) {
+        let Message { role, parts, internal, created_at, .. } = message;
+        match role {
+            Role::User | Role::Assistant if internal => {}
+            Role::User | Role::Assistant => {
+                let texts: Vec<String> = parts.into_iter().filter_map(text_of).collect();
+                self.text_bytes += texts.iter().map(String::len).sum::<usize>();
+                let parts = texts.into_iter().map(|text| SharedPart::Text { text }).collect();
+                self.messages.push(SharedMessage { role, created_at, parts });
+            }
+            // A call that was denied or stopped has the same part in the answer as one that was made. Its result tells them apart.
+            Role::Tool => {
+                let Some(answer) = self.messages.iter_mut().rfind(|message| message.role == Role::Assistant) else { return };
+                answer.parts.extend(parts.into_iter().filter_map(called_tool));
+            }
+        }
+    }
+
+    /// Returns the size of the texts, which is less than that of the share.
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// Returns the messages that show something.
+    pub fn into_messages(mut self) -> Vec<SharedMessage> {
+        self.messages.retain(|message| !message.parts.is_empty());
+        self.messages
+    }
+}
+
+fn text_of(part: Part) -> Option<String> {
+    match part {
+        Part::Text(part) => Some(part.text).filter(|text| !text.trim().is_empty()),
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => None,
+    }
+}
+
+fn called_tool(part: Part) -> Option<SharedPart> {
+    let Part::ToolResult(result) = part else { return None };
+    match result.state {
+        ToolCallState::Done | ToolCallState::Failed | ToolCallState::Unknown => Some(SharedPart::Tool { name: result.name }),
+        ToolCallState::Denied
+        | ToolCallState::Cancelled
+        | ToolCallState::Planned
+        | ToolCallState::AwaitingApproval
+        | ToolCallState::Started => None,
+    }
+}
