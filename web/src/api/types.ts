@@ -32,6 +32,9 @@ export type Question = Schemas["Question"];
 export type Run = Schemas["Run"];
 export type RunExplanation = Schemas["RunExplanation"];
 export type Setting = Schemas["Setting"];
+export type Share = Schemas["Share"];
+export type SharedConversation = Schemas["SharedConversation"];
+export type SharedMessage = Schemas["SharedMessage"];
 export type Snapshot = Schemas["StreamSnapshotEvent"]["data"];
 export type StoredFile = Schemas["StoredFile"];
 export type StreamEvent = Schemas["StreamEvent"];
@@ -46,25 +49,3 @@ export type User = Schemas["User"];
 export type ApprovalData = ApprovalRequest & { id: string; call_id?: string };
 /** The part of a question that its event and its record share. */
 export type QuestionData = { id: string; kind: Schemas["InputKind"]; call_id?: string; question: Question };
-
-/** A link that shows a copy of a conversation. */
-export interface Share {
-  id: string;
-  conversation_id: string;
-  title: string;
-  created_at: string;
-  expires_at: string;
-  message_count: number;
-}
-export type CreatedShare = Share & { token: string };
-export interface SharedMessage {
-  role: "user" | "assistant";
-  created_at: string;
-  parts: ({ type: "text"; text: string } | { type: "tool"; name: string })[];
-}
-export interface SharedConversation {
-  title: string;
-  created_at: string;
-  expires_at: string;
-  messages: SharedMessage[];
-}

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
-import type { CreatedShare, Share } from "../api/types";
+import type { Share } from "../api/types";
 import { Action, Failure, Form, textOf } from "../setup/parts";
 import { Dialog } from "../shell/dialog";
 import { Icon, type IconName } from "../shell/icons";
@@ -18,10 +18,10 @@ const UNSEEN = ["Tool arguments and results", "Files, pictures and thinking", "M
 
 export default function ShareDialog({ id, close }: { id: string; close: () => void }) {
   const { data: conversation } = useQuery({ queryKey: ["conversation", id], queryFn: () => api.conversation(id), staleTime: 0 });
-  const [made, setMade] = useState<CreatedShare | null>(null);
+  const [made, setMade] = useState<Share | null>(null);
   const path = `/conversations/${id}/shares`;
   const create = async (values: FormData) => {
-    setMade(await api.post<CreatedShare>(path, { expires_in_days: Number(textOf(values, "days")) }));
+    setMade(await api.post<Share>(path, { expires_in_days: Number(textOf(values, "days")) }));
     await queries.invalidateQueries({ queryKey: ["shares", id] });
   };
   const title = conversation === undefined ? "the conversation" : `“${brief(conversation.title || "Untitled", 80)}”`;
@@ -49,7 +49,7 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
           ))}
         </fieldset>
       </Form>
-      {made !== null && <NewLink key={made.id} link={shareLink(made.token, document.baseURI)} />}
+      {made?.token !== undefined && <NewLink key={made.id} link={shareLink(made.token, document.baseURI)} />}
       <Links id={id} path={path} revoked={(share) => share === made?.id && setMade(null)} />
     </Dialog>
   );
