@@ -21,6 +21,7 @@ import { useNotices } from "./shell/notify";
 import { queries, useOpenQuestions } from "./shell/queries";
 import { Sidebar } from "./shell/sidebar";
 import { Toasts, toast } from "./shell/toasts";
+import { sharedToken } from "./share/shares";
 import { tabSocket } from "./stream/socket";
 import { brief } from "./text/words";
 
@@ -30,6 +31,8 @@ const Setup = lazy(() => import("./setup/setup"));
 const Usage = lazy(() => import("./usage/usage"));
 const Versions = lazy(() => import("./versions/page"));
 const Inspector = lazy(() => import("./run/inspector"));
+const ShareDialog = lazy(() => import("./share/dialog"));
+const Reader = lazy(() => import("./share/reader"));
 const FirstRun = lazy(() => import("./chat/first-run"));
 
 const TITLES = { inbox: "Inbox", setup: "Set up", usage: "Usage", run: "Run", versions: "Earlier versions" };
@@ -49,10 +52,23 @@ function routeOf(hash: string): Route {
   return { place: "chat", id: null, more: null };
 }
 
+function followHash(changed: () => void): () => void {
+  window.addEventListener("hashchange", changed);
+  return () => window.removeEventListener("hashchange", changed);
+}
+
+/** The page of a user, or a share: its reader may have no key, so nothing of the page is there beside it. */
 export function App() {
+  const token = useSyncExternalStore(followHash, () => sharedToken(location.hash));
   return (
     <QueryClientProvider client={queries}>
-      <Page />
+      {token === null ? (
+        <Page />
+      ) : (
+        <Suspense>
+          <Reader key={token} token={token} />
+        </Suspense>
+      )}
     </QueryClientProvider>
   );
 }
@@ -63,6 +79,8 @@ function Page() {
   const [session, setSession] = useState(0);
   const [isMenu, setMenu] = useState(false);
   const [isPalette, setPalette] = useState(false);
+  /** The conversation whose links are shown. */
+  const [shared, setShared] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
   const { data: me } = useMe();
   const { data: questions } = useOpenQuestions();
@@ -186,6 +204,7 @@ function Page() {
         waiting={waiting}
         questions={count}
         go={go}
+        share={setShared}
         close={closeMenu}
         left={leave}
         user={
@@ -219,7 +238,12 @@ function Page() {
       <KeyDialog used={begin} />
       {isPalette && (
         <Suspense>
-          <Palette close={() => setPalette(false)} go={go} />
+          <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setShared(route.id) : null} />
+        </Suspense>
+      )}
+      {shared !== null && (
+        <Suspense>
+          <ShareDialog id={shared} close={() => setShared(null)} />
         </Suspense>
       )}
       <Toasts />

@@ -7,6 +7,7 @@ import "./style/chat.css";
 import "./style/cards.css";
 import "./style/setup.css";
 import "./style/usage.css";
+import "./style/share.css";
 import "./style/text.css";
 
 const root = document.getElementById("root");

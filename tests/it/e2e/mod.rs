@@ -69,6 +69,7 @@ mod retries;
 mod revoked;
 mod run_answers;
 mod sampling;
+mod shared_page;
 mod stock_clients;
 mod storm;
 mod structured;

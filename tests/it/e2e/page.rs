@@ -25,7 +25,7 @@ async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
 }
 
 /// Returns an imported conversation with these texts of a user and a model, in turn.
-async fn import(server: &Server, texts: &[String]) -> String {
+pub(super) async fn import(server: &Server, texts: &[String]) -> String {
     let messages: Vec<Value> = texts
         .iter()
         .enumerate()
@@ -524,7 +524,7 @@ async fn settings_are_shown_to_administrators_only() {
 }
 
 /// Chooses an item of the menu of the first conversation.
-async fn pick_in_menu(browser: &Browser, item: &str) {
+pub(super) async fn pick_in_menu(browser: &Browser, item: &str) {
     browser.click(".conversation .row-menu").await;
     browser.until("the menu", "return document.querySelector('.menu-item') !== null").await;
     let pick = "const item = [...document.querySelectorAll('.menu-item')].find((one) => one.innerText.trim() === arguments[0]); item.click()";
@@ -721,12 +721,22 @@ async fn fast_answer_takes_less_than_half_a_core() {
     assert_eq!(browser.count(".message").await, 502);
 }
 
+/// Returns the violations of WCAG 2.2 AA that axe finds in what is shown.
+pub(super) async fn axe_violations(browser: &Browser) -> Vec<String> {
+    let axe = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/node_modules/axe-core/axe.min.js")).unwrap();
+    browser.run(&axe, &[]).await;
+    let check = "const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+        return axe.run({ runOnly: tags }).then(({ violations }) =>
+            violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).join(' | ')}`))";
+    let found = browser.run(check, &[]).await;
+    found.as_array().unwrap().iter().map(|violation| violation.as_str().unwrap().to_owned()).collect()
+}
+
 // The page has no violation of WCAG 2.2 AA that axe finds, light and dark, wide and narrow.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_has_no_axe_violation() {
     let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
     let browser = looking_at(&server).await;
-    let axe = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/node_modules/axe-core/axe.min.js")).unwrap();
     browser.write("#message", &format!("{}{ENTER}", approvals::INPUT)).await;
     browser.shows(".ask:not([data-fresh])", "Allow once").await;
     let chat = browser.run("return location.hash", &[]).await;
@@ -743,13 +753,8 @@ async fn page_has_no_axe_violation() {
                     "return document.querySelector('main :is(.message, .preset, .setup-section, .inbox, .chart)') !== null",
                 )
                 .await;
-            browser.run(&axe, &[]).await;
-            let check = "const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
-                return axe.run({ runOnly: tags }).then(({ violations }) =>
-                    violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).join(' | ')}`))";
-            for violation in browser.run(check, &[]).await.as_array().unwrap() {
-                found.push(format!("{scheme} {width} {place} {violation}"));
-            }
+            let violations = axe_violations(&browser).await;
+            found.extend(violations.iter().map(|violation| format!("{scheme} {width} {place} {violation}")));
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -16,6 +16,10 @@ use super::wait;
 pub const ENTER: &str = "\u{e007}";
 /// The key that stops an answer.
 pub const ESCAPE: &str = "\u{e00c}";
+/// The key that moves the focus to the next element.
+pub const TAB: &str = "\u{e004}";
+/// The key that chooses the option before.
+pub const LEFT: &str = "\u{e012}";
 
 /// How long anything on a page may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,6 +97,11 @@ impl Browser {
     pub async fn open(&self, url: &str) {
         let body = json!({"url": url});
         wait::within("the page to load", PATIENCE, self.ask(Method::POST, "/url", &body)).await.unwrap();
+    }
+
+    /// Runs a script in each page from now on, before the scripts of the page itself.
+    pub async fn run_first(&self, script: &str) {
+        self.command("Page.addScriptToEvaluateOnNewDocument", &json!({"source": script})).await;
     }
 
     /// Loads the page anew.
@@ -177,6 +186,14 @@ impl Browser {
     /// Clicks as a person does: not on what is hidden, or lies behind something else.
     pub async fn click(&self, css: &str) {
         self.act(css, &[("click", json!({}))]).await;
+    }
+
+    /// Presses keys, one after the other, in the element that has the focus.
+    pub async fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()})));
+        let actions: Vec<Value> = strokes.collect();
+        let body = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
+        wait::within("the keys to be pressed", PATIENCE, self.ask(Method::POST, "/actions", &body)).await.unwrap();
     }
 
     /// Replaces the text of an element, so that a second attempt does not type twice.

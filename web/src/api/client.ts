@@ -70,25 +70,28 @@ interface Options {
   once?: string | undefined;
   patience?: number;
   keepalive?: boolean;
+  /** The token of a share, which is sent instead of the session. */
+  share?: string;
 }
 
-async function send(method: string, path: string, { body, raw, type, once, patience = PATIENCE_MS, keepalive = false }: Options = {}): Promise<Response> {
+async function send(method: string, path: string, { body, raw, type, once, patience = PATIENCE_MS, keepalive = false, share }: Options = {}): Promise<Response> {
   const of = session;
   const named: Record<string, string> = { accept: "application/json" };
   if (body !== undefined) named["content-type"] = "application/json";
   if (type !== undefined) named["content-type"] = type;
   if (once !== undefined) named["idempotency-key"] = once;
+  if (share !== undefined) named["share-token"] = share;
   const answer = await fetch(url(path), {
     method,
     headers: named,
     body: raw ?? (body === undefined ? null : JSON.stringify(body)),
     cache: "no-store",
-    credentials: "same-origin",
+    credentials: share === undefined ? "same-origin" : "omit",
     keepalive,
     signal: AbortSignal.timeout(patience),
   });
   if (answer.ok) return answer;
-  if (answer.status === 401 && path !== "/session") lockedOut(of);
+  if (answer.status === 401 && path !== "/session" && share === undefined) lockedOut(of);
   throw new Problem(answer.status, (await answer.json().catch(() => ({}))) as Partial<ProblemBody>);
 }
 
@@ -100,6 +103,8 @@ async function json<T>(method: string, path: string, options?: Options): Promise
 }
 
 export const get = <T>(path: string): Promise<T> => json<T>("GET", path);
+/** Reads the conversation of a share, without the session of this browser. */
+export const getShared = <T>(token: string): Promise<T> => json<T>("GET", "/shared", { share: token });
 export const post = <T>(path: string, body: unknown = {}, once?: string): Promise<T> => json<T>("POST", path, { body, once });
 /** Sends a body that is JSON already. */
 export const postText = <T>(path: string, raw: string, once?: string): Promise<T> => json<T>("POST", path, { raw, type: "application/json", once });

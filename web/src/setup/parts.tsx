@@ -65,7 +65,7 @@ export function AllUsers({ isChosen, choose }: { isChosen: boolean; choose: (isC
 }
 
 /** A button whose action is under way at most once, and whose error is shown beside it. */
-export function Action({ act, children, className = "small", title }: { act: () => Promise<unknown>; children: ReactNode; className?: string; title?: string }) {
+export function Action({ act, children, className = "small", title, label }: { act: () => Promise<unknown>; children: ReactNode; className?: string; title?: string; label?: string }) {
   const [isBusy, setBusy] = useState(false);
   const [trouble, setTrouble] = useState("");
   const click = () => {
@@ -77,7 +77,7 @@ export function Action({ act, children, className = "small", title }: { act: () 
   };
   return (
     <>
-      <button type="button" className={className} disabled={isBusy} title={title} onClick={click}>
+      <button type="button" className={className} disabled={isBusy} title={title} aria-label={label} onClick={click}>
         {isBusy && <span className="spin" />} {children}
       </button>
       {trouble !== "" && (

@@ -1,6 +1,6 @@
 // A modal dialog of the browser itself. The dialogs of the component library add a style element, which the security policy refuses.
 
-import { useEffect, useRef, type ReactNode } from "react";
+import { useEffect, useLayoutEffect, useRef, type ReactNode } from "react";
 
 interface Props {
   id?: string;
@@ -20,6 +20,11 @@ export function Dialog({ id, label, isOpen, close, className, children }: Props)
     if (isOpen && !dialog.open) dialog.showModal();
     else if (!isOpen && dialog.open) dialog.close();
   }, [isOpen]);
+  // A dialog that is removed while it is open would not give the focus back.
+  useLayoutEffect(() => {
+    const dialog = node.current;
+    return () => dialog?.close();
+  }, []);
   return (
     <dialog
       id={id}

@@ -13,6 +13,7 @@ interface Entry {
   label: string;
   detail?: string;
   to: string;
+  act?: () => void;
 }
 
 const COMMANDS: Entry[] = [
@@ -22,7 +23,14 @@ const COMMANDS: Entry[] = [
   { key: "usage", label: "Usage", to: "usage" },
 ];
 
-export default function Palette({ close, go }: { close: () => void; go: (to: string) => void }) {
+interface Props {
+  close: () => void;
+  go: (to: string) => void;
+  /** Shares the open conversation, if there is one. */
+  share: (() => void) | null;
+}
+
+export default function Palette({ close, go, share }: Props) {
   const [query, setQuery] = useState("");
   const [place, setPlace] = useState(0);
   const wanted = useDeferredValue(query.trim());
@@ -39,12 +47,14 @@ export default function Palette({ close, go }: { close: () => void; go: (to: str
     },
     placeholderData: (before) => before,
   });
-  const entries = [...COMMANDS.filter((entry) => entry.label.toLowerCase().includes(wanted.toLowerCase())), ...(data ?? [])];
+  const commands: Entry[] = share === null ? COMMANDS : [...COMMANDS, { key: "share", label: "Share this conversation…", to: "", act: share }];
+  const entries = [...commands.filter((entry) => entry.label.toLowerCase().includes(wanted.toLowerCase())), ...(data ?? [])];
   const at = Math.min(place, Math.max(0, entries.length - 1));
   const choose = (entry: Entry | undefined) => {
     if (entry === undefined) return;
     close();
-    go(entry.to);
+    if (entry.act === undefined) go(entry.to);
+    else entry.act();
   };
   const key = (event: KeyboardEvent) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {

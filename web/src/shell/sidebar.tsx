@@ -22,13 +22,14 @@ interface Props {
   waiting: ReadonlySet<string>;
   questions: number;
   go: (route: string) => void;
+  share: (conversation: string) => void;
   close: () => void;
   /** Called when the open conversation was deleted. */
   left: () => void;
   user: ReactNode;
 }
 
-export function Sidebar({ open, place, waiting, questions, go, close, left, user }: Props) {
+export function Sidebar({ open, place, waiting, questions, go, share, close, left, user }: Props) {
   const [search, setSearch] = useState("");
   const [isArchived, setArchived] = useState(false);
   const [tag, setTag] = useState<string | null>(null);
@@ -84,7 +85,7 @@ export function Sidebar({ open, place, waiting, questions, go, close, left, user
           <section key={name} aria-label={name}>
             <h2>{name}</h2>
             {groups.get(name)?.map((row) => (
-              <Row key={row.id} row={row} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} left={left} go={go} />
+              <Row key={row.id} row={row} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} left={left} go={go} share={share} />
             ))}
           </section>
         ))}
@@ -177,9 +178,10 @@ interface RowProps {
   close: () => void;
   left: () => void;
   go: (route: string) => void;
+  share: (conversation: string) => void;
 }
 
-function Row({ row, isOpen, isWaiting, close, left, go }: RowProps) {
+function Row({ row, isOpen, isWaiting, close, left, go, share }: RowProps) {
   const [edited, setEdited] = useState<"title" | "tags" | null>(null);
   const title = brief(row.title || "Untitled", 200);
   const isAsking = isWaiting || (row.status === "waiting" && (row.reason === "approval" || row.reason === "input"));
@@ -212,7 +214,7 @@ function Row({ row, isOpen, isWaiting, close, left, go }: RowProps) {
           </span>
         )}
       </a>
-      <RowMenu row={row} title={title} edit={setEdited} remove={remove} go={go} />
+      <RowMenu row={row} title={title} edit={setEdited} remove={remove} go={go} share={() => share(row.id)} />
     </div>
   );
 }
@@ -223,6 +225,7 @@ interface MenuProps {
   edit: (what: "title" | "tags") => void;
   remove: () => void;
   go: (route: string) => void;
+  share: () => void;
 }
 
 async function exported(row: Conversation, format: "markdown" | "json"): Promise<void> {
@@ -242,7 +245,8 @@ async function forked(row: Conversation, go: (route: string) => void): Promise<v
   }
 }
 
-export function RowMenu({ row, title, edit, remove, go }: MenuProps) {
+export function RowMenu({ row, title, edit, remove, go, share }: MenuProps) {
+  const button = useRef<HTMLButtonElement>(null);
   const item = (icon: IconName, label: string, act: () => unknown, look = "") => (
     <DropdownMenu.Item className={`menu-item ${look}`} onSelect={() => void act()}>
       <Icon name={icon} />
@@ -252,7 +256,7 @@ export function RowMenu({ row, title, edit, remove, go }: MenuProps) {
   return (
     <DropdownMenu.Root modal={false}>
       <DropdownMenu.Trigger asChild>
-        <button type="button" className="quiet icon row-menu" aria-label={`More about ${title}`}>
+        <button type="button" ref={button} className="quiet icon row-menu" aria-label={`More about ${title}`}>
           <Icon name="more" />
         </button>
       </DropdownMenu.Trigger>
@@ -262,6 +266,11 @@ export function RowMenu({ row, title, edit, remove, go }: MenuProps) {
           {item("tag", "Tags", () => edit("tags"))}
           {item("pin", row.pinned === true ? "Unpin" : "Pin", () => change(row.id, { pinned: row.pinned !== true }))}
           {item("again", "Earlier versions", () => go(`versions/${row.id}`))}
+          {item("share", "Share…", () => {
+            // The dialog gives the focus back to where it was, and the menu is gone then.
+            button.current?.focus();
+            share();
+          })}
           {item("fork", "Copy", () => forked(row, go))}
           {item("export", "Save as Markdown", () => exported(row, "markdown"))}
           {item("export", "Save as JSON", () => exported(row, "json"))}

@@ -88,14 +88,17 @@ export async function copy(text: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
+    const focused = document.activeElement;
     const area = document.createElement("textarea");
     area.className = "unseen";
     area.value = text;
-    document.body.append(area);
+    // Nothing outside of an open dialog can be selected.
+    (focused?.closest("dialog") ?? document.body).append(area);
     area.select();
     // The only way without a clipboard.
     // eslint-disable-next-line @typescript-eslint/no-deprecated
     document.execCommand("copy");
     area.remove();
+    if (focused instanceof HTMLElement) focused.focus();
   }
 }

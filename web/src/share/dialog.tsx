@@ -1,0 +1,133 @@
+// Makes links to a copy of a conversation, lists them, and revokes them.
+
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useRef, useState } from "react";
+
+import * as api from "../api/client";
+import type { Share } from "../api/types";
+import { Action, Failure, Form, textOf } from "../setup/parts";
+import { Dialog } from "../shell/dialog";
+import { Icon, type IconName } from "../shell/icons";
+import { queries } from "../shell/queries";
+import { CopyButton } from "../text/markdown";
+import { brief, date, number } from "../text/words";
+import { DAYS, USUAL_DAYS, shareLink } from "./shares";
+
+const SEEN = ["The text of all messages", "The names of used tools", "The title and the dates"];
+const UNSEEN = ["Tool arguments and results", "Files, pictures and thinking", "Messages that come later"];
+
+export default function ShareDialog({ id, close }: { id: string; close: () => void }) {
+  const { data: conversation } = useQuery({ queryKey: ["conversation", id], queryFn: () => api.conversation(id), staleTime: 0 });
+  const [made, setMade] = useState<Share | null>(null);
+  const path = `/conversations/${id}/shares`;
+  const create = async (values: FormData) => {
+    setMade(await api.post<Share>(path, { expires_in_days: Number(textOf(values, "days")) }));
+    await queries.invalidateQueries({ queryKey: ["shares", id] });
+  };
+  const title = conversation === undefined ? "the conversation" : `“${brief(conversation.title || "Untitled", 80)}”`;
+  return (
+    <Dialog label="Share the conversation" isOpen close={close} className="share">
+      <div className="share-head">
+        <h2 dir="auto">{`Share ${title}`}</h2>
+        <button type="button" className="quiet icon" aria-label="Close" title="Close" onClick={close}>
+          <Icon name="close" />
+        </button>
+      </div>
+      <p>Anyone who has the link can read a copy of the conversation, as it is now, without a key.</p>
+      <div className="share-scope">
+        <Scope label="Readers see" icon="done" facts={SEEN} />
+        <Scope label="Readers do not see" icon="close" facts={UNSEEN} />
+      </div>
+      <Form label="Create link" submit={create}>
+        <fieldset className="days">
+          <legend className="field-label">The link works for</legend>
+          {DAYS.map((days) => (
+            <label key={days} className="chip">
+              <input type="radio" name="days" value={days} defaultChecked={days === USUAL_DAYS} ref={days === USUAL_DAYS ? focusAtOpening : undefined} />
+              {days === 1 ? "1 day" : `${days} days`}
+            </label>
+          ))}
+        </fieldset>
+      </Form>
+      {made?.token !== undefined && <NewLink key={made.id} link={shareLink(made.token, document.baseURI)} />}
+      <Links id={id} path={path} revoked={(share) => share === made?.id && setMade(null)} />
+    </Dialog>
+  );
+}
+
+/** Makes the dialog focus this field when it opens. React would focus it before, when it cannot be focused yet. */
+const focusAtOpening = (field: HTMLInputElement | null): void => field?.setAttribute("autofocus", "");
+
+function Scope({ label, icon, facts }: { label: string; icon: IconName; facts: readonly string[] }) {
+  return (
+    <div>
+      <h3>{label}</h3>
+      <ul>
+        {facts.map((fact) => (
+          <li key={fact}>
+            <Icon name={icon} />
+            {fact}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** The new link. The server stores only a hash of its token, so no later answer has it. */
+function NewLink({ link }: { link: string }) {
+  const node = useRef<HTMLDivElement>(null);
+  useEffect(() => node.current?.querySelector("button")?.focus(), []);
+  return (
+    <div className="card share-made" role="status" ref={node}>
+      <p>Copy the link now: it is not shown again.</p>
+      <div className="share-link">
+        <input type="text" readOnly aria-label="Link" value={link} onFocus={(event) => event.target.select()} />
+        <CopyButton text={() => link} label="Copy link" className="primary" />
+      </div>
+    </div>
+  );
+}
+
+/** The links of the conversation, newest first. */
+function Links({ id, path, revoked }: { id: string; path: string; revoked: (share: string) => void }) {
+  const { data, error } = useQuery({ queryKey: ["shares", id], queryFn: () => api.get<{ data: Share[] }>(path), staleTime: 0 });
+  const [news, setNews] = useState("");
+  const heading = useRef<HTMLHeadingElement>(null);
+  const revoke = async (share: string) => {
+    await api.remove(`${path}/${share}`);
+    revoked(share);
+    setNews("The link is revoked.");
+    // The button goes away with its row.
+    heading.current?.focus();
+    await queries.invalidateQueries({ queryKey: ["shares", id] });
+  };
+  return (
+    <section className="share-links" aria-labelledby="share-links">
+      <h3 id="share-links" tabIndex={-1} ref={heading}>
+        Links of this conversation
+      </h3>
+      <span className="unseen" role="status">
+        {news}
+      </span>
+      <Failure error={error} />
+      {data?.data.length === 0 && <p className="faint">There are no links.</p>}
+      <ul>
+        {data?.data.map((share) => (
+          <li key={share.id} data-share={share.id}>
+            <span className="facts-line">
+              <span>{`Created ${date(share.created_at)}`}</span>
+              <span className="faint">{`${hasEnded(share) ? "ended" : "ends"} ${date(share.expires_at)} · ${messages(share.message_count)}`}</span>
+            </span>
+            <Action act={() => revoke(share.id)} label={`Revoke the link created ${date(share.created_at)}, with ${messages(share.message_count)}`}>
+              Revoke
+            </Action>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+const hasEnded = (share: Share): boolean => Date.parse(share.expires_at) <= Date.now();
+const messages = (count: number): string => (count === 1 ? "1 message" : `${number(count)} messages`);
