@@ -126,7 +126,7 @@ async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationT
 /// processes can first mark the servers in their configurations.
 pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, stop: CancellationToken) {
     loop {
-        if let Err(error) = store.see_mcp_tokens(&configured).await {
+        if let Err(error) = store.mark_mcp_tokens_configured(&configured).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "logins at MCP servers of the configuration could not be marked"

@@ -109,10 +109,10 @@ impl Inner {
             Ok((new_tokens, fresh_for_ms)) => {
                 count("ok");
                 let text = SecretString::from(serde_json::to_string(&new_tokens).map_err(|error| error.to_string())?);
-                let sealed = self.vault.seal(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
-                let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
+                let encrypted = self.vault.encrypt(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
+                let encrypted = encrypted.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
                 let ended = retry_while_unavailable(STORE_PATIENCE, || {
-                    self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))
+                    self.store.end_mcp_refresh(server, version, Some((&encrypted, fresh_for_ms)))
                 })
                 .await;
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be stored: {error}"))?;
@@ -149,7 +149,7 @@ impl Inner {
 
     fn decrypt(&self, scope: &TokenScope, row: &McpTokens) -> Result<TokenSet, String> {
         // Encrypted for the current owner of the server: the tokens of another owner's row cannot be decrypted.
-        let opened = self.vault.open(&tokens_place(scope.owner.as_ref(), &tokens_row(&scope.server)), &row.sealed);
+        let opened = self.vault.decrypt(&tokens_place(scope.owner.as_ref(), &tokens_row(&scope.server)), &row.encrypted);
         let opened = opened.map_err(|error| {
             tracing::error!(mcp.server.id = %scope.server, error = %error, "the tokens of an MCP server cannot be decrypted");
             "this server cannot decrypt the tokens of its login (its log has the reason); log in again".to_owned()
