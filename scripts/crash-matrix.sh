@@ -6,10 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CAPSTAN_MATRIX_SEEDS=${SEEDS:-20} CAPSTAN_MATRIX_KILLS=${KILLS:-1000} CAPSTAN_MATRIX_JOBS=${JOBS:-4}
-tests=matrix
+tests=crash_matrix
 if [ -n "${ONLY:-}" ]; then
     export CAPSTAN_MATRIX_ONLY=$ONLY
-    tests=matrix::every_point
+    tests=crash_matrix::every_point
 fi
 # Not nextest: it keeps what is reported until a test has ended.
 scripts/test-postgres.sh run cargo test --locked -p capstan-it --test e2e -- "$tests" --nocapture --test-threads 2

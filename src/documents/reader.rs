@@ -1,4 +1,4 @@
-//! The port to the process that reads files, with the limits of files. The service and the worker use it.
+//! The interface to the process that reads uploaded files, and the limits for such files. The service and the worker use it.
 
 use std::sync::Arc;
 

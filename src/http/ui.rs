@@ -23,14 +23,14 @@ use crate::http::wire::etag;
 use crate::http::wire::problem::Answer;
 use crate::service::Error;
 
-/// Browsers with trusted types parse markup only from the sanitizer of the page, whose policy is called `dompurify`.
+/// Browsers that support Trusted Types parse markup only if the sanitizer's policy, `dompurify`, created it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; \
                       manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types dompurify";
 
-/// The page of a program that was built without one.
+/// Shown at `/` if `index.html` is neither embedded nor in `page_dir`.
 const MISSING: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Capstan</title>\
-    <p>This program was built without the chat page. To have it, install Node 20.19 or newer and run <code>make build</code> in the \
+    <p>The chat page is missing. To have it, install Node 20.19 or newer and run <code>make build</code> in the \
     source folder, or set <code>server.page_dir</code> to a built <code>web/dist</code>. The API works without the page: see its \
     <a href=\"docs\">documentation</a>.</p></html>";
 
@@ -86,8 +86,8 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Responds with the file. A name with a hash is stored by browsers for ever; of other files they ask each time, and get 304 if
-    /// they have the same version.
+    /// Responds with the file. Browsers store an embedded file with a hash in its name for a year. For other files they ask each time, and
+    /// get 304 if the file is unchanged.
     fn answer(self, request: &HeaderMap) -> Response {
         let is_hashed = matches!(self.body, Cow::Borrowed(_)) && is_hashed(self.name);
         let tag = etag::entity_tag(&self.body);

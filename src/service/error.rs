@@ -72,7 +72,7 @@ pub enum Error {
     #[error(transparent)]
     Provider(ModelError),
     #[error(transparent)]
-    Sealing(EncryptionError),
+    Encryption(EncryptionError),
     #[error("the server is shutting down; try again in a few seconds")]
     Ending,
     #[error(transparent)]
@@ -148,8 +148,8 @@ impl Error {
             Self::Forbidden(_) | Self::NotInGroups(_) => ProblemCode::Forbidden,
             Self::Stale => ProblemCode::PreconditionFailed,
             Self::Provider(error) => error.kind.into(),
-            Self::Sealing(EncryptionError::UnknownKey { .. } | EncryptionError::Damaged { .. }) => ProblemCode::Conflict,
-            Self::Sealing(EncryptionError::NoKey(_) | EncryptionError::File { .. } | EncryptionError::NoRandomness(_)) => {
+            Self::Encryption(EncryptionError::UnknownKey { .. } | EncryptionError::Damaged { .. }) => ProblemCode::Conflict,
+            Self::Encryption(EncryptionError::NoKey(_) | EncryptionError::File { .. } | EncryptionError::NoRandomness(_)) => {
                 ProblemCode::Internal
             }
             Self::Ending => ProblemCode::Unavailable,
@@ -163,7 +163,7 @@ impl Error {
         let code = self.code();
         match (self, code) {
             (Self::Provider(error), _) => code.body(error.message),
-            (Self::Sealing(_), ProblemCode::Conflict) => {
+            (Self::Encryption(_), ProblemCode::Conflict) => {
                 code.body("the server cannot decrypt the provider's key with its master keys; enter the key again")
             }
             (Self::Store(_), ProblemCode::Unavailable) => {

@@ -38,7 +38,7 @@ pub use records::configured_providers::{AnyProvider, ConfiguredProvider};
 pub use records::endpoints::{Endpoints, InvalidProvider, ProviderDeps, Target};
 pub use records::mcp_deps::McpDeps;
 pub use records::mcp_servers::{
-    AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServerView, McpServersDocument, NewMcpServer, open_mcp_server,
+    AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServerView, McpServersDocument, NewMcpServer, decrypt_mcp_server,
 };
 pub use records::models::ProviderModel;
 pub use records::named::OwnerScope;

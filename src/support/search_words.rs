@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-/// The length of a word's stem, in letters, which all its forms share: `file`, `files` and `filing`.
+/// The number of letters in a stem. Words with the same first letters share a stem: `delete`, `deletes` and `deleting`.
 const STEM_CHARS: usize = 4;
 
 /// The prefix of a stem in the index, so that no stem equals a word.
@@ -36,13 +36,13 @@ pub fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the terms for an index: the words, and the stems of words that may have other forms.
+/// Returns the terms for an index: the words, the stems of spaced words with at least four letters, and the words of [`joined`].
 pub fn search_terms(text: &str) -> Vec<String> {
     let mut terms = Vec::new();
     for word in words(text) {
         let is_spaced = word.chars().all(|c| Kind::of(c) != Kind::Unspaced);
-        if is_spaced && let Some((end, last)) = word.char_indices().nth(STEM_CHARS - 1) {
-            terms.push(format!("{MARK}{}", &word[..end + last.len_utf8()]));
+        if is_spaced && let Some((start, fourth)) = word.char_indices().nth(STEM_CHARS - 1) {
+            terms.push(format!("{MARK}{}", &word[..start + fourth.len_utf8()]));
         }
         terms.push(word);
     }
@@ -51,14 +51,14 @@ pub fn search_terms(text: &str) -> Vec<String> {
     terms
 }
 
-/// Returns the words of mixed case, unsplit and in lower case.
+/// Returns each word that [`words`] splits at a capital, such as `GitHub`, whole and in lower case.
 pub fn joined(text: &str) -> Vec<String> {
     let whole = text.split(|c: char| Kind::of(c) == Kind::Other || Kind::of(c) == Kind::Unspaced);
     whole.filter(|word| words(word).len() > 1).map(str::to_lowercase).collect()
 }
 
-/// Returns whether `words` contain `phrase` as a phrase.
-pub fn holds(words: &[String], phrase: &[String]) -> bool {
+/// Returns whether the words of `phrase` occur in `words` side by side and in order.
+pub fn contains_phrase(words: &[String], phrase: &[String]) -> bool {
     !phrase.is_empty() && words.windows(phrase.len()).any(|some| some == phrase)
 }
 
@@ -160,9 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_side_by_side() {
-        let said = words("Look into Google Drive, please");
-        assert!(holds(&said, &words("google-drive")) && !holds(&said, &words("drive google")) && !holds(&said, &[]));
+    fn phrase_is_found_by_neighbouring_words_in_order() {
+        let text = words("Look into Google Drive, please");
+        let contains = |phrase: &str| contains_phrase(&text, &words(phrase));
+        assert!(contains("google-drive") && !contains("drive google") && !contains(""));
     }
 
     proptest! {

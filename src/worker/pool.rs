@@ -19,8 +19,8 @@ use crate::worker::effects::titles::Titles;
 use crate::worker::effects::withhold_changed_tools;
 use crate::worker::leases::control_signals;
 use crate::worker::leases::expired_leases;
-use crate::worker::leases::heartbeat;
 use crate::worker::leases::registry::Registry;
+use crate::worker::leases::{heartbeat, orphaned_claims};
 use crate::worker::log_writer::LogWriter;
 use crate::worker::ranking::Ranker;
 use crate::worker::run::driver;
@@ -266,7 +266,7 @@ impl Worker {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
         // The heartbeat may not run again.
-        let released = heartbeat::give_up_all(&self.context.deps, &self.context.options, &self.registry);
+        let released = orphaned_claims::release_all(&self.context.deps, &self.context.options, &self.registry);
         if tokio::time::timeout(Duration::from_secs(2), released).await.is_err() {
             tracing::error!("dropped runs could not be reported to the database, their leases will expire");
         }

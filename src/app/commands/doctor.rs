@@ -172,7 +172,7 @@ async fn check_secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) 
 }
 
 async fn models(loaded: &Loaded, environment: &Environment, store: Option<&dyn Store>, report: &mut Report) -> anyhow::Result<()> {
-    let models = models::select(loaded, environment).await?;
+    let models = models::select_models(loaded, environment).await?;
     let default = models.default_model.known();
     // Without a default model, runs that name none are refused.
     let finding = if default.is_none() { Finding::Bad } else { Finding::Doubtful };

@@ -75,11 +75,11 @@ pub async fn run(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCode> 
 pub async fn count_or_rotate(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) -> anyhow::Result<RotationCounts> {
     let all: i64 = store.master_keys_in_use().await?.iter().map(|(_, count)| count).sum();
     let bar = if all > i64::from(PAGE) { ProgressBar::new(all.unsigned_abs()) } else { ProgressBar::hidden() };
-    let newest = vault.sealing_key_id();
+    let newest = vault.encrypting_key_id();
     let writes = args.filter(|args| !args.dry_run);
     let (mut counts, mut after) = (RotationCounts::default(), None::<String>);
     loop {
-        let rows = store.sealed_rows(after.as_deref(), PAGE).await.context("the secrets in the database cannot be read")?;
+        let rows = store.encrypted_rows(after.as_deref(), PAGE).await.context("the secrets in the database cannot be read")?;
         let Some(last) = rows.last() else { break };
         after = Some(last.id.clone());
         for row in rows {
@@ -89,15 +89,15 @@ pub async fn count_or_rotate(store: &dyn Store, vault: &Vault, args: Option<Rota
                 SecretKind::McpServer => secrets_place(row.owner.as_ref(), &row.id),
                 SecretKind::McpTokens => tokens_place(row.owner.as_ref(), &row.id),
             };
-            match vault.open(&associated_data, &row.sealed) {
-                Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => counts.new += 1,
+            match vault.decrypt(&associated_data, &row.encrypted) {
+                Ok(_) if newest.as_ref() == Some(&row.encrypted.key_id) => counts.new += 1,
                 Ok(secret) => {
                     counts.old += 1;
                     if writes.is_some() {
                         failpoint::hit("C31");
                     }
                     if writes.is_some()
-                        && !stored_or_moved(store.reseal(&row, Some(&vault.seal(&associated_data, &secret)?)).await)?
+                        && !stored_or_moved(store.reencrypt(&row, Some(&vault.encrypt(&associated_data, &secret)?)).await)?
                     {
                         counts.old -= 1;
                         counts.moved += 1;
@@ -109,7 +109,7 @@ pub async fn count_or_rotate(store: &dyn Store, vault: &Vault, args: Option<Rota
                 }
                 Err(error @ (EncryptionError::UnknownKey { .. } | EncryptionError::Damaged { .. })) => {
                     if writes.is_some_and(|args| args.forget_lost) {
-                        stored_or_moved(store.reseal(&row, None).await)?;
+                        stored_or_moved(store.reencrypt(&row, None).await)?;
                     }
                     let secret = match row.of {
                         SecretKind::Provider => format!("the key of provider {}", row.id),
@@ -154,8 +154,8 @@ mod tests {
         let id = ProviderId::generate(&UuidIds);
         let mut record = ProviderRecord::new(id, None, "mine".to_owned(), ProviderKind::Openai, UnixMillis(0));
         record.base_url = "https://api.example/v1".to_owned();
-        let sealed = vault.seal(&record.key_place(), &"sk-0123456789".into()).unwrap();
-        record.key = Some(StoredSecret { sealed, hint: None });
+        let encrypted = vault.encrypt(&record.key_place(), &"sk-0123456789".into()).unwrap();
+        record.key = Some(StoredSecret { encrypted, hint: None });
         store.create_provider(&record, 9, None).await.unwrap();
         (store, vault)
     }

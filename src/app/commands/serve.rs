@@ -106,7 +106,7 @@ impl Server {
         on_clone: OnClone,
         metrics: PrometheusHandle,
     ) -> anyhow::Result<Self> {
-        let mut models = models::select(&loaded, environment).await?;
+        let mut models = models::select_models(&loaded, environment).await?;
         let mut config = loaded.config;
         if let Some(model) = models.default_model.known() {
             config.agent.model = model;

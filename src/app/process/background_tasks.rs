@@ -17,23 +17,23 @@ use crate::store::{ExpiredRowCounts, RecordStore, RunStore, Store, StoreResult};
 
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
-const FOLD_EVERY: Duration = Duration::from_secs(600);
-const TIDY_EVERY: Duration = Duration::from_secs(3_600);
+const COMPACT_EVERY: Duration = Duration::from_secs(600);
+const RETENTION_EVERY: Duration = Duration::from_secs(3_600);
 const FILES_EVERY: Duration = Duration::from_secs(600);
 const SNAPSHOTS_EVERY: Duration = Duration::from_secs(30);
 const LOW_WATER_EVERY: Duration = Duration::from_secs(1);
-const MARK_EVERY: Duration = Duration::from_secs(60);
+const CLONE_MARK_EVERY: Duration = Duration::from_secs(60);
 const LOGINS_EVERY: Duration = Duration::from_secs(600);
 
-/// The age from which an open snapshot is logged: longer than a report takes.
+/// The age from which an open database snapshot causes a warning. Ordinary long queries, such as reports, end earlier.
 const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
 
 /// The delay after one step of a long task, as a multiple of the step's duration, so that others can use the database.
 const PAUSE_FACTOR: u32 = 3;
 
-/// How long no process may have configured an MCP server before its login is deleted, in milliseconds. A configuration may be
-/// rolled back, and processes with another one may be down for a while.
-const UNSEEN_MS: i64 = 24 * 60 * 60 * 1000;
+/// The login at an MCP server is deleted if no process has had the server in its configuration for this time, in milliseconds. The server
+/// may return: a rollback restores it, or a stopped process that has it starts again.
+const UNCONFIGURED_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// How long an idempotency key is kept, in milliseconds.
 const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -57,7 +57,7 @@ pub fn start(
     tasks.spawn(raise_low_water(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), days_ms(retention.audit_days), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), days_ms(retention.unused_files_days), stop.clone()));
-    tasks.spawn(mark(Arc::clone(store), stop.clone()));
+    tasks.spawn(write_clone_mark(Arc::clone(store), stop.clone()));
     tasks.spawn(follow_logs(store.clone(), Arc::clone(hub), stop.clone()));
 }
 
@@ -83,7 +83,7 @@ async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     }
 }
 
-/// Warns of a snapshot that stays open for long, once until none is left.
+/// Warns once if a database snapshot is old, and again only after no old one was left.
 async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
     let mut was_warned = false;
     while pause(SNAPSHOTS_EVERY, &stop).await {
@@ -122,11 +122,11 @@ async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationT
     }
 }
 
-/// Deletes logins at MCP servers that exist neither in a configuration nor in the store. The first pass waits, so that other
-/// processes can mark theirs.
+/// Deletes logins at MCP servers that exist neither in a configuration nor in the store. Before the first deletion it waits, so that other
+/// processes can first mark the servers in their configurations.
 pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, stop: CancellationToken) {
     loop {
-        if let Err(error) = store.see_mcp_tokens(&configured).await {
+        if let Err(error) = store.mark_mcp_tokens_configured(&configured).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "logins at MCP servers of the configuration could not be marked"
@@ -135,7 +135,7 @@ pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, 
         if !pause(LOGINS_EVERY, &stop).await {
             return;
         }
-        match store.forget_unseen_mcp_tokens(UNSEEN_MS).await {
+        match store.forget_unseen_mcp_tokens(UNCONFIGURED_MS).await {
             Ok(0) => {}
             Ok(forgotten) => tracing::info!(forgotten, "removed logins at MCP servers that are no longer configured"),
             Err(error) => {
@@ -206,8 +206,8 @@ async fn remove_all<F: Future<Output = StoreResult<u64>>>(remove_some: impl Fn()
     }
 }
 
-async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
-    while pause(MARK_EVERY, &stop).await {
+async fn write_clone_mark(store: Arc<dyn Store>, stop: CancellationToken) {
+    while pause(CLONE_MARK_EVERY, &stop).await {
         if let Err(error) = store.leave_mark().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the mark for clone detection could not be written");
         }
@@ -217,18 +217,18 @@ async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
 /// Runs the first pass at the start, for servers that never run long.
 async fn compact_deltas(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     loop {
-        let mut folder = DeltaCompactor::new(store.clone(), age_ms, CompactionMode::Write);
+        let mut compactor = DeltaCompactor::new(store.clone(), age_ms, CompactionMode::Write);
         loop {
             let started_at = Instant::now();
-            let step = folder.step().await.map(|step| step == CompactionStep::Compacted);
+            let step = compactor.step().await.map(|step| step == CompactionStep::Compacted);
             if !continue_after(step, started_at, "old deltas could not be compacted", &stop).await {
                 break;
             }
         }
-        if folder.runs > 0 {
-            tracing::info!(runs = folder.runs, events = folder.events, "compacted old deltas");
+        if compactor.runs > 0 {
+            tracing::info!(runs = compactor.runs, events = compactor.events, "compacted old deltas");
         }
-        if !pause(FOLD_EVERY, &stop).await {
+        if !pause(COMPACT_EVERY, &stop).await {
             return;
         }
     }
@@ -249,7 +249,7 @@ async fn apply_retention(store: Arc<dyn Store>, hub: Arc<Hub>, ages: IdleAges, s
         if archived + deleted > 0 {
             tracing::info!(archived, deleted, "archived and deleted old conversations");
         }
-        if !pause(TIDY_EVERY, &stop).await {
+        if !pause(RETENTION_EVERY, &stop).await {
             return;
         }
     }

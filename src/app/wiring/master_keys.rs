@@ -35,8 +35,8 @@ pub async fn require_keys(store: &dyn Store, vault: &Vault) -> anyhow::Result<()
     }
     let (ids, count): (Vec<_>, i64) = (lost.iter().map(|(id, _)| id.as_str()).collect(), lost.iter().map(|(_, count)| count).sum());
     bail!(
-        "{count} secrets in the database are encrypted with the master key {}, which is not available: {}; if the key is lost \
-         permanently, `capstan secrets rotate --forget-lost` removes them",
+        "{count} secrets in the database need missing master keys ({}). To supply a key, {}. If a key is permanently lost, \
+         `capstan secrets rotate --forget-lost` removes its secrets",
         ids.join(", "),
         vault.key_sources_hint()
     )

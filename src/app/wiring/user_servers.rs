@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::service::{McpTokenStore, open_mcp_server};
+use crate::service::{McpTokenStore, decrypt_mcp_server};
 use crate::store::{Store, retry_while_unavailable};
 use crate::support::encryption::Vault;
 use crate::support::locks::lock;
@@ -62,7 +62,7 @@ impl UserServerSource for StoredUserServers {
         let records = retry_while_unavailable(STORE_TIMEOUT, || self.store.usable_mcp_servers(owner))
             .await
             .map_err(|error| error.to_string())?;
-        let servers: Vec<UserServer> = records.iter().map(|record| open_mcp_server(&self.vault, record, &self.rules)).collect();
+        let servers: Vec<UserServer> = records.iter().map(|record| decrypt_mcp_server(&self.vault, record, &self.rules)).collect();
         let mut cache = lock(&self.cache);
         if cache.changes == changes {
             if cache.servers.len() >= MAX_OWNERS {
@@ -75,7 +75,7 @@ impl UserServerSource for StoredUserServers {
 
     async fn by_ids(&self, ids: &[McpServerId]) -> Result<Vec<UserServer>, String> {
         let records = self.store.enabled_mcp_servers(ids).await.map_err(|error| error.to_string())?;
-        Ok(records.iter().map(|record| open_mcp_server(&self.vault, record, &self.rules)).collect())
+        Ok(records.iter().map(|record| decrypt_mcp_server(&self.vault, record, &self.rules)).collect())
     }
 
     fn tokens(&self) -> Option<Arc<dyn Tokens>> {

@@ -51,7 +51,7 @@ pub struct ServerNote {
     pub prefix: String,
     pub name: String,
     /// Why the server's tools are not offered, without confidential details. `None` if they are offered, or were never requested.
-    pub problem: Option<&'static str>,
+    pub unavailable_reason: Option<&'static str>,
     /// Whether the server lists tools that are not accepted, because there are too many, or they are too large or malformed.
     pub left_out: bool,
 }

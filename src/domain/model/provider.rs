@@ -160,7 +160,7 @@ impl LearnedLimitation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSecret {
     /// The key, encrypted for [`key_place`].
-    pub sealed: EncryptedSecret,
+    pub encrypted: EncryptedSecret,
     /// The last characters of the key, if it is long enough to show any.
     pub hint: Option<String>,
 }

@@ -6,6 +6,7 @@ pub mod ask_user;
 pub mod call_as_text;
 pub mod client_call;
 pub mod duplicates;
+pub mod failing_tools;
 pub mod json_repair;
 pub mod name_repair;
 pub mod outcome;

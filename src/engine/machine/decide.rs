@@ -22,7 +22,7 @@ use crate::engine::machine::state::RunState;
 use crate::engine::offer::store_selection;
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::steps::store_answer::keep_partial;
-use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, schedule, tool_step};
+use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, parallel_calls, tool_step};
 use crate::engine::strategy;
 
 /// Returns the decision about `input`, and adds the input's facts to `state`.
@@ -48,7 +48,7 @@ pub fn decide(state: &mut RunState, input: Input, environment: &DecisionEnvironm
             },
             Next::ToolStep(calls) => tool_step::begin(&mut decision, calls),
             Next::ResumeCalls => tool_step::resume(&mut decision),
-            Next::Advance => schedule::advance(&mut decision),
+            Next::Advance => parallel_calls::advance(&mut decision),
             Next::CallsDone(step) => tool_step::end_step(&mut decision, step),
             Next::EndTurn(reason) => model_step::end_turn(&mut decision, reason),
             Next::End(end) => ending::end(&mut decision, end),

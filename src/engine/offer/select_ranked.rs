@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::engine::offer::categories::category;
-use crate::support::search_words::{holds, joined, words};
+use crate::support::search_words::{contains_phrase, joined, words};
 
 /// The most tools of servers that the user names, if the agent wants those whole and `k` is not larger: some providers accept no
 /// more than 128, and called tools are on offer, too.
@@ -36,8 +36,8 @@ fn is_mentioned(filter: &ToolFilter, server: &str, (user_text, uncut): &(Vec<Str
     // Makes `GitHub` match `github`.
     let is_in_message = |name: &str| {
         let name_words = words(name);
-        holds(user_text, &name_words)
-            || holds(user_text, &joined(name))
+        contains_phrase(user_text, &name_words)
+            || contains_phrase(user_text, &joined(name))
             || (name_words.len() == 1 && uncut.contains(&name_words[0]))
     };
     std::iter::once(server).chain(hints.iter().map(String::as_str)).any(is_in_message)

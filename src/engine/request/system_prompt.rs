@@ -115,8 +115,8 @@ fn tool_notes(source: &Source<'_>) -> String {
     }
     let mut missing: Vec<String> = Vec::new();
     for note in known.servers.iter().filter(|note| may_use(note) && !offers(note)) {
-        if let Some(problem) = note.problem {
-            missing.push(format!("- the tools of {}: {problem}", Value::from(note.name.as_str())));
+        if let Some(reason) = note.unavailable_reason {
+            missing.push(format!("- the tools of {}: {reason}", Value::from(note.name.as_str())));
         }
     }
     missing.extend(

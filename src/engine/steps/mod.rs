@@ -9,7 +9,7 @@ pub mod json_answer;
 pub mod limits;
 pub mod model_failure;
 pub mod model_step;
+pub mod parallel_calls;
 pub mod restart_counters;
-pub mod schedule;
 pub mod store_answer;
 pub mod tool_step;

@@ -8,7 +8,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::change::{ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::calls::call_as_text;
-use crate::engine::calls::outcome::forces_final;
+use crate::engine::calls::failing_tools::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next, RunEnd};
 use crate::engine::offer::usable::Prerequisite;

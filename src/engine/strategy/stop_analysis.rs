@@ -12,7 +12,7 @@ use crate::engine::machine::DecisionBuilder;
 use crate::engine::offer::usable::usable_tools;
 use crate::engine::prompts;
 use crate::engine::steps::limits;
-use crate::support::search_words::{holds, words};
+use crate::support::search_words::{contains_phrase, words};
 use crate::support::text::prefix_chars;
 
 /// Characters of an answer that are analysed.
@@ -37,7 +37,7 @@ pub enum IncompleteReason {
 fn incomplete_reason(analysis: &StopAnalysisSettings, text: &str) -> Option<IncompleteReason> {
     let text = prefix_chars(text.trim(), READ_CHARS);
     let sentence = words(text);
-    let says = |name: PhraseListName| analysis.phrases(name).iter().any(|phrase| holds(&sentence, &words(phrase)));
+    let says = |name: PhraseListName| analysis.phrases(name).iter().any(|phrase| contains_phrase(&sentence, &words(phrase)));
     if says(PhraseListName::Completion) {
         return None;
     }
@@ -104,8 +104,9 @@ pub fn count_nudge(decision: &mut DecisionBuilder<'_>, reason: IncompleteReason)
 fn claims_change(analysis: &StopAnalysisSettings, text: &str) -> bool {
     let list = |name: PhraseListName| -> Vec<Vec<String>> { analysis.phrases(name).iter().map(|phrase| words(phrase)).collect() };
     let (claims, actions, negations) = (list(PhraseListName::Claim), list(PhraseListName::Action), list(PhraseListName::Negation));
-    let any_in =
-        |words_of_sentence: &[String], phrases: &[Vec<String>]| phrases.iter().any(|phrase| holds(words_of_sentence, phrase));
+    let any_in = |words_of_sentence: &[String], phrases: &[Vec<String>]| {
+        phrases.iter().any(|phrase| contains_phrase(words_of_sentence, phrase))
+    };
     prefix_chars(text, READ_CHARS)
         .split_inclusive(['.', '!', '?', ';', '\n', '\u{3002}', '\u{ff1f}', '\u{ff01}'])
         .filter(|sentence| !sentence.ends_with(['?', '\u{ff1f}']))
@@ -118,7 +119,7 @@ fn claims_change(analysis: &StopAnalysisSettings, text: &str) -> bool {
                 let mut after = made.map(|claim| &rest[claim.len()..]);
                 after.any(|after| {
                     let reached = actions.iter().map(|action| (action, CLAIM_DISTANCE + action.len()));
-                    reached.into_iter().any(|(action, reach)| holds(&after[..reach.min(after.len())], action))
+                    reached.into_iter().any(|(action, reach)| contains_phrase(&after[..reach.min(after.len())], action))
                 })
             })
         })

@@ -98,7 +98,12 @@ fn context_text_cannot_close_its_fence() {
 
 #[test]
 fn unusable_context_is_named_with_its_reason() {
-    let note = |name: &str, problem| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem, left_out: false };
+    let note = |name: &str, unavailable_reason| ServerNote {
+        prefix: format!("{name}__"),
+        name: name.to_owned(),
+        unavailable_reason,
+        left_out: false,
+    };
     let notes = vec![note("files", None), note("mail", Some("it cannot be reached")), note("idle", None)];
     let system = |tool_notes, tools: Option<Vec<String>>, tools_policy| {
         let policy = PromptPolicy { tool_notes, ..PromptPolicy::default() };

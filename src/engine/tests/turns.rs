@@ -34,8 +34,12 @@ fn the_start_names_servers_whose_tools_are_left_out() {
     let started = |tools: Option<Vec<String>>| {
         let mut world = World::new(AgentProfile { tools, ..AgentProfile::default() });
         world.load(ClaimCause::First);
-        let note =
-            |name: &str, left_out| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem: None, left_out };
+        let note = |name: &str, left_out| ServerNote {
+            prefix: format!("{name}__"),
+            name: name.to_owned(),
+            unavailable_reason: None,
+            left_out,
+        };
         let notes = vec![note("crowd", true), note("few", false)];
         world.state.as_mut().unwrap().facts.servers = notes;
         world.feed(Input::Claimed { tools: crate::engine::tests::world::tools(), contexts: None, finished: Vec::new() });

@@ -39,7 +39,7 @@ impl From<service::Error> for Problem {
             service::Error::Store(_) => Some("the store failed"),
             service::Error::NoRandomness(_) => Some("a secret could not be generated"),
             service::Error::NoReader(_) => Some("a file cannot be read"),
-            service::Error::Sealing(_) => Some("a secret cannot be encrypted or decrypted"),
+            service::Error::Encryption(_) => Some("a secret cannot be encrypted or decrypted"),
             service::Error::Invalid { .. }
             | service::Error::InvalidCursor(_)
             | service::Error::NotFound(_)

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::limitation::Limitation;
 use super::model_profile::{BodyForm, ModelProfile};
-use super::{fields, parts, tools};
+use super::{fields, tools, unsupported_parts};
 use crate::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelRequest};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::errors::facts::is_served_over_responses;
@@ -67,7 +67,8 @@ impl Attempt<'_> {
         }
         // The last time all parts of the kind are left out, wherever the error points.
         let body = self.body.as_ref().filter(|_| before + 1 < MAX_PART_CHANGES);
-        let found = refusals::parts(error).into_iter().map(|refusal| parts::limitations(self.sent, refusal, error, body));
+        let found =
+            refusals::parts(error).into_iter().map(|refusal| unsupported_parts::limitations(self.sent, refusal, error, body));
         let is_new = |found: &Vec<Limitation>| found.iter().any(|limitation| !self.profile.has(limitation));
         found.filter(|found| !found.is_empty()).find(is_new)
     }
@@ -86,14 +87,16 @@ impl Attempt<'_> {
             Ability::ManyTools if error.refused_tool.is_some() => None,
             Ability::ManyTools => {
                 let count = self.sent.tools.len();
-                (count > 1).then(|| Limitation::MaxTools(parts::largest_number_below(&error.message, count).unwrap_or(count / 2)))
+                (count > 1).then(|| {
+                    Limitation::MaxTools(unsupported_parts::largest_number_below(&error.message, count).unwrap_or(count / 2))
+                })
             }
             Ability::SystemRole => (!self.sent.system.is_empty()).then_some(Limitation::NoSystemRole),
             Ability::Streaming => self.form.streaming.then_some(Limitation::NoStreaming),
             Ability::OutputSchema => self.sent.options.output_schema.as_ref().map(|_| Limitation::NoOutputSchema),
             Ability::LongOutput => {
                 let limit = output_limit(self.body.as_ref()?)?;
-                let most = parts::largest_number_below(&error.message, usize::try_from(limit).ok()?)?;
+                let most = unsupported_parts::largest_number_below(&error.message, usize::try_from(limit).ok()?)?;
                 u32::try_from(most).ok().map(Limitation::MaxOutput)
             }
             Ability::LookAround => tools::has_keyword(self.sent, &tools::is_look_around).then_some(Limitation::NoLookAround),

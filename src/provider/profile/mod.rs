@@ -8,12 +8,12 @@ mod learn_limitation;
 mod learned_limitations;
 mod limitation;
 mod model_profile;
-mod parts;
 mod tools;
+mod unsupported_parts;
 
 pub(in crate::provider) use self::learn_limitation::{Attempt, LearnedChange, limitation_from_refusal};
 pub(in crate::provider) use self::learned_limitations::LearnedLimitations;
 pub use self::learned_limitations::{LimitationMemory, LimitationStore};
 pub(in crate::provider) use self::limitation::Limitation;
 pub(in crate::provider) use self::model_profile::{BodyForm, ModelProfile};
-pub(in crate::provider) use self::parts::may_be_refused;
+pub(in crate::provider) use self::unsupported_parts::may_be_refused;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::limitation::Limitation;
-use super::parts::Exclusions;
+use super::unsupported_parts::Exclusions;
 use super::{fields, tools};
 use crate::domain::model::{ModelRequest, ToolChoice};
 use crate::provider::request::shared_parts::{schema_in_prompt, system_in_message};

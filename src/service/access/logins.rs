@@ -88,16 +88,16 @@ impl LoginSecrets {
 }
 
 impl Service {
-    /// Encrypts `sealed`, which the end of a login needs. Returns the hash of its state, and the login as stored.
+    /// Encrypts `payload`, a secret that the end of the login needs. Returns the hash of its state, and the login as stored.
     pub(in crate::service) async fn login_of(
         &self,
         access: &Access,
         purpose: &'static str,
         secrets: &LoginSecrets,
-        sealed: &SecretString,
+        payload: &SecretString,
     ) -> Result<(String, ProviderLogin)> {
         let (owner, state_hash) = (access.principal().user_id.clone(), hash_key(&secrets.state));
-        let verifier = self.seal(&associated_data(purpose, &owner, &state_hash), sealed).await?;
+        let verifier = self.encrypt(&associated_data(purpose, &owner, &state_hash), payload).await?;
         let key_hash = access.key_hash().map(str::to_owned);
         Ok((state_hash, ProviderLogin { owner, browser_hash: hash_key(&secrets.browser), key_hash, verifier }))
     }
@@ -129,7 +129,7 @@ impl Service {
             return Err(unknown());
         }
         let verifier =
-            deps.vault.open(&associated_data(PURPOSE, &login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
+            deps.vault.decrypt(&associated_data(PURPOSE, &login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
         let key = deps.endpoints.exchange(code, &verifier).await.map_err(Error::Provider)?;
         let record = self.keep_key(&login.owner, &key).await?;
         deps.endpoints.forget_client(&record.id);

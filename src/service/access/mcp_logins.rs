@@ -15,7 +15,7 @@ use crate::domain::tool::mcp_server::{tokens_place, tokens_row};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key};
 use crate::service::access::logins::{LIFETIME_MS, LoginSecrets, MAX_CODE_BYTES, associated_data, unknown};
 use crate::service::records::mcp_servers::AnyMcpServer;
-use crate::service::{Access, Error, LoginParty, McpServerView, Result, Service, StartedLogin, open_mcp_server};
+use crate::service::{Access, Error, LoginParty, McpServerView, Result, Service, StartedLogin, decrypt_mcp_server};
 use crate::store::{McpTokens, ProviderLogin};
 use crate::support::net::egress::EgressScope;
 use crate::tools::mcp::ServerTransport;
@@ -77,7 +77,7 @@ impl Service {
         let (id, login) = self.store.take_mcp_login(&state_hash, &party.claimant()).await?.ok_or_else(unknown)?;
         let principal = self.returned(party, &login).await?;
         let associated_data = associated_data(PURPOSE, &login.owner, &state_hash);
-        let pending = self.provider_deps()?.vault.open(&associated_data, &login.verifier).map_err(|_| unknown())?;
+        let pending = self.provider_deps()?.vault.decrypt(&associated_data, &login.verifier).map_err(|_| unknown())?;
         let pending: Pending = serde_json::from_str(pending.expose_secret()).map_err(|_| unknown())?;
         pending.check_issuer(issuer.as_deref()).map_err(Error::invalid)?;
         let Some(code) = code else {
@@ -116,8 +116,8 @@ impl Service {
         let got = oauth::exchange(wire, pending, code).await;
         let (tokens, fresh_for_ms) = got.map_err(|refusal| failed(refusal.reason()))?;
         let text = serde_json::to_string(&tokens).map_err(|error| failed(error.to_string()))?;
-        let sealed = self.seal(&tokens_place(owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
-        let stored = McpTokens { server: id.clone(), owner, sealed, fresh_for_ms, version: 1 };
+        let encrypted = self.encrypt(&tokens_place(owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
+        let stored = McpTokens { server: id.clone(), owner, encrypted, fresh_for_ms, version: 1 };
         self.store.put_mcp_tokens(&stored).await?;
         tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "login at an MCP server completed");
         self.stop_mcp_server(principal, &id).await.map(drop)
@@ -149,7 +149,7 @@ impl Service {
         let deps = self.mcp_deps()?;
         let (config, owner) = match server {
             AnyMcpServer::Stored(record) => {
-                (open_mcp_server(&self.provider_deps()?.vault, record, &deps.rules).config, record.owner.clone())
+                (decrypt_mcp_server(&self.provider_deps()?.vault, record, &deps.rules).config, record.owner.clone())
             }
             AnyMcpServer::Configured(server) => (deps.servers.configured_entry(&server.id), None),
         };

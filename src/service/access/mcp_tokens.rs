@@ -18,7 +18,7 @@ use crate::domain::tool::mcp_server::{tokens_place, tokens_row};
 use crate::store::{McpTokens, Store, StoreError, retry_while_unavailable};
 use crate::support::encryption::Vault;
 use crate::support::locks::lock;
-use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
+use crate::tools::mcp::oauth::{Access, Refusal, TokenScope, TokenSet, Tokens, Wire, refresh};
 
 /// How long one process may refresh: longer than its request and the storing of the result can take.
 const CLAIM_MS: u32 = 60_000;
@@ -48,23 +48,23 @@ impl McpTokenStore {
 
 #[async_trait]
 impl Tokens for McpTokenStore {
-    async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
-        let (inner, of, refused) = (Arc::clone(&self.0), of.clone(), refused.cloned());
-        let found = self.0.tasks.spawn(async move { inner.token(&of, refused.as_ref()).await });
+    async fn token(&self, scope: &TokenScope, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
+        let (inner, scope, refused) = (Arc::clone(&self.0), scope.clone(), refused.cloned());
+        let found = self.0.tasks.spawn(async move { inner.token(&scope, refused.as_ref()).await });
         found.await.map_err(|_| "the tokens of its login could not be read, because of a bug in this program".to_owned())?
     }
 }
 
 impl Inner {
-    async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
-        let turn = self.refresh_lock(&of.server);
+    async fn token(&self, scope: &TokenScope, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
+        let turn = self.refresh_lock(&scope.server);
         let _turn = turn.lock().await;
         let began = Instant::now();
         loop {
             let unreadable = |error: StoreError| format!("the tokens of its login cannot be read: {error}");
-            let Some(row) = self.store.mcp_tokens(&of.server).await.map_err(unreadable)? else { return Ok(None) };
-            let tokens = self.decrypt(of, &row)?;
-            let Some(token) = tokens.access_for(&of.url, of.issuer.as_deref()) else { return Ok(None) };
+            let Some(row) = self.store.mcp_tokens(&scope.server).await.map_err(unreadable)? else { return Ok(None) };
+            let tokens = self.decrypt(scope, &row)?;
+            let Some(token) = tokens.access_for(&scope.url, scope.issuer.as_deref()) else { return Ok(None) };
             let refresh = tokens.refresh();
             let is_refused = refused.is_some_and(|refused| refused.expose_secret() == token.expose_secret());
             let is_fresh = row.fresh_for_ms.is_none_or(|ms| ms > 0);
@@ -77,13 +77,13 @@ impl Inner {
                 // One refusal may be an error of the server, and a lost login cannot be restored. The token stays for the next request.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
-                    self.forget(of, &row).await?;
+                    self.forget(scope, &row).await?;
                     return Ok(None);
                 }
                 (_, _, true) => {}
             }
-            if self.store.claim_mcp_tokens(&of.server, row.version, CLAIM_MS).await.map_err(unreadable)? {
-                match self.refreshed(of, &row, tokens).await? {
+            if self.store.claim_mcp_tokens(&scope.server, row.version, CLAIM_MS).await.map_err(unreadable)? {
+                match self.refreshed(scope, &row, tokens).await? {
                     RefreshOutcome::Done(access) => return Ok(Some(access)),
                     RefreshOutcome::Ended => return Ok(None),
                     RefreshOutcome::Overtaken => {}
@@ -98,26 +98,26 @@ impl Inner {
         }
     }
 
-    async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<RefreshOutcome, String> {
-        let exchanged = match Wire::new(&of.url, of.egress) {
+    async fn refreshed(&self, scope: &TokenScope, row: &McpTokens, tokens: TokenSet) -> Result<RefreshOutcome, String> {
+        let exchanged = match Wire::new(&scope.url, scope.egress) {
             Ok(wire) => refresh(&wire, tokens).await,
             Err(reason) => Err(Refusal::Failed(reason)),
         };
-        let (server, version) = (&of.server, row.version);
+        let (server, version) = (&scope.server, row.version);
         let count = |result: &'static str| metrics::counter!("capstan_mcp_login_refreshes_total", "result" => result).increment(1);
         match exchanged {
             Ok((new_tokens, fresh_for_ms)) => {
                 count("ok");
                 let text = SecretString::from(serde_json::to_string(&new_tokens).map_err(|error| error.to_string())?);
-                let sealed = self.vault.seal(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
-                let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
+                let encrypted = self.vault.encrypt(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
+                let encrypted = encrypted.map_err(|error| format!("the tokens of its login cannot be encrypted: {error}"))?;
                 let ended = retry_while_unavailable(STORE_PATIENCE, || {
-                    self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))
+                    self.store.end_mcp_refresh(server, version, Some((&encrypted, fresh_for_ms)))
                 })
                 .await;
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be stored: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
-                match new_tokens.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
+                match new_tokens.access_for(&scope.url, scope.issuer.as_deref()).filter(|_| ended) {
                     Some(token) => {
                         let fresh_for = fresh_for_ms.and_then(duration);
                         Ok(RefreshOutcome::Done(Access { token, refresh: new_tokens.refresh(), fresh_for }))
@@ -128,7 +128,7 @@ impl Inner {
             Err(Refusal::Final(reason)) => {
                 count("refused");
                 tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server has ended");
-                self.forget(of, row).await?;
+                self.forget(scope, row).await?;
                 Ok(RefreshOutcome::Ended)
             }
             Err(Refusal::Failed(reason)) => {
@@ -141,17 +141,17 @@ impl Inner {
         }
     }
 
-    async fn forget(&self, of: &TokenOf, row: &McpTokens) -> Result<bool, String> {
+    async fn forget(&self, scope: &TokenScope, row: &McpTokens) -> Result<bool, String> {
         let forgotten =
-            retry_while_unavailable(STORE_PATIENCE, || self.store.forget_mcp_tokens(&of.server, Some(row.version))).await;
+            retry_while_unavailable(STORE_PATIENCE, || self.store.forget_mcp_tokens(&scope.server, Some(row.version))).await;
         forgotten.map_err(|error| format!("its login cannot be removed: {error}"))
     }
 
-    fn decrypt(&self, of: &TokenOf, row: &McpTokens) -> Result<TokenSet, String> {
+    fn decrypt(&self, scope: &TokenScope, row: &McpTokens) -> Result<TokenSet, String> {
         // Encrypted for the current owner of the server: the tokens of another owner's row cannot be decrypted.
-        let opened = self.vault.open(&tokens_place(of.owner.as_ref(), &tokens_row(&of.server)), &row.sealed);
+        let opened = self.vault.decrypt(&tokens_place(scope.owner.as_ref(), &tokens_row(&scope.server)), &row.encrypted);
         let opened = opened.map_err(|error| {
-            tracing::error!(mcp.server.id = %of.server, error = %error, "the tokens of an MCP server cannot be decrypted");
+            tracing::error!(mcp.server.id = %scope.server, error = %error, "the tokens of an MCP server cannot be decrypted");
             "this server cannot decrypt the tokens of its login (its log has the reason); log in again".to_owned()
         })?;
         serde_json::from_str(opened.expose_secret()).map_err(|_| "the tokens of its login cannot be read; log in again".to_owned())

@@ -569,7 +569,7 @@ impl Service {
         record.secrets = None;
         if !parted.secrets.is_empty() {
             let secrets = serde_json::to_string(&parted.secrets).map_err(|error| refused(error.to_string()))?;
-            record.secrets = Some(self.seal(&record.secrets_place(), &SecretString::from(secrets)).await?);
+            record.secrets = Some(self.encrypt(&record.secrets_place(), &SecretString::from(secrets)).await?);
         }
         Ok(parted.warnings)
     }
@@ -643,13 +643,13 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 fn decrypt_secrets(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secrets, EncryptionError> {
-    let Some(sealed) = &record.secrets else { return Ok(Secrets::new()) };
-    let secrets = vault.open(&record.secrets_place(), sealed)?;
-    serde_json::from_str(secrets.expose_secret()).map_err(|_| EncryptionError::Damaged { key_id: sealed.key_id.clone() })
+    let Some(encrypted) = &record.secrets else { return Ok(Secrets::new()) };
+    let secrets = vault.decrypt(&record.secrets_place(), encrypted)?;
+    serde_json::from_str(secrets.expose_secret()).map_err(|_| EncryptionError::Damaged { key_id: encrypted.key_id.clone() })
 }
 
 /// Returns a record with its decrypted secrets, by the current settings.
-pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> UserServer {
+pub fn decrypt_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> UserServer {
     let secrets = decrypt_secrets(vault, record).map_err(|error| {
         tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be decrypted");
         "this server cannot decrypt its secrets (the server's log has the reason); enter them again".to_owned()

@@ -301,7 +301,7 @@ impl Service {
         record.key = None;
         if let Some(key) = key {
             record.key =
-                Some(StoredSecret { sealed: self.seal(&record.key_place(), &key).await?, hint: hint(key.expose_secret()) });
+                Some(StoredSecret { encrypted: self.encrypt(&record.key_place(), &key).await?, hint: hint(key.expose_secret()) });
         }
         Ok(())
     }
@@ -314,13 +314,13 @@ impl Service {
 
     /// Encrypts a secret. For the first secret, creates the master key if none is configured and no other process can use the
     /// database. Creates no new master key while secrets with another one exist, because each process would know only one of them.
-    pub(in crate::service) async fn seal(
+    pub(in crate::service) async fn encrypt(
         &self,
         associated_data: &AssociatedData<'_>,
         secret: &SecretString,
     ) -> Result<EncryptedSecret> {
         let vault = &self.provider_deps()?.vault;
-        let sealed = match vault.seal(associated_data, secret) {
+        let encrypted = match vault.encrypt(associated_data, secret) {
             Err(EncryptionError::NoKey(_)) if self.store.is_shared() => {
                 let detail = "this server has no master key to encrypt keys, and creates none because other processes may use \
                  its database: the operator must set CAPSTAN_SECRET_KEY, the same for all of them, or run `capstan secrets \
@@ -328,26 +328,26 @@ impl Service {
                 return Err(Error::conflict(detail));
             }
             Err(EncryptionError::NoKey(_)) => {
-                let id = vault.make_first_key().map_err(Error::Sealing)?;
+                let id = vault.make_first_key().map_err(Error::Encryption)?;
                 tracing::info!(key.id = id, file = ?vault.file(), "created the first master key; keep a copy of the file");
-                vault.seal(associated_data, secret)
+                vault.encrypt(associated_data, secret)
             }
-            sealed => sealed,
+            encrypted => encrypted,
         };
-        let sealed = sealed.map_err(Error::Sealing)?;
+        let encrypted = encrypted.map_err(Error::Encryption)?;
         let in_use = self.store.master_keys_in_use().await?;
         match in_use.into_iter().find(|(id, _)| !vault.has_key(id)) {
             Some((id, _)) => Err(Error::Conflict(format!(
                 "the database contains keys that are encrypted with the master key {id}, which this process does not have: the \
                  operator must give it to every process, as CAPSTAN_SECRET_KEY or in CAPSTAN_SECRET_KEY_PREVIOUS"
             ))),
-            None => Ok(sealed),
+            None => Ok(encrypted),
         }
     }
 
     pub(in crate::service) fn target<'a>(&self, record: &'a ProviderRecord) -> Result<Target<'a>> {
         let deps = self.provider_deps()?;
-        open_target(&deps.vault, record, deps.member_egress).map_err(Error::Sealing)
+        open_target(&deps.vault, record, deps.member_egress).map_err(Error::Encryption)
     }
 }
 
@@ -357,7 +357,7 @@ pub fn open_target<'a>(
     record: &'a ProviderRecord,
     member_egress: EgressScope,
 ) -> std::result::Result<Target<'a>, EncryptionError> {
-    let key = record.key.as_ref().map(|key| vault.open(&record.key_place(), &key.sealed)).transpose()?;
+    let key = record.key.as_ref().map(|key| vault.decrypt(&record.key_place(), &key.encrypted)).transpose()?;
     Ok(Target { record, egress: now(record.egress, member_egress), key })
 }
 

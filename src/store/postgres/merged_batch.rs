@@ -358,7 +358,7 @@ impl Tables {
         let (tokens, cost) = budget::parts(amount);
         match self.charges.iter_mut().find(|row| row.ord == ord && row.day == day) {
             Some(row) => (row.tokens, row.cost) = (row.tokens.saturating_add(tokens), row.cost.saturating_add(cost)),
-            None => self.charges.push(ChargeRow { ord, day, tokens, cost, most: budget::MOST }),
+            None => self.charges.push(ChargeRow { ord, day, tokens, cost, most: budget::MAX_CHARGED }),
         }
     }
 

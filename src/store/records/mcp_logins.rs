@@ -8,7 +8,7 @@ pub struct McpTokens {
     pub server: McpServerId,
     /// The owner of the server; `None` for a server that all users may use.
     pub owner: Option<UserId>,
-    pub sealed: EncryptedSecret,
+    pub encrypted: EncryptedSecret,
     /// Milliseconds until the tokens should be refreshed, negative if overdue; `None` if their expiry is unknown.
     pub fresh_for_ms: Option<i64>,
     /// Incremented at each change.

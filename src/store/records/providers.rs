@@ -69,5 +69,5 @@ pub struct EncryptedRow {
     pub owner: Option<UserId>,
     /// The id of the row, unique among all kinds of secrets.
     pub id: String,
-    pub sealed: EncryptedSecret,
+    pub encrypted: EncryptedSecret,
 }

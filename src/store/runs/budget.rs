@@ -10,7 +10,7 @@ use crate::store::StoreResult;
 
 /// The largest amount charged to one run and day, in tokens and in trillionths of a US dollar. The sum of a thousand such rows fits
 /// into 64 bits.
-pub(in crate::store) const MOST: u64 = 1 << 53;
+pub(in crate::store) const MAX_CHARGED: u64 = 1 << 53;
 
 /// Budgets of owners. The log writer charges model calls, together with the changes that they belong to.
 #[async_trait]
@@ -44,7 +44,7 @@ pub(in crate::store) const OLD_PIECE: i64 = 1_000;
 
 /// Returns an amount as stored.
 pub(in crate::store) fn parts(amount: Amount) -> (i64, i64) {
-    let stored = |number: u64| i64::try_from(number.min(MOST)).unwrap_or(i64::MAX);
+    let stored = |number: u64| i64::try_from(number.min(MAX_CHARGED)).unwrap_or(i64::MAX);
     (stored(amount.tokens), stored(amount.cost.as_trillionths()))
 }
 

@@ -346,7 +346,7 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
 
 fn charge_budget(batch: &mut Batch, run: &RunId, day: i64, amount: Amount) {
     let (tokens, cost) = budget::parts(amount);
-    let most = i64::try_from(budget::MOST).unwrap_or(i64::MAX);
+    let most = i64::try_from(budget::MAX_CHARGED).unwrap_or(i64::MAX);
     batch.add(charge_budget::SQLITE);
     batch.bind(tokens).bind(most).bind(cost).bind(most).bind(run.as_str()).bind(day).bind(run.as_str());
 }

@@ -19,6 +19,7 @@ mod clock;
 mod clone_detection;
 pub(super) mod connection;
 mod delete;
+mod folder_lock;
 mod load;
 mod log;
 mod maintenance;

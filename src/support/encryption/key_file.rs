@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::{EncryptionError, MasterKey};
 use crate::support::files;
 
-const HEADING: &str = "# Master keys of Capstan: the first one seals the secrets in the database, all of them open some.\n\
+const HEADING: &str = "# Master keys of Capstan: the first one encrypts new secrets in the database, the others only decrypt.\n\
                        # Without this file those secrets are lost. Keep a copy of it where the database's copies are not.\n";
 
 fn error(path: &Path, reason: impl std::fmt::Display) -> EncryptionError {

@@ -64,17 +64,17 @@ impl MasterKey {
     }
 
     /// Returns nonce and ciphertext; `None` for a text that is too long for the cipher.
-    pub(super) fn seal(&self, associated_data: &AssociatedData<'_>, plain: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
+    pub(super) fn encrypt(&self, associated_data: &AssociatedData<'_>, plain: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
         let cipher = XChaCha20Poly1305::new_from_slice(self.bytes.as_slice()).ok()?;
-        let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &associated_data.bytes() }).ok()?;
-        Some([nonce.as_slice(), &sealed].concat())
+        let encrypted = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &associated_data.bytes() }).ok()?;
+        Some([nonce.as_slice(), &encrypted].concat())
     }
 
     /// Decrypts; `None` if the data was not encrypted with this key and this associated data.
-    pub(super) fn open(&self, associated_data: &AssociatedData<'_>, data: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let (nonce, sealed) = data.split_first_chunk::<NONCE_BYTES>()?;
+    pub(super) fn decrypt(&self, associated_data: &AssociatedData<'_>, data: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let (nonce, encrypted) = data.split_first_chunk::<NONCE_BYTES>()?;
         let cipher = XChaCha20Poly1305::new_from_slice(self.bytes.as_slice()).ok()?;
-        cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: &associated_data.bytes() }).ok().map(Zeroizing::new)
+        cipher.decrypt(&XNonce::from(*nonce), Payload { msg: encrypted, aad: &associated_data.bytes() }).ok().map(Zeroizing::new)
     }
 }
 
@@ -123,11 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_opens_where_it_was_sealed_for_and_nowhere_else() {
+    fn secret_decrypts_only_with_its_associated_data() {
         let key = MasterKey::from_text("a text that is long enough").unwrap();
-        let sealed = key.seal(&PLACE, b"sk-secret", [7; NONCE_BYTES]).unwrap();
-        assert!(!sealed.windows(6).any(|window| window == b"secret"));
-        assert_eq!(key.open(&PLACE, &sealed).unwrap().as_slice(), b"sk-secret");
+        let encrypted = key.encrypt(&PLACE, b"sk-secret", [7; NONCE_BYTES]).unwrap();
+        assert!(!encrypted.windows(6).any(|window| window == b"secret"));
+        assert_eq!(key.decrypt(&PLACE, &encrypted).unwrap().as_slice(), b"sk-secret");
         let elsewhere = [
             AssociatedData { purpose: "other", ..PLACE },
             AssociatedData { owner: None, ..PLACE },
@@ -137,15 +137,15 @@ mod tests {
             AssociatedData { owner: Some("user_1row"), record: "_1", ..PLACE },
         ];
         for associated_data in elsewhere {
-            assert!(key.open(&associated_data, &sealed).is_none(), "{associated_data:?}");
+            assert!(key.decrypt(&associated_data, &encrypted).is_none(), "{associated_data:?}");
         }
-        for index in 0..sealed.len() {
-            let mut damaged = sealed.clone();
+        for index in 0..encrypted.len() {
+            let mut damaged = encrypted.clone();
             damaged[index] ^= 1;
-            assert!(key.open(&PLACE, &damaged).is_none(), "byte {index}");
-            assert!(key.open(&PLACE, &sealed[..index]).is_none(), "cut at {index}");
+            assert!(key.decrypt(&PLACE, &damaged).is_none(), "byte {index}");
+            assert!(key.decrypt(&PLACE, &encrypted[..index]).is_none(), "cut at {index}");
         }
-        assert!(MasterKey::from_text("another text of some length").unwrap().open(&PLACE, &sealed).is_none());
+        assert!(MasterKey::from_text("another text of some length").unwrap().decrypt(&PLACE, &encrypted).is_none());
     }
 
     /// The test vector of the draft that defines the cipher: <https://datatracker.ietf.org/doc/html/draft-irtf-cfrg-xchacha-03>, section
@@ -158,10 +158,10 @@ mod tests {
         let plain =
             b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.";
         let cipher = XChaCha20Poly1305::new_from_slice(&key).unwrap();
-        let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad }).unwrap();
-        assert_eq!(&sealed[..4], [0xbd, 0x6d, 0x17, 0x9d]);
+        let encrypted = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad }).unwrap();
+        assert_eq!(&encrypted[..4], [0xbd, 0x6d, 0x17, 0x9d]);
         assert_eq!(
-            &sealed[sealed.len() - 16..],
+            &encrypted[encrypted.len() - 16..],
             [0xc0, 0x87, 0x59, 0x24, 0xc1, 0xc7, 0x98, 0x79, 0x47, 0xde, 0xaf, 0xd8, 0x78, 0x0a, 0xcf, 0x49]
         );
     }

@@ -49,13 +49,13 @@ impl Vault {
         self.configured.current.iter().chain(of_file.iter()).chain(&self.configured.previous).cloned().collect()
     }
 
-    fn sealing_key(&self) -> Option<MasterKey> {
+    fn encrypting_key(&self) -> Option<MasterKey> {
         let of_file = self.of_file.read().unwrap_or_else(PoisonError::into_inner);
         self.configured.current.as_ref().or_else(|| of_file.first()).cloned()
     }
 
-    pub fn sealing_key_id(&self) -> Option<String> {
-        self.sealing_key().map(|key| key.id().to_owned())
+    pub fn encrypting_key_id(&self) -> Option<String> {
+        self.encrypting_key().map(|key| key.id().to_owned())
     }
 
     pub fn has_key(&self, id: &str) -> bool {
@@ -84,7 +84,7 @@ impl Vault {
         let Some(path) = self.file() else { return Err(EncryptionError::NoKey(self.key_sources_hint())) };
         let _lock = key_file::lock(path)?;
         self.refresh()?;
-        match self.sealing_key_id() {
+        match self.encrypting_key_id() {
             Some(id) => Ok(id),
             None => self.make_key_in_locked_file(path),
         }
@@ -103,19 +103,23 @@ impl Vault {
     }
 
     /// Encrypts a secret. Fails with [`EncryptionError::NoKey`] before [`Vault::make_first_key`].
-    pub fn seal(&self, associated_data: &AssociatedData<'_>, secret: &SecretString) -> Result<EncryptedSecret, EncryptionError> {
+    pub fn encrypt(&self, associated_data: &AssociatedData<'_>, secret: &SecretString) -> Result<EncryptedSecret, EncryptionError> {
         self.refresh()?;
-        let key = self.sealing_key().ok_or_else(|| EncryptionError::NoKey(self.key_sources_hint()))?;
+        let key = self.encrypting_key().ok_or_else(|| EncryptionError::NoKey(self.key_sources_hint()))?;
         let mut nonce = [0_u8; NONCE_BYTES];
         self.randomness.fill(&mut nonce)?;
-        let sealed = key.seal(associated_data, secret.expose_secret().as_bytes(), nonce);
-        let sealed = sealed.ok_or_else(|| EncryptionError::Damaged { key_id: key.id().to_owned() })?;
-        Ok(EncryptedSecret { key_id: key.id().to_owned(), data: STANDARD.encode(sealed) })
+        let encrypted = key.encrypt(associated_data, secret.expose_secret().as_bytes(), nonce);
+        let encrypted = encrypted.ok_or_else(|| EncryptionError::Damaged { key_id: key.id().to_owned() })?;
+        Ok(EncryptedSecret { key_id: key.id().to_owned(), data: STANDARD.encode(encrypted) })
     }
 
     /// Decrypts a secret that was encrypted with the same associated data.
-    pub fn open(&self, associated_data: &AssociatedData<'_>, sealed: &EncryptedSecret) -> Result<SecretString, EncryptionError> {
-        let key_id = sealed.key_id.clone();
+    pub fn decrypt(
+        &self,
+        associated_data: &AssociatedData<'_>,
+        encrypted: &EncryptedSecret,
+    ) -> Result<SecretString, EncryptionError> {
+        let key_id = encrypted.key_id.clone();
         let known = || self.keys().into_iter().find(|key| key.id() == key_id);
         let mut key = known();
         if key.is_none() {
@@ -123,8 +127,8 @@ impl Vault {
             key = known();
         }
         let Some(key) = key else { return Err(EncryptionError::UnknownKey { key_id, way_out: self.key_sources_hint() }) };
-        let opened = STANDARD.decode(&sealed.data).ok().and_then(|data| key.open(associated_data, &data));
-        let text = opened.as_deref().and_then(|opened| std::str::from_utf8(opened).ok());
+        let decrypted = STANDARD.decode(&encrypted.data).ok().and_then(|data| key.decrypt(associated_data, &data));
+        let text = decrypted.as_deref().and_then(|decrypted| std::str::from_utf8(decrypted).ok());
         text.map(SecretString::from).ok_or(EncryptionError::Damaged { key_id })
     }
 
@@ -152,24 +156,24 @@ mod tests {
         Vault::new(configured, Arc::new(CountingBytes::default())).unwrap()
     }
 
-    fn opened(vault: &Vault, sealed: &EncryptedSecret) -> String {
-        vault.open(&PLACE, sealed).unwrap().expose_secret().to_owned()
+    fn decrypted(vault: &Vault, encrypted: &EncryptedSecret) -> String {
+        vault.decrypt(&PLACE, encrypted).unwrap().expose_secret().to_owned()
     }
 
     #[test]
     fn keys_can_be_changed_one_after_the_other() {
         let old = vault(MasterKeys { current: Some(key("old")), ..MasterKeys::default() });
-        let sealed = old.seal(&PLACE, &"secret".into()).unwrap();
-        assert_eq!(opened(&old, &sealed), "secret");
-        assert_ne!(old.seal(&PLACE, &"secret".into()).unwrap(), sealed, "each time with another nonce");
+        let encrypted = old.encrypt(&PLACE, &"secret".into()).unwrap();
+        assert_eq!(decrypted(&old, &encrypted), "secret");
+        assert_ne!(old.encrypt(&PLACE, &"secret".into()).unwrap(), encrypted, "each time with another nonce");
         let both = vault(MasterKeys { current: Some(key("new")), previous: vec![key("old")], ..MasterKeys::default() });
-        assert_eq!(opened(&both, &sealed), "secret");
-        let anew = both.seal(&PLACE, &"secret".into()).unwrap();
+        assert_eq!(decrypted(&both, &encrypted), "secret");
+        let anew = both.encrypt(&PLACE, &"secret".into()).unwrap();
         let new = vault(MasterKeys { current: Some(key("new")), ..MasterKeys::default() });
-        assert_eq!(opened(&new, &anew), "secret");
-        let lost = new.open(&PLACE, &sealed).unwrap_err().to_string();
-        assert!(lost.contains(&sealed.key_id) && lost.contains("CAPSTAN_SECRET_KEY_PREVIOUS"), "{lost}");
-        let damaged = new.open(&AssociatedData { record: "other", ..PLACE }, &anew).unwrap_err();
+        assert_eq!(decrypted(&new, &anew), "secret");
+        let lost = new.decrypt(&PLACE, &encrypted).unwrap_err().to_string();
+        assert!(lost.contains(&encrypted.key_id) && lost.contains("CAPSTAN_SECRET_KEY_PREVIOUS"), "{lost}");
+        let damaged = new.decrypt(&AssociatedData { record: "other", ..PLACE }, &anew).unwrap_err();
         assert!(matches!(damaged, EncryptionError::Damaged { .. }), "{damaged}");
         assert!(new.make_key().is_err(), "the environment is not ours to change");
     }
@@ -180,26 +184,26 @@ mod tests {
         let path = folder.path().join("secret.key");
         let configured = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
         let (one, other) = (vault(configured.clone()), vault(configured.clone()));
-        assert!(matches!(one.seal(&PLACE, &"secret".into()), Err(EncryptionError::NoKey(_))));
+        assert!(matches!(one.encrypt(&PLACE, &"secret".into()), Err(EncryptionError::NoKey(_))));
         assert!(!path.exists());
         let id = one.make_key().unwrap();
-        let sealed = one.seal(&PLACE, &"secret".into()).unwrap();
-        assert_eq!(sealed.key_id, id);
+        let encrypted = one.encrypt(&PLACE, &"secret".into()).unwrap();
+        assert_eq!(encrypted.key_id, id);
         assert!(!one.is_file_open_to_others());
         // Processes that started before and after the file was created both read it.
-        assert_eq!(opened(&other, &sealed), "secret");
-        assert_eq!(opened(&vault(configured.clone()), &sealed), "secret");
+        assert_eq!(decrypted(&other, &encrypted), "secret");
+        assert_eq!(decrypted(&vault(configured.clone()), &encrypted), "secret");
         // The new key is in the first line; the older key still decrypts its secrets.
         let next = one.make_key().unwrap();
         assert_ne!(next, id);
-        assert_eq!(other.seal(&PLACE, &"secret".into()).unwrap().key_id, next);
-        assert_eq!(opened(&vault(configured.clone()), &sealed), "secret");
+        assert_eq!(other.encrypt(&PLACE, &"secret".into()).unwrap().key_id, next);
+        assert_eq!(decrypted(&vault(configured.clone()), &encrypted), "secret");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "only the file and its lock are left");
 
         // With a key in the environment, the file's keys only decrypt.
         let moved = vault(MasterKeys { current: Some(key("new")), ..configured.clone() });
-        assert_eq!(opened(&moved, &sealed), "secret");
-        assert_eq!(moved.seal(&PLACE, &"secret".into()).unwrap().key_id, key("new").id());
+        assert_eq!(decrypted(&moved, &encrypted), "secret");
+        assert_eq!(moved.encrypt(&PLACE, &"secret".into()).unwrap().key_id, key("new").id());
 
         for (content, words) in [("# nothing\n", "contains no key"), ("short\n", "line 1")] {
             std::fs::write(&path, content).unwrap();

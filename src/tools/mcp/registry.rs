@@ -196,14 +196,19 @@ impl McpServers {
     /// Describes the servers of an owner to a model: by the prefix of their tools, without internal reasons.
     pub async fn notes(self: &Arc<Self>, owner: &UserId) -> Vec<ServerNote> {
         let note = |offer: Arc<OwnerServer>| {
-            let (problem, left_out) = match &offer.config {
+            let (unavailable_reason, left_out) = match &offer.config {
                 Ok(config) => match lock(&self.open).get(&connection_key(owner, &offer, config)) {
-                    Some(server) => (server.problem(), server.leaves_out()),
+                    Some(server) => (server.unavailable_reason(), server.omits_tools()),
                     None => (None, false),
                 },
                 Err(_) => (Some("its entry is invalid"), false),
             };
-            ServerNote { prefix: format!("{}__", offer.name_prefix), name: offer.identity.name.clone(), problem, left_out }
+            ServerNote {
+                prefix: format!("{}__", offer.name_prefix),
+                name: offer.identity.name.clone(),
+                unavailable_reason,
+                left_out,
+            }
         };
         self.offers(owner).await.into_iter().map(note).collect()
     }
@@ -349,8 +354,9 @@ impl McpServers {
         let folder = key.1.as_ref().map_or_else(|| id.to_string(), |owner| format!("{id}-{owner}"));
         let home = self.common.homes.as_ref().map(|homes| homes.join(folder));
         let of_others = open.iter().find(|((other_key, _), other)| *other_key == key.0 && other.revision == offer.revision);
-        let slots = of_others.map(|(_, other)| Arc::clone(&other.slots));
-        let server = Server::new(identity, name_prefix, offer.revision, config.clone(), slots, (home, Arc::clone(&self.common)));
+        let call_permits = of_others.map(|(_, other)| Arc::clone(&other.call_permits));
+        let server =
+            Server::new(identity, name_prefix, offer.revision, config.clone(), call_permits, (home, Arc::clone(&self.common)));
         if let Some(outdated) = open.insert(key, Arc::clone(&server)) {
             self.end(outdated);
         }

@@ -7,7 +7,7 @@ pub(super) mod progress;
 pub(super) mod reservation;
 pub(super) mod sampling;
 pub(super) mod single_answer;
-pub(super) mod store_content;
 pub(super) mod titles;
 pub(super) mod tool_calls;
+pub(super) mod tool_result_files;
 pub(super) mod withhold_changed_tools;

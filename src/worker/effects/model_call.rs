@@ -15,7 +15,7 @@ use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
 use crate::support::ids::SharedIds;
 use crate::worker::context::WorkerContext;
-use crate::worker::effects::store_content::ContentStore;
+use crate::worker::effects::tool_result_files::ContentStore;
 use crate::worker::log_writer::{RunLog, Urgency};
 use crate::worker::run::run_metrics;
 

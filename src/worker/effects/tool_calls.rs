@@ -25,7 +25,7 @@ use crate::worker::context::WorkerContext;
 use crate::worker::effects::elicitation::QuestionSender;
 use crate::worker::effects::progress;
 use crate::worker::effects::sampling::{Sampler, SamplingUsage};
-use crate::worker::effects::store_content::ContentStore;
+use crate::worker::effects::tool_result_files::ContentStore;
 use crate::worker::leases::registry::ActiveLease;
 use crate::worker::log_writer::RunLog;
 

@@ -1,14 +1,8 @@
-//! Renews leases, drops runs whose lease cannot be renewed, and releases orphaned claims.
-//!
-//! An orphaned claim is a lease that the database granted to this node, and of which no driver of this process knows: the reply to the
-//! claim was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
-//! by a drain; otherwise it would expire and count as a crash. A reply that arrives after the release is harmless: its driver loads the run
-//! before it asks a model, and a void fence loads no run. The lease of a driver that has ended is no orphaned claim, since that driver may
-//! have crashed: it expires.
+//! Renews leases, and drops runs whose lease cannot be renewed.
 //!
 //! If a run is dropped because the database is unavailable, its worker has not crashed: the worker reports it as soon as the database
 //! answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report it, or a run that blocks its
-//! worker would be retried for ever.
+//! worker would be retried for ever. Must not know which claims are orphaned.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -18,8 +12,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{Renewal, UnnamedLease};
+use crate::store::Renewal;
 use crate::support::locks::lock;
+use crate::worker::leases::orphaned_claims;
 use crate::worker::leases::registry::Registry;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
@@ -39,7 +34,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
             tick.tick().await;
             renew(deps, options, registry, &database).await;
             // After the renewal, because leases that are still held are more urgent.
-            give_up(deps, registry).await;
+            orphaned_claims::release(deps, registry).await;
         };
         tokio::select! {
             biased;
@@ -99,7 +94,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                 }
             }
             registry.forget_ended(&ended, &fences, &unnamed);
-            keep_orphaned(registry, unnamed, options.orphan_age());
+            orphaned_claims::record(registry, unnamed, options.orphan_age());
         }
         Err(error) if !fences.is_empty() => {
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
@@ -108,49 +103,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     }
 }
 
-/// Records the orphaned claims among `unnamed` that are at least as old as `age`, for their release.
-fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration) {
-    let old = unnamed.into_iter().filter(|lease| lease.age >= age).map(|lease| lease.fence);
-    let orphaned: Vec<_> = old.filter(|fence| registry.is_orphaned(fence)).collect();
-    if !orphaned.is_empty() {
-        tracing::warn!(
-            runs = orphaned.len(),
-            "releasing orphaned claims: the database granted their leases and the replies were lost"
-        );
-        registry.keep_given_up(orphaned);
-    }
-}
-
-/// Releases the remaining claims at the end of the worker: runs that drivers dropped, and orphaned claims of any age, since no reply is
-/// awaited any more.
-pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
-    give_up(deps, registry).await;
-    // Renews no lease, so that no lease of a run that cannot be handed back is extended.
-    if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
-        keep_orphaned(registry, renewal.unnamed, Duration::ZERO);
-    }
-    give_up(deps, registry).await;
-}
-
-/// Reports to the database the runs that were dropped although their worker has not crashed, and the orphaned claims.
-async fn give_up(deps: &WorkerDeps, registry: &Registry) {
-    let fences = registry.take_given_up();
-    if fences.is_empty() {
-        return;
-    }
-    let before = fences.len();
-    let left = match deps.store.give_up_leases(&fences).await {
-        // Nearly always empty, so a linear search is enough.
-        Ok(left) => fences.into_iter().filter(|fence| left.contains(&fence.run_id)).collect(),
-        Err(_) => fences,
-    };
-    if before > left.len() {
-        tracing::info!(runs = before - left.len(), "dropped runs are in the queue again");
-        deps.hub.queue_signal().notify();
-    }
-    registry.keep_given_up(left);
-}
-
+/// Drops the runs whose lease was not renewed in time.
 async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database) {
     let pace = options.self_stop / 14;
     let mut tick = tokio::time::interval(pace);

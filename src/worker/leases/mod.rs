@@ -1,4 +1,4 @@
-//! The claims of this process: leases, heartbeat, control signals, and the sweep for expired leases.
+//! The claims of this process: leases, heartbeat, orphaned claims, control signals, and the sweep for expired leases.
 //!
 //! Must not know how a run is driven.
 
@@ -6,4 +6,5 @@ pub(super) mod claimed;
 pub(super) mod control_signals;
 pub(super) mod expired_leases;
 pub(super) mod heartbeat;
+pub(super) mod orphaned_claims;
 pub(super) mod registry;

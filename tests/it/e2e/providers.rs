@@ -101,8 +101,8 @@ async fn keys_are_worth_nothing_without_the_master_key() {
     assert!(file.exists());
     let first = std::fs::read_to_string(&file).unwrap();
     let rows = site.database.rows("SELECT key_id, key_data, key_hint FROM providers").await;
-    let (key_id, sealed) = (rows[0][0].clone().unwrap(), rows[0][1].clone().unwrap());
-    assert!(!sealed.contains("canary"));
+    let (key_id, encrypted) = (rows[0][0].clone().unwrap(), rows[0][1].clone().unwrap());
+    assert!(!encrypted.contains("canary"));
     for entry in std::fs::read_dir(site.folder.path()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
         let bytes = std::fs::read(&entry).unwrap();
         assert!(!bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes()), "{}", entry.display());

@@ -75,6 +75,7 @@ const TERMS_IN_CODE: &[(&str, &str)] = &[
     ("epoch, fence", "Fence"),
     ("heartbeat", "heartbeat"),
     ("hand-off", "handoff"),
+    ("orphaned claim", "orphaned_claims"),
     ("sweep", "Sweep"),
     ("low-water mark", "low_water_marks"),
     ("durability: before, behind", "durability"),

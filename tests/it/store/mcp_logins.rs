@@ -22,16 +22,16 @@ fn server() -> McpServerId {
     McpServerId::generate(&UuidIds)
 }
 
-fn sealed(data: &str) -> EncryptedSecret {
+fn encrypted(data: &str) -> EncryptedSecret {
     EncryptedSecret { key_id: "master-1".to_owned(), data: data.to_owned() }
 }
 
 fn login(owner: &UserId) -> ProviderLogin {
-    ProviderLogin { owner: owner.clone(), browser_hash: "browser".to_owned(), key_hash: None, verifier: sealed("dmVyaWZpZXI=") }
+    ProviderLogin { owner: owner.clone(), browser_hash: "browser".to_owned(), key_hash: None, verifier: encrypted("dmVyaWZpZXI=") }
 }
 
 fn tokens(owner: Option<&UserId>) -> McpTokens {
-    McpTokens { server: server(), owner: owner.cloned(), sealed: sealed("dG9rZW5z"), fresh_for_ms: None, version: 1 }
+    McpTokens { server: server(), owner: owner.cloned(), encrypted: encrypted("dG9rZW5z"), fresh_for_ms: None, version: 1 }
 }
 
 async fn a_login_is_taken_once_by_its_owner_or_its_browser(world: &World) {
@@ -66,11 +66,11 @@ async fn tokens_are_kept_until_others_come(world: &World) {
     assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), None);
     store.put_mcp_tokens(&first).await.unwrap();
     assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), Some(first.clone()));
-    let second = McpTokens { sealed: sealed("YW5ldw=="), fresh_for_ms: Some(60_000), ..first.clone() };
+    let second = McpTokens { encrypted: encrypted("YW5ldw=="), fresh_for_ms: Some(60_000), ..first.clone() };
     store.put_mcp_tokens(&second).await.unwrap();
     let kept = store.mcp_tokens(&first.server).await.unwrap().unwrap();
     assert!(kept.fresh_for_ms.is_some_and(|ms| (1..=60_000).contains(&ms)), "{kept:?}");
-    assert_eq!((kept.version, kept.sealed), (2, second.sealed));
+    assert_eq!((kept.version, kept.encrypted), (2, second.encrypted));
     assert!(!store.forget_mcp_tokens(&first.server, Some(1)).await.unwrap());
     store.create_mcp_login("state", &first.server, &login(&ann), 60_000).await.unwrap();
     assert!(store.forget_mcp_tokens(&first.server, Some(2)).await.unwrap());
@@ -90,11 +90,11 @@ async fn token_refresh_is_exclusive(world: &World) {
     assert!(store.end_mcp_refresh(at, 1, None).await.unwrap());
     assert!(store.claim_mcp_tokens(at, 1, 0).await.unwrap());
     assert!(store.claim_mcp_tokens(at, 1, 60_000).await.unwrap());
-    let anew = sealed("YW5ldw==");
+    let anew = encrypted("YW5ldw==");
     assert!(store.end_mcp_refresh(at, 1, Some((&anew, Some(1_000)))).await.unwrap());
     assert!(!store.claim_mcp_tokens(at, 1, 60_000).await.unwrap(), "that version was replaced");
     let now = store.mcp_tokens(at).await.unwrap().unwrap();
-    assert_eq!((now.version, now.sealed), (2, anew));
+    assert_eq!((now.version, now.encrypted), (2, anew));
     assert!(store.claim_mcp_tokens(at, 2, 60_000).await.unwrap());
 }
 
@@ -102,9 +102,9 @@ async fn a_refresh_that_was_overtaken_changes_nothing(world: &World) {
     let (kept, store) = (tokens(None), &world.store);
     store.put_mcp_tokens(&kept).await.unwrap();
     assert!(store.claim_mcp_tokens(&kept.server, 1, 60_000).await.unwrap());
-    let anew = McpTokens { sealed: sealed("bG9naW4="), ..kept.clone() };
+    let anew = McpTokens { encrypted: encrypted("bG9naW4="), ..kept.clone() };
     store.put_mcp_tokens(&anew).await.unwrap();
-    assert!(!store.end_mcp_refresh(&kept.server, 1, Some((&sealed("bGF0ZQ=="), None))).await.unwrap());
+    assert!(!store.end_mcp_refresh(&kept.server, 1, Some((&encrypted("bGF0ZQ=="), None))).await.unwrap());
     assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), Some(McpTokens { version: 2, ..anew }));
     assert!(store.claim_mcp_tokens(&kept.server, 2, 60_000).await.unwrap(), "a new login does not wait for an old refresh");
 }
@@ -118,15 +118,15 @@ async fn key_rotation_keeps_the_token_version(world: &World) {
         of: SecretKind::McpTokens,
         owner: Some(ann),
         id: capstan::domain::tool::mcp_server::tokens_row(&kept.server),
-        sealed: kept.sealed.clone(),
+        encrypted: kept.encrypted.clone(),
     };
-    assert_eq!(store.sealed_rows(None, 10).await.unwrap(), std::slice::from_ref(&row));
-    assert_eq!(store.sealed_rows(Some(&row.id), 10).await.unwrap(), []);
+    assert_eq!(store.encrypted_rows(None, 10).await.unwrap(), std::slice::from_ref(&row));
+    assert_eq!(store.encrypted_rows(Some(&row.id), 10).await.unwrap(), []);
     let anew = EncryptedSecret { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
-    assert!(store.reseal(&row, Some(&anew)).await.unwrap());
+    assert!(store.reencrypt(&row, Some(&anew)).await.unwrap());
     let now = store.mcp_tokens(&kept.server).await.unwrap();
-    assert_eq!(now, Some(McpTokens { sealed: anew.clone(), ..kept.clone() }));
-    assert!(store.reseal(&EncryptedRow { sealed: anew, ..row }, None).await.unwrap());
+    assert_eq!(now, Some(McpTokens { encrypted: anew.clone(), ..kept.clone() }));
+    assert!(store.reencrypt(&EncryptedRow { encrypted: anew, ..row }, None).await.unwrap());
     assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), None, "lost with its key");
     store.put_mcp_tokens(&kept).await.unwrap();
 }
@@ -142,8 +142,8 @@ async fn tokens_of_removed_servers_are_deleted(world: &World) {
     }
     world.database.rows("UPDATE mcp_tokens SET seen_at = seen_at - 100000 RETURNING server_id").await;
     store.put_mcp_tokens(&recent).await.unwrap();
-    store.see_mcp_tokens(&[seen.server.clone(), server()]).await.unwrap();
-    store.see_mcp_tokens(&[]).await.unwrap();
+    store.mark_mcp_tokens_configured(&[seen.server.clone(), server()]).await.unwrap();
+    store.mark_mcp_tokens_configured(&[]).await.unwrap();
     store.create_mcp_login("late", &seen.server, &login(&ann), 0).await.unwrap();
     store.create_mcp_login("open", &recent.server, &login(&ann), 60_000).await.unwrap();
     assert_eq!(store.forget_unseen_mcp_tokens(90_000).await.unwrap(), 1);

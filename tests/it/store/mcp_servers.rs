@@ -239,17 +239,17 @@ async fn key_rotation_covers_mcp_and_provider_secrets(world: &World) {
     let beside = provider(None, "beside");
     world.store.create_provider(&beside, MOST, None).await.unwrap();
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 2)]);
-    let (of_server, of_provider) = (own.secrets.clone().unwrap(), beside.key.unwrap().sealed);
+    let (of_server, of_provider) = (own.secrets.clone().unwrap(), beside.key.unwrap().encrypted);
     let rows = [
-        EncryptedRow { of: SecretKind::McpServer, owner: Some(ann.clone()), id: own.id.as_str().to_owned(), sealed: of_server },
-        EncryptedRow { of: SecretKind::Provider, owner: None, id: beside.id.as_str().to_owned(), sealed: of_provider },
+        EncryptedRow { of: SecretKind::McpServer, owner: Some(ann.clone()), id: own.id.as_str().to_owned(), encrypted: of_server },
+        EncryptedRow { of: SecretKind::Provider, owner: None, id: beside.id.as_str().to_owned(), encrypted: of_provider },
     ];
-    assert_eq!(world.store.sealed_rows(None, 10).await.unwrap(), rows);
-    assert_eq!(world.store.sealed_rows(None, 1).await.unwrap(), rows[..1]);
-    assert_eq!(world.store.sealed_rows(Some(&rows[0].id), 10).await.unwrap(), rows[1..]);
+    assert_eq!(world.store.encrypted_rows(None, 10).await.unwrap(), rows);
+    assert_eq!(world.store.encrypted_rows(None, 1).await.unwrap(), rows[..1]);
+    assert_eq!(world.store.encrypted_rows(Some(&rows[0].id), 10).await.unwrap(), rows[1..]);
     let anew = EncryptedSecret { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
-    assert!(world.store.reseal(&rows[0], Some(&anew)).await.unwrap());
-    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
+    assert!(world.store.reencrypt(&rows[0], Some(&anew)).await.unwrap());
+    assert!(!world.store.reencrypt(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
     let stored = world.store.mcp_server(&ann, &own.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { secrets: Some(anew), version: 2, ..own.clone() }));
     assert_eq!(

@@ -30,7 +30,7 @@ contract! {
 
 const MOST: u32 = 100;
 
-fn sealed(text: &str) -> EncryptedSecret {
+fn encrypted(text: &str) -> EncryptedSecret {
     EncryptedSecret { key_id: "master-1".to_owned(), data: text.to_owned() }
 }
 
@@ -45,7 +45,7 @@ pub fn provider(owner: Option<&UserId>, name: &str) -> ProviderRecord {
         kind: ProviderKind::OpenaiResponses,
         base_url: "https://example.com/v1?api-version=1".to_owned(),
         egress: EgressScope::Public,
-        key: Some(StoredSecret { sealed: sealed("c2VjcmV0"), hint: Some("abcd".to_owned()) }),
+        key: Some(StoredSecret { encrypted: encrypted("c2VjcmV0"), hint: Some("abcd".to_owned()) }),
         models: vec![model],
         limits: CallLimits { idle_ms: Some(90_000), ..CallLimits::default() },
         quirks: json!({"key_header": "api-key"}).as_object().cloned(),
@@ -217,35 +217,35 @@ async fn provider_secrets_can_be_rotated(world: &World) {
     let global = made(world, None, "global").await;
     make(world, &ProviderRecord { key: None, ..provider(None, "bare") }).await;
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 2)]);
-    let rows = world.store.sealed_rows(None, 10).await.unwrap();
+    let rows = world.store.encrypted_rows(None, 10).await.unwrap();
     let expected = |record: &ProviderRecord| EncryptedRow {
         of: SecretKind::Provider,
         owner: record.owner.clone(),
         id: record.id.as_str().to_owned(),
-        sealed: record.key.as_ref().unwrap().sealed.clone(),
+        encrypted: record.key.as_ref().unwrap().encrypted.clone(),
     };
     assert_eq!(rows, [expected(&own), expected(&global)]);
-    let first = world.store.sealed_rows(None, 1).await.unwrap();
-    assert_eq!(world.store.sealed_rows(Some(&first[0].id), 10).await.unwrap(), [expected(&global)]);
+    let first = world.store.encrypted_rows(None, 1).await.unwrap();
+    assert_eq!(world.store.encrypted_rows(Some(&first[0].id), 10).await.unwrap(), [expected(&global)]);
 
     let anew = EncryptedSecret { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
-    assert!(world.store.reseal(&rows[0], Some(&anew)).await.unwrap());
-    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
+    assert!(world.store.reencrypt(&rows[0], Some(&anew)).await.unwrap());
+    assert!(!world.store.reencrypt(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
     let stored = world.store.provider(&ann, &own.id).await.unwrap().unwrap();
-    let key = Some(StoredSecret { sealed: anew, hint: Some("abcd".to_owned()) });
+    let key = Some(StoredSecret { encrypted: anew, hint: Some("abcd".to_owned()) });
     assert_eq!(stored, ProviderRecord { key, version: 2, ..own.clone() }, "other fields are unchanged");
     // A change that is based on the earlier version would restore the old encryption.
     assert_eq!(world.store.change_provider(&own).await.unwrap(), ProviderChanged::Stale);
     let counts = [("master-1".to_owned(), 1), ("master-2".to_owned(), 1)];
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), counts);
 
-    assert!(world.store.reseal(&rows[1], None).await.unwrap());
+    assert!(world.store.reencrypt(&rows[1], None).await.unwrap());
     let stored = world.store.provider(&ann, &global.id).await.unwrap();
     assert_eq!(stored, Some(ProviderRecord { key: None, version: 2, ..global }), "a provider without its key is a new version");
 }
 
 async fn a_login_is_given_to_one(world: &World) {
-    let (owner, verifier) = (user(), sealed("dmVyaWZpZXI="));
+    let (owner, verifier) = (user(), encrypted("dmVyaWZpZXI="));
     let login = ProviderLogin { owner, browser_hash: "browser".to_owned(), key_hash: Some("key".to_owned()), verifier };
     let takers = [LoginClaimant::Owner(login.owner.clone()), LoginClaimant::Browser("browser".to_owned())];
     for round in 0..10 {

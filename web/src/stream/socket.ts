@@ -1,5 +1,6 @@
 // The WebSocket of this tab. It carries the events of the open conversation, and the changes of the user's list. After a cut it
-// reconnects, and continues at the cursor of the conversation.
+// reconnects, and continues at the cursor of the conversation. If sockets are refused but the server answers over HTTP, it falls back
+// to the event stream of `sse.ts`.
 
 import { currentSession, lockedOut, url } from "../api/client";
 import { parse } from "../api/json";
@@ -15,7 +16,7 @@ const ANSWER_MS = 8_000;
 const OPEN_MS = 15_000;
 /** A connection that lasted so long was a good one. */
 const GOOD_MS = 5_000;
-/** Sockets that may fail before one opens, until the page uses event streams. */
+/** After so many refused sockets in a row, the page uses event streams. */
 const MOST_REFUSED = 2;
 
 interface Reply {

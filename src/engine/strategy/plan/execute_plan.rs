@@ -20,7 +20,7 @@ use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter};
 use crate::engine::calls::duplicates::has_reached_tool_or_denial;
-use crate::engine::calls::outcome::forces_final;
+use crate::engine::calls::failing_tools::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::offer::select_ranked::select_tools;

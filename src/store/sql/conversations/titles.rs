@@ -52,7 +52,7 @@ async fn finish(tx: &mut Transaction, generated: &GeneratedTitle) -> StoreResult
     // The spending of the day counts even if the conversation was deleted.
     if let Some((run, amount)) = generated.booked() {
         let (tokens, cost) = budget::parts(amount);
-        tx.execute(BOOK_SPENDING, values![generated.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
+        tx.execute(BOOK_SPENDING, values![generated.owner.as_str(), run.as_str(), id, tokens, cost, budget::MAX_CHARGED]).await?;
     }
     let mut events = Vec::new();
     if let Some(base) = head {

@@ -4,7 +4,7 @@
 
 use crate::domain::ids::{McpServerId, UserId};
 use crate::store::records::mcp_logins::McpTokens;
-use crate::store::sql::records::providers::{login_values, read_login, read_sealed};
+use crate::store::sql::records::providers::{login_values, read_encrypted, read_login};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -48,7 +48,7 @@ statements! {
 
     DELETE_LOGINS = ["DELETE FROM mcp_logins WHERE server_id = $1"];
 
-    SEE_TOKENS = ["UPDATE mcp_tokens SET seen_at = ", now, " WHERE server_id ", (in_list "$1")];
+    MARK_TOKENS = ["UPDATE mcp_tokens SET seen_at = ", now, " WHERE server_id ", (in_list "$1")];
 
     DELETE_EXPIRED_LOGINS = ["DELETE FROM mcp_logins WHERE expires_at <= ", now];
 
@@ -72,14 +72,14 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Consumes a login that belongs to `taker`: only one of several concurrent callers receives it. `None` if it is unknown,
-    /// another owner's, consumed or expired.
+    /// Consumes a login that matches `claimant`, by its owner or by its browser. `None` if it is unknown, does not match, or is consumed or
+    /// expired.
     pub async fn take_mcp_login(
         &self,
         state_hash: &str,
-        taker: &LoginClaimant,
+        claimant: &LoginClaimant,
     ) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
-        let (owner, browser) = taker.parts();
+        let (owner, browser) = claimant.parts();
         let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
         let Some(row) = row else { return Ok(None) };
         let server = McpServerId::from_stored(row.get("server_id")?);
@@ -97,8 +97,8 @@ impl dyn RecordStore + '_ {
         let put = values![
             tokens.server.as_str(),
             tokens.owner.as_ref().map(UserId::as_str),
-            &tokens.sealed.key_id,
-            &tokens.sealed.data,
+            &tokens.encrypted.key_id,
+            &tokens.encrypted.data,
             tokens.fresh_for_ms,
         ];
         self.database().execute(PUT_TOKENS, put).await?;
@@ -117,20 +117,21 @@ impl dyn RecordStore + '_ {
         &self,
         server: &McpServerId,
         version: i64,
-        anew: Option<(&EncryptedSecret, Option<i64>)>,
+        new_tokens: Option<(&EncryptedSecret, Option<i64>)>,
     ) -> StoreResult<bool> {
         let (database, server) = (self.database(), server.as_str());
-        let ended = match anew {
+        let ended = match new_tokens {
             None => database.execute(RELEASE_TOKENS, values![server, version]).await?,
-            Some((sealed, fresh_for_ms)) => {
-                let refresh = values![server, version, &sealed.key_id, &sealed.data, fresh_for_ms];
+            Some((encrypted, fresh_for_ms)) => {
+                let refresh = values![server, version, &encrypted.key_id, &encrypted.data, fresh_for_ms];
                 database.execute(REFRESH_TOKENS, refresh).await?
             }
         };
         Ok(ended > 0)
     }
 
-    /// Deletes the tokens of a server: those of one version, or all, together with running logins. Returns false if there are none.
+    /// Deletes the tokens of a server. With `version`, only if they have that version. Without it, also deletes unfinished logins. Returns
+    /// false if no tokens were deleted.
     pub async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
         let (database, server) = (self.database(), server.as_str());
         if let Some(version) = version {
@@ -143,10 +144,10 @@ impl dyn RecordStore + '_ {
         Ok(database.transaction(forget, |_| true).await? > 0)
     }
 
-    /// Records that a process has these servers in its configuration now.
-    pub async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+    /// Records that these servers are in the configuration of this process now.
+    pub async fn mark_mcp_tokens_configured(&self, servers: &[McpServerId]) -> StoreResult<()> {
         let servers: Value<'_> = servers.iter().map(McpServerId::as_str).collect();
-        self.database().execute(SEE_TOKENS, &[servers]).await?;
+        self.database().execute(MARK_TOKENS, &[servers]).await?;
         Ok(())
     }
 
@@ -161,10 +162,10 @@ impl dyn RecordStore + '_ {
     }
 }
 
-/// Reads tokens; `None` if they were removed with their master key.
+/// Reads tokens. `None` if the row has no encrypted data any more, because its master key was lost.
 fn read_tokens(row: &Row) -> StoreResult<Option<McpTokens>> {
     let server = McpServerId::from_stored(row.get("server_id")?);
     let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
     let (fresh_for_ms, version) = (row.get("fresh_for")?, row.get("version")?);
-    Ok(read_sealed(row)?.map(|sealed| McpTokens { server, owner, sealed, fresh_for_ms, version }))
+    Ok(read_encrypted(row)?.map(|encrypted| McpTokens { server, owner, encrypted, fresh_for_ms, version }))
 }

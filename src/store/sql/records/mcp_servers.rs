@@ -8,7 +8,7 @@ use crate::domain::tool::mcp_server::McpServerRecord;
 use crate::store::records::mcp_servers::McpServerCursor;
 use crate::store::rows::{encode_storable, read_json, read_word};
 use crate::store::sql::records::named::{NamedRow, owner_text};
-use crate::store::sql::records::providers::read_sealed;
+use crate::store::sql::records::providers::read_encrypted;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -168,8 +168,8 @@ fn values_of(record: &McpServerRecord) -> StoreResult<Vec<Value<'_>>> {
         record.version,
         &record.name,
         encode_storable(TABLE, "entry", record.id.as_str(), &record.entry)?,
-        secrets.map(|sealed| sealed.key_id.as_str()),
-        secrets.map(|sealed| sealed.data.as_str()),
+        secrets.map(|encrypted| encrypted.key_id.as_str()),
+        secrets.map(|encrypted| encrypted.data.as_str()),
         record.egress.as_str(),
         record.enabled,
         record.updated_at,
@@ -183,7 +183,7 @@ fn read_mcp_server(row: &Row) -> StoreResult<McpServerRecord> {
         owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
         name: row.get("name")?,
         entry: read_json(row, TABLE, "entry", &id)?,
-        secrets: read_sealed(row)?,
+        secrets: read_encrypted(row)?,
         egress: read_word(row, TABLE, "reach", &id, EgressScope::from_name)?,
         enabled: row.get("enabled")?,
         created_at: UnixMillis(row.get("created_at")?),

@@ -65,7 +65,7 @@ statements! {
              AS secrets
          WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id"];
 
-    SEALED_ROWS = ["SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1
+    ENCRYPTED_ROWS = ["SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1
          UNION ALL
          SELECT 'mcp_server', id, owner_id, key_id, key_data FROM mcp_servers WHERE key_id IS NOT NULL AND id > $1
          UNION ALL
@@ -73,14 +73,14 @@ statements! {
          WHERE key_id IS NOT NULL AND server_id || '.tokens' > $1
          ORDER BY id LIMIT $2"];
 
-    RESEAL_PROVIDER = ["UPDATE providers SET key_id = $4, key_data = $5,
+    REENCRYPT_PROVIDER = ["UPDATE providers SET key_id = $4, key_data = $5,
              key_hint = CASE WHEN CAST($4 AS text) IS NULL THEN NULL ELSE key_hint END, version = version + 1
          WHERE id = $1 AND key_id = $2 AND key_data = $3"];
 
-    RESEAL_MCP_SERVER = ["UPDATE mcp_servers SET key_id = $4, key_data = $5, version = version + 1
+    REENCRYPT_MCP_SERVER = ["UPDATE mcp_servers SET key_id = $4, key_data = $5, version = version + 1
          WHERE id = $1 AND key_id = $2 AND key_data = $3"];
 
-    RESEAL_MCP_TOKENS = ["UPDATE mcp_tokens SET key_id = $4, key_data = $5
+    REENCRYPT_MCP_TOKENS = ["UPDATE mcp_tokens SET key_id = $4, key_data = $5
          WHERE server_id || '.tokens' = $1 AND key_id = $2 AND key_data = $3"];
 }
 
@@ -132,10 +132,10 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Consumes a login that belongs to `taker`: only one of several concurrent callers receives it. `None` if it is unknown,
-    /// another owner's, consumed or expired.
-    pub async fn take_login(&self, state_hash: &str, taker: &LoginClaimant) -> StoreResult<Option<ProviderLogin>> {
-        let (owner, browser) = taker.parts();
+    /// Consumes a login that matches `claimant`, by its owner or by its browser. `None` if it is unknown, does not match, or is consumed or
+    /// expired.
+    pub async fn take_login(&self, state_hash: &str, claimant: &LoginClaimant) -> StoreResult<Option<ProviderLogin>> {
+        let (owner, browser) = claimant.parts();
         let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
         Ok(row.as_ref().map(read_login).transpose()?.flatten())
     }
@@ -146,31 +146,31 @@ impl dyn RecordStore + '_ {
     }
 
     /// Returns encrypted secrets ordered by id, after the given one, at most `limit`.
-    pub async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<EncryptedRow>> {
-        let rows = self.database().fetch_all(SEALED_ROWS, values![after.unwrap_or_default(), limit]).await?;
-        let rows = rows.iter().map(read_sealed_row).collect::<StoreResult<Vec<_>>>()?;
+    pub async fn encrypted_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<EncryptedRow>> {
+        let rows = self.database().fetch_all(ENCRYPTED_ROWS, values![after.unwrap_or_default(), limit]).await?;
+        let rows = rows.iter().map(read_encrypted_row).collect::<StoreResult<Vec<_>>>()?;
         Ok(rows.into_iter().flatten().collect())
     }
 
     /// Replaces the secret of `row` by the same secret under another master key, or removes it. Returns false if it no longer
     /// exists.
-    pub async fn reseal(&self, row: &EncryptedRow, anew: Option<&EncryptedSecret>) -> StoreResult<bool> {
-        let reseal: Statement = match row.of {
+    pub async fn reencrypt(&self, row: &EncryptedRow, replacement: Option<&EncryptedSecret>) -> StoreResult<bool> {
+        let reencrypt: Statement = match row.of {
             // Increments the version although the key is the same: a change based on the old version would restore the old
             // encryption.
-            SecretKind::Provider => RESEAL_PROVIDER,
-            SecretKind::McpServer => RESEAL_MCP_SERVER,
+            SecretKind::Provider => REENCRYPT_PROVIDER,
+            SecretKind::McpServer => REENCRYPT_MCP_SERVER,
             // Keeps the generation: a running refresh must not lose its tokens, which are encrypted with the newest key as well.
-            SecretKind::McpTokens => RESEAL_MCP_TOKENS,
+            SecretKind::McpTokens => REENCRYPT_MCP_TOKENS,
         };
         let values = values![
             &row.id,
-            &row.sealed.key_id,
-            &row.sealed.data,
-            anew.map(|sealed| sealed.key_id.as_str()),
-            anew.map(|sealed| sealed.data.as_str()),
+            &row.encrypted.key_id,
+            &row.encrypted.data,
+            replacement.map(|encrypted| encrypted.key_id.as_str()),
+            replacement.map(|encrypted| encrypted.data.as_str()),
         ];
-        Ok(self.database().execute(reseal, values).await? > 0)
+        Ok(self.database().execute(reencrypt, values).await? > 0)
     }
 }
 
@@ -184,8 +184,8 @@ fn values_of(record: &ProviderRecord) -> StoreResult<Vec<Value<'_>>> {
         record.kind.as_str(),
         &record.base_url,
         record.egress.as_str(),
-        key.map(|key| key.sealed.key_id.as_str()),
-        key.map(|key| key.sealed.data.as_str()),
+        key.map(|key| key.encrypted.key_id.as_str()),
+        key.map(|key| key.encrypted.data.as_str()),
         key.and_then(|key| key.hint.as_deref()),
         encode_storable(TABLE, "models", id, &record.models)?,
         encode_storable(TABLE, "limits", id, &record.limits)?,
@@ -204,7 +204,7 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
         kind: read_word(row, TABLE, "kind", &id, ProviderKind::from_name)?,
         base_url: row.get("base_url")?,
         egress: read_word(row, TABLE, "reach", &id, EgressScope::from_name)?,
-        key: read_sealed(row)?.map(|sealed| StoredSecret { sealed, hint }),
+        key: read_encrypted(row)?.map(|encrypted| StoredSecret { encrypted, hint }),
         models: read_json(row, TABLE, "models", &id)?,
         limits: read_json(row, TABLE, "limits", &id)?,
         quirks: read_optional_json(row, TABLE, "accent", &id)?,
@@ -217,16 +217,16 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
 }
 
 /// Reads `key_id` and `key_data`.
-pub(in crate::store::sql) fn read_sealed(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
+pub(in crate::store::sql) fn read_encrypted(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
     let (key_id, data): (Option<String>, Option<String>) = (row.get("key_id")?, row.get("key_data")?);
     Ok(key_id.zip(data).map(|(key_id, data)| EncryptedSecret { key_id, data }))
 }
 
-fn read_sealed_row(row: &Row) -> StoreResult<Option<EncryptedRow>> {
+fn read_encrypted_row(row: &Row) -> StoreResult<Option<EncryptedRow>> {
     let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
     let id: String = row.get("id")?;
     let of = read_word(row, "secrets", "kind", &id, SecretKind::from_name)?;
-    Ok(read_sealed(row)?.map(|sealed| EncryptedRow { of, owner, id, sealed }))
+    Ok(read_encrypted(row)?.map(|encrypted| EncryptedRow { of, owner, id, encrypted }))
 }
 
 /// Returns the first values for the insertion of a login.
@@ -243,5 +243,5 @@ pub(in crate::store::sql) fn read_login(row: &Row) -> Result<Option<ProviderLogi
     }
     let (owner, browser_hash) = (UserId::from_stored(row.get("owner_id")?), row.get("browser_hash")?);
     let key_hash = row.get("key_hash")?;
-    Ok(read_sealed(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
+    Ok(read_encrypted(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
 }

@@ -1,9 +1,10 @@
-//! Charges a reserved model call to the budgets of its owner: the text for each database. The log writer executes it, in the transaction of
-//! the run's other changes.
+//! The SQL that charges a model call to its owner's budget, for each database. The log writer executes it in the transaction of the run's
+//! other changes.
 //!
-//! Sums stop at `MOST` of `store/runs/budget.rs`. A charge ends the reservation. Must not know what a budget allows.
+//! [`MAX_CHARGED`](crate::store::runs::budget::MAX_CHARGED) limits the sum of one run and day. A charge ends the reservation. Must not know
+//! what a budget allows.
 
-/// A part of the statement that writes a merged batch. Its rows are one JSON list.
+/// One part of the statement that writes a merged batch. `{list}` is a JSON list with one row for each charge.
 pub(in crate::store) const POSTGRES: &str = "charged AS (
     UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
         held_tokens = 0, held_cost = 0, held_epoch = NULL
@@ -12,7 +13,7 @@ pub(in crate::store) const POSTGRES: &str = "charged AS (
     WHERE s.owner_id = r.owner_id AND s.day = p.day AND s.run_id = h.run_id
 )";
 
-/// One statement of a batch. Its parameters: tokens, `MOST`, cost, `MOST`, run, day, run.
+/// One statement of a batch. Its parameters: tokens, `MAX_CHARGED`, cost, `MAX_CHARGED`, run, day, run.
 pub(in crate::store) const SQLITE: &str =
     "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
      WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?";

@@ -3,12 +3,12 @@
 //! Owns the statements of use cases that read runs. Must not know how a message is accepted, or what a worker writes.
 
 pub(super) mod accept;
-pub(super) mod budget;
 pub(super) mod calls;
 pub(super) mod cancel;
 pub(in crate::store) mod charge_budget;
 pub(super) mod load;
 pub(super) mod new_run;
+pub(super) mod reserve_budget;
 pub(super) mod resume;
 pub(super) mod run_rows;
 pub(super) mod usage;

@@ -127,25 +127,25 @@ pub async fn follow(
 }
 
 async fn ask(server: &Arc<Server>, id: &str) -> TaskPoll {
-    let live = match server.connected().await {
-        Ok(live) => live,
+    let connected = match server.connected().await {
+        Ok(connected) => connected,
         Err(reason) => return TaskPoll::Away(reason),
     };
-    let found = match live.connection.peer.get_task(GetTaskParams::new(id)).await {
+    let found = match connected.connection.peer.get_task(GetTaskParams::new(id)).await {
         Ok(found) => found.task,
-        Err(error) => return poll_outcome_of_error(&live.connection, &error).await,
+        Err(error) => return poll_outcome_of_error(&connected.connection, &error).await,
     };
     let pause = pause(found.task.poll_interval_ms);
     match found.payload {
         TaskPayload::Working => TaskPoll::Working {
-            status: found.task.status_message.map(|status| live.connection.redactor.redact_text(status)),
+            status: found.task.status_message.map(|status| connected.connection.redactor.redact_text(status)),
             pause,
         },
         TaskPayload::InputRequired { input_requests } => TaskPoll::Asks { requests: input_requests, pause },
         TaskPayload::Completed { result } => TaskPoll::Over(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {
             let message = error.get("message").and_then(Value::as_str).unwrap_or("it gives no reason");
-            TaskPoll::Over(Reply::Refused(live.connection.redactor.error_text(message)))
+            TaskPoll::Over(Reply::Refused(connected.connection.redactor.error_text(message)))
         }
         TaskPayload::Cancelled => TaskPoll::Over(Reply::Refused("it has cancelled the task".to_owned())),
         // A state of a later revision of the extension.
@@ -186,9 +186,11 @@ async fn answer(
     progress: &ProgressSender,
     cancel: &CancellationToken,
 ) -> AnswerDelivery {
-    let Ok(live) = server.connected().await else { return AnswerDelivery::NotDelivered };
-    let Some(answers) = live.connection.input(requests, questions, progress, cancel).await else { return AnswerDelivery::Nothing };
-    let request = live.connection.peer.update_task(UpdateTaskParams::new(id, answers));
+    let Ok(connected) = server.connected().await else { return AnswerDelivery::NotDelivered };
+    let Some(answers) = connected.connection.input(requests, questions, progress, cancel).await else {
+        return AnswerDelivery::Nothing;
+    };
+    let request = connected.connection.peer.update_task(UpdateTaskParams::new(id, answers));
     match tokio::time::timeout(ANSWER_LIMIT, request).await {
         Ok(Ok(())) => AnswerDelivery::Told,
         Ok(Err(_)) | Err(_) => AnswerDelivery::NotDelivered,
@@ -198,8 +200,8 @@ async fn answer(
 /// Cancels a task, if the server can be reached.
 async fn cancel_task(server: &Arc<Server>, id: &str) {
     let request = async {
-        if let Ok(live) = server.connected().await {
-            let _ = live.connection.peer.cancel_task(CancelTaskParams::new(id)).await;
+        if let Ok(connected) = server.connected().await {
+            let _ = connected.connection.peer.cancel_task(CancelTaskParams::new(id)).await;
         }
     };
     let _ = tokio::time::timeout(CANCEL_LIMIT, request).await;

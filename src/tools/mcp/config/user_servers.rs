@@ -139,8 +139,8 @@ pub fn part(entry: &Map<String, Value>, lookup: &dyn Fn(&str) -> Option<String>)
     let EntrySplitter { secrets, .. } = parting;
     let parted = Value::Object(parted);
     let warnings = unknown_keys::warnings(entry, &read_kept(&parted, &secrets)?.transport);
-    let sealed = serde_json::to_string(&secrets).map_err(|error| error.to_string())?;
-    if parted.to_string().len() > MAX_BYTES || sealed.len() > MAX_BYTES {
+    let secrets_text = serde_json::to_string(&secrets).map_err(|error| error.to_string())?;
+    if parted.to_string().len() > MAX_BYTES || secrets_text.len() > MAX_BYTES {
         return Err(format!("the entry or its secrets have more than {MAX_BYTES} bytes"));
     }
     let Value::Object(entry) = parted else { return Err("the entry must be an object".to_owned()) };

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 
 pub use flow::{Pending, Refusal, TokenSet, begin, exchange, refresh};
 pub use requests::Wire;
-pub use tokens::{Access, AuthState, AuthorizedClient, Login, TokenOf, Tokens};
+pub use tokens::{Access, AuthState, AuthorizedClient, Login, TokenScope, Tokens};
 
 /// The settings of an entry for logins, under `capstan.oauth`.
 #[derive(Clone, Default)]

@@ -40,8 +40,9 @@ pub enum AuthState {
     Ok,
 }
 
+/// The server, entry and owner for which a token is valid.
 #[derive(Debug, Clone)]
-pub struct TokenOf {
+pub struct TokenScope {
     pub server: McpServerId,
     /// The owner; `None` for a server of all users.
     pub owner: Option<UserId>,
@@ -65,11 +66,11 @@ pub struct Access {
 #[async_trait]
 pub trait Tokens: Send + Sync {
     /// Returns a token. Refreshes it if it expires, or is the one that the server has `refused`. `None` if a login is needed.
-    async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String>;
+    async fn token(&self, scope: &TokenScope, refused: Option<&SecretString>) -> Result<Option<Access>, String>;
 }
 
 pub struct Login {
-    of: TokenOf,
+    scope: TokenScope,
     tokens: Arc<dyn Tokens>,
     redactor: SecretRedactor,
     state: AtomicU8,
@@ -78,8 +79,8 @@ pub struct Login {
 
 impl Login {
     /// Creates a login without tokens. Tokens that are read later are added to `redactor`.
-    pub fn new(of: TokenOf, tokens: Arc<dyn Tokens>, redactor: SecretRedactor) -> Self {
-        Self { of, tokens, redactor, state: AtomicU8::new(AuthState::None as u8), current: Mutex::default() }
+    pub fn new(scope: TokenScope, tokens: Arc<dyn Tokens>, redactor: SecretRedactor) -> Self {
+        Self { scope, tokens, redactor, state: AtomicU8::new(AuthState::None as u8), current: Mutex::default() }
     }
 
     /// Returns whether the server requires a login, as far as known.
@@ -89,7 +90,7 @@ impl Login {
     }
 
     pub fn login_hint(&self) -> String {
-        format!("it needs a login, which POST /api/v1/mcp-servers/{}/login begins", self.of.server)
+        format!("it needs a login, which POST /api/v1/mcp-servers/{}/login begins", self.scope.server)
     }
 
     /// Drops the cached token, because another process may have logged in or out.
@@ -107,7 +108,7 @@ impl Login {
             return Ok(Some(token.clone()));
         }
         *current = None;
-        let Some(Access { token, refresh, fresh_for }) = self.tokens.token(&self.of, refused).await? else { return Ok(None) };
+        let Some(Access { token, refresh, fresh_for }) = self.tokens.token(&self.scope, refused).await? else { return Ok(None) };
         self.redactor.add_token("access_token", &token);
         if let Some(refresh) = &refresh {
             self.redactor.add_token("refresh_token", refresh);

@@ -7,6 +7,7 @@
 
 pub(super) mod cgroup;
 pub(super) mod container;
+pub(super) mod inherited_environment;
 pub mod orphans;
 pub(super) mod slots;
 
@@ -29,26 +30,8 @@ use crate::tools::Environment;
 use crate::tools::mcp::config::redaction::{CUT_MARGIN, SecretRedactor};
 use crate::tools::mcp::process::cgroup::Cgroup;
 use crate::tools::mcp::process::container::ContainerCleanup;
+use crate::tools::mcp::process::inherited_environment::inherited_variables;
 
-/// The inherited variables.
-const INHERITED: [&str; 12] = [
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TERM",
-    "TMPDIR",
-    "TZ",
-    // The certificate authorities of a company's network, by the names of OpenSSL, Node, Python and curl.
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-];
-/// Inherited, too, but without user and password.
-pub const PROXIES: [&str; 8] =
-    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"];
 /// How much of the end of standard error is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
 /// How much of it is shown in logs and lists, in characters.
@@ -78,13 +61,6 @@ pub struct Program<'a> {
     pub removal: Option<ContainerCleanup>,
     /// Holds a token until the process and its descendants have ended.
     pub open_resources: &'a TaskTracker,
-}
-
-/// Returns the URL of a proxy without user and password.
-pub fn without_login(proxy: &str) -> String {
-    let (scheme, rest) = proxy.split_at(proxy.find("://").map_or(0, |at| at + 3));
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    format!("{scheme}{host}")
 }
 
 /// A running child process. Dropping it ends the process in the background.
@@ -127,8 +103,7 @@ impl Process {
     ) -> Result<(Self, ChildStdout, ChildStdin), String> {
         let mut command = Command::new(program.command);
         command.args(program.args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.envs(INHERITED.iter().filter_map(|name| environment(name).map(|value| (*name, value))));
-        command.envs(PROXIES.iter().filter_map(|name| environment(name).map(|value| (*name, without_login(&value)))));
+        command.envs(inherited_variables(environment));
         command.envs(program.env.iter().map(|(name, value)| (name, value.expose_secret())));
         command.env(orphans::MARKER_VARIABLE, &program.marker);
         if let Some(cwd) = program.cwd {
@@ -382,18 +357,6 @@ mod tests {
         let mut tail = Tail { is_over: true, ..Tail::default() };
         stderr.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));
         tail.redacted_text(&redactor())
-    }
-
-    #[test]
-    fn proxy_of_child_has_no_login() {
-        for (proxy, visible) in [
-            ("http://ann:pw@proxy:3128", "http://proxy:3128"),
-            ("ann:p@w@proxy:3128", "proxy:3128"),
-            ("http://proxy:3128/", "http://proxy:3128/"),
-            ("localhost,.example", "localhost,.example"),
-        ] {
-            assert_eq!(without_login(proxy), visible);
-        }
     }
 
     /// For every position at which the end of long output begins.

@@ -1,4 +1,4 @@
-//! The calls of one server: each waits for a slot and for a connection that still offers the frozen tool, and is then sent.
+//! The calls of one server: each waits for a call permit and for a connection that still offers the frozen tool, and is then sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,8 +35,8 @@ impl Server {
             return McpAnswer::failed("the arguments are not an object".to_owned());
         };
         let mut until = Instant::now() + timeout;
-        let slot = match self.wait_for_slot(timeout, &call).await {
-            Ok(slot) => slot,
+        let call_permit = match self.wait_for_call_permit(timeout, &call).await {
+            Ok(permit) => permit,
             Err(unsent) => return unsent,
         };
         if self.config.may_ask() {
@@ -52,7 +52,7 @@ impl Server {
             Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
-        drop(slot);
+        drop(call_permit);
         match reply {
             Ok(reply) => self.answer(reply, &call),
             Err(unsent) => unsent,
@@ -72,7 +72,7 @@ impl Server {
             () = call.permit.token.cancelled() => return Err(cancelled()),
             prepared = tokio::time::timeout_at(until, self.prepare(call)) => prepared,
         };
-        let live = match prepared {
+        let connected = match prepared {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(reason)) => return Err(McpAnswer::failed(reason)),
             Err(_) => return Err(self.not_ready(timeout)),
@@ -82,11 +82,11 @@ impl Server {
         let round = call.handle.and_then(Handle::round);
         self.paused_calls.end(call.id);
         let limits = self.limits(timeout);
-        let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.permit).await;
+        let mut reply = connected.connection.call(params, &call.meta, round, limits, &call.progress, call.permit).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
-                let live = Arc::clone(&live);
-                self.common.tasks.spawn(async move { live.connection.ping_after_timeout().await });
+                let connected = Arc::clone(&connected);
+                self.common.tasks.spawn(async move { connected.connection.ping_after_timeout().await });
             }
             Reply::Task(task) => {
                 tasks::store(&task, &call.progress).await;
@@ -96,7 +96,7 @@ impl Server {
             Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
-            live.outputs.check(call.tool, result);
+            connected.outputs.check(call.tool, result);
         }
         Ok(reply)
     }
@@ -109,9 +109,9 @@ impl Server {
         let _request = Arc::clone(&self.requests);
         let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, &call.permit.token).await;
         if let Reply::Result(result) = &mut reply
-            && let Ok(live) = self.connected().await
+            && let Ok(connected) = self.connected().await
         {
-            live.outputs.check(call.tool, result);
+            connected.outputs.check(call.tool, result);
         }
         reply
     }
@@ -129,15 +129,15 @@ impl Server {
         Limits { silence: timeout, total: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
-    /// Waits for a slot. An error is the result of a call that was not sent.
-    async fn wait_for_slot(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
+    /// Waits for a call permit. An error is the result of a call that was not sent.
+    async fn wait_for_call_permit(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
         // A user may be answering a question of the previous call, which has its own limits.
         let limit = if self.config.may_ask() { Duration::MAX } else { timeout };
         tokio::select! {
             biased;
             () = call.permit.token.cancelled() => Err(cancelled()),
-            slot = tokio::time::timeout(limit, self.slot(&call.progress)) => match slot {
-                Ok(slot) => slot.map_err(|_| McpAnswer::failed("the server is shut down".to_owned())),
+            permit = tokio::time::timeout(limit, self.call_permit(&call.progress)) => match permit {
+                Ok(permit) => permit.map_err(|_| McpAnswer::failed("the server is shut down".to_owned())),
                 Err(_) => Err(self.not_ready(timeout)),
             },
         }
@@ -151,8 +151,8 @@ impl Server {
     async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<ConnectedServer>, String> {
         let tool = call.tool;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.identity.name);
-        let live = self.connected().await.map_err(unreachable)?;
-        match self.refresh(&live).await {
+        let connected = self.connected().await.map_err(unreachable)?;
+        match self.refresh(&connected).await {
             // The tool may have another meaning by now.
             ToolListFreshness::Outdated if !call.may_repeat => {
                 return Err(format!(
@@ -162,7 +162,7 @@ impl Server {
             }
             ToolListFreshness::Outdated | ToolListFreshness::Current => {}
         }
-        let Some(current) = live.tool(tool).await else {
+        let Some(current) = connected.tool(tool).await else {
             return Err(format!("the server {} does not offer the tool {tool} any more", self.identity.name));
         };
         if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
@@ -174,22 +174,22 @@ impl Server {
                 self.identity.name
             ));
         }
-        Ok(live)
+        Ok(connected)
     }
 
-    /// Waits for a slot, and reports the wait as progress.
-    async fn slot(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
+    /// Waits for a call permit, and reports the wait as progress.
+    async fn call_permit(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
         let began = Instant::now();
-        let slot = match self.slots.try_acquire() {
-            Ok(slot) => slot,
+        let permit = match self.call_permits.try_acquire() {
+            Ok(permit) => permit,
             Err(_) => {
                 let message = Some(format!("waits: {} is executing {} other calls", self.identity.name, self.config.concurrency));
                 let _ = progress.try_send(Report::Progress(Progress { progress: 0.0, total: None, message }));
-                self.slots.acquire().await?
+                self.call_permits.acquire().await?
             }
         };
         metrics::histogram!("capstan_mcp_queue_seconds").record(began.elapsed().as_secs_f64());
-        Ok(slot)
+        Ok(permit)
     }
 
     /// Replaces a connection with an abandoned call, before the next call of a server that may ask questions.
@@ -201,19 +201,19 @@ impl Server {
         if self.stateless.load(Ordering::SeqCst) {
             return;
         }
-        let leaves = Arc::clone(&self.closing_lock).lock_owned().await;
-        let left = self.detach_connection(|live| {
-            Arc::strong_count(&self.requests) > 1 || !live.connection.subscriptions.has_abandoned_calls()
+        let closing = Arc::clone(&self.closing_lock).lock_owned().await;
+        let detached = self.detach_connection(|connected| {
+            Arc::strong_count(&self.requests) > 1 || !connected.connection.subscriptions.has_abandoned_calls()
         });
-        let Some((live, token)) = left else { return };
+        let Some((connected, token)) = detached else { return };
         tracing::debug!(
             mcp.server = self.identity.name,
             "MCP server {} is reconnected after an abandoned call",
             self.identity.name
         );
         let closed = self.common.tasks.spawn(async move {
-            live.connection.close().await;
-            drop((live, token, leaves));
+            connected.connection.close().await;
+            drop((connected, token, closing));
         });
         // The task closes the connection even if this call is cancelled meanwhile.
         let _ = closed.await;

@@ -72,7 +72,7 @@ impl ConnectedServer {
     }
 
     /// Returns whether the list omits tools of the server.
-    pub fn leaves_out(&self) -> bool {
+    pub fn omits_tools(&self) -> bool {
         self.listed().left_out
     }
 

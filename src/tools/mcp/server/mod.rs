@@ -24,7 +24,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 use crate::tools::mcp::calls::input_required::InputRequiredCalls;
 use crate::tools::mcp::config::identity::Identity;
-use crate::tools::mcp::oauth::{AuthState, Login, TokenOf, Tokens};
+use crate::tools::mcp::oauth::{AuthState, Login, TokenScope, Tokens};
 use crate::tools::mcp::process::slots::ProcessHolder;
 use crate::tools::mcp::server::connected_server::{ConnectedServer, ToolListFreshness};
 use crate::tools::mcp::server::context::{ServerContext, lock};
@@ -56,19 +56,19 @@ pub struct Server {
     uses: Arc<()>,
     /// Cloned by each request on the connection: its count shows how many are under way.
     requests: Arc<()>,
-    /// Locked while a connection closes that could disturb the next one.
+    /// Locked while an old connection closes, because it could disturb the next one.
     closing_lock: Arc<tokio::sync::Mutex<()>>,
     paused_calls: InputRequiredCalls,
     /// Limits concurrent calls.
-    pub slots: Arc<Semaphore>,
+    pub call_permits: Arc<Semaphore>,
     /// Cancelled when the server is finally closed.
     closing: CancellationToken,
     /// Holds a token for each start attempt, for each process, and for each replaced connection that is not closed yet.
     open_resources: TaskTracker,
     /// Whether the last successful handshake was that of the stateless revision.
     stateless: AtomicBool,
-    /// Whether the last HTTP transport was SSE, that of the first revision.
-    is_old: AtomicBool,
+    /// Whether the last HTTP transport was SSE.
+    uses_sse: AtomicBool,
     login: Option<Arc<Login>>,
 }
 
@@ -92,24 +92,25 @@ enum Phase {
 #[derive(Clone)]
 struct IdleToolList {
     tools: Vec<Arc<ToolDefinition>>,
-    left_out: bool,
+    omits_tools: bool,
 }
 
 impl Server {
-    /// Returns a server that is not connected yet. `slots` are those of the same server for other owners.
+    /// Returns a server that is not connected yet. `call_permits` are those of the same server for another owner.
     pub fn new(
         identity: Identity,
         name_prefix: String,
         revision: i64,
         config: ServerConfig,
-        slots: Option<Arc<Semaphore>>,
+        call_permits: Option<Arc<Semaphore>>,
         (home, common): (Option<PathBuf>, Arc<ServerContext>),
     ) -> Arc<Self> {
         // The destination of an operator server changes only with a restart, so it needs no check.
         let destination = (identity.key == identity.id.as_str()).then(|| config.transport.destination());
-        // A remote server is one machine for all owners, so they share its limit. But no owner waits for the answer of another user.
-        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }) && !config.may_ask());
-        let slots = slots.unwrap_or_else(|| Arc::new(Semaphore::new(config.concurrency)));
+        // A remote server is one machine for all owners, so they share its limit. But a call that waits for a user or a model must not
+        // delay the calls of other owners.
+        let shared = call_permits.filter(|_| matches!(config.transport, ServerTransport::Http { .. }) && !config.may_ask());
+        let call_permits = shared.unwrap_or_else(|| Arc::new(Semaphore::new(config.concurrency)));
         let (phase, phase_began) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let login = login(&identity, &config, common.tokens.as_ref());
         Arc::new(Self {
@@ -128,21 +129,21 @@ impl Server {
             requests: Arc::default(),
             closing_lock: Arc::default(),
             paused_calls: InputRequiredCalls::default(),
-            slots,
+            call_permits,
             closing: CancellationToken::new(),
             open_resources: TaskTracker::new(),
             stateless: AtomicBool::new(false),
-            is_old: AtomicBool::new(false),
+            uses_sse: AtomicBool::new(false),
             login,
         })
     }
 
     /// Returns the time since the last use. A call under way counts as use.
     pub fn idle_for(&self) -> Duration {
-        if self.is_at_work() { Duration::ZERO } else { self.last_used().elapsed() }
+        if self.is_in_use_or_paused() { Duration::ZERO } else { self.last_used().elapsed() }
     }
 
-    fn is_at_work(&self) -> bool {
+    fn is_in_use_or_paused(&self) -> bool {
         self.is_in_use() || self.is_paused()
     }
 
@@ -162,18 +163,18 @@ impl Server {
 
     /// Closes an idle connection, and returns whether there was one. Its tools stay on offer, and the next call connects again.
     ///
-    /// With `leaving`, another server needs the process slot. Then paused calls do not keep the connection, because they are repeated with
-    /// all state. `leaving` is held until the connection is closed.
+    /// `leaving` is given if another server needs the process slot, and is held until the connection is closed. Paused calls then do not
+    /// keep the connection: a paused call's repeated request contains all its state.
     pub fn close_idle(self: &Arc<Self>, leaving: Option<TaskTrackerToken>) -> bool {
-        // Each user of the connection holds a clone, and no task can get one while the phase is locked.
-        let is_wanted = || if leaving.is_some() { self.is_in_use() } else { self.is_at_work() };
-        let left = self.detach_connection(|live| is_wanted() || Arc::strong_count(live) > 1);
-        let Some((live, token)) = left else { return false };
+        // Each task that uses the connection holds a clone of its `Arc`. While the phase is locked, no task can get one.
+        let is_wanted = || if leaving.is_some() { self.is_in_use() } else { self.is_in_use_or_paused() };
+        let detached = self.detach_connection(|connected| is_wanted() || Arc::strong_count(connected) > 1);
+        let Some((connected, token)) = detached else { return false };
         let name = &self.identity.name;
         tracing::debug!(mcp.server = name, "MCP server {name} was idle and is disconnected");
         self.common.tasks.spawn(async move {
-            live.connection.close().await;
-            drop((live, token, leaving));
+            connected.connection.close().await;
+            drop((connected, token, leaving));
         });
         true
     }
@@ -183,29 +184,29 @@ impl Server {
         &self,
         is_wanted: impl FnOnce(&Arc<ConnectedServer>) -> bool,
     ) -> Option<(Arc<ConnectedServer>, TaskTrackerToken)> {
-        let mut left = None;
+        let mut detached = None;
         self.change_phase(|phase| {
-            let Phase::Up(live) = phase else { return false };
-            if is_wanted(live) {
+            let Phase::Up(connected) = phase else { return false };
+            if is_wanted(connected) {
                 return false;
             }
-            let Some(tools) = live.tools_now() else { return false };
-            left = Some((Arc::clone(live), self.open_resources.token()));
-            *phase = Phase::Idle(IdleToolList { tools, left_out: live.leaves_out() });
+            let Some(tools) = connected.tools_now() else { return false };
+            detached = Some((Arc::clone(connected), self.open_resources.token()));
+            *phase = Phase::Idle(IdleToolList { tools, omits_tools: connected.omits_tools() });
             true
         });
-        left
+        detached
     }
 
-    /// Returns its tools, with names that begin with `name_prefix`. Waits for a start up to `time_limit` after the start began. After a failed start
-    /// it waits a fifth of that, so that the server does not delay every run.
+    /// Returns its tools, with names that begin with `name_prefix`. Waits for a connection attempt until `time_limit` after the attempt
+    /// began. After a failure it waits only a fifth of that, so that the server does not delay every run.
     pub async fn definitions(
         self: &Arc<Self>,
         name_prefix: &str,
         time_limit: Duration,
     ) -> Result<Vec<Arc<ToolDefinition>>, String> {
-        let rested = if let Phase::Idle(rested) = &*self.phase.borrow() { Some(rested.tools.clone()) } else { None };
-        let mut tools = match rested {
+        let idle = if let Phase::Idle(idle) = &*self.phase.borrow() { Some(idle.tools.clone()) } else { None };
+        let mut tools = match idle {
             Some(tools) => tools,
             None => self.listed(time_limit).await?,
         };
@@ -220,21 +221,21 @@ impl Server {
     async fn listed(self: &Arc<Self>, time_limit: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
         let time_limit = if lock(&self.restarts).has_failed() { time_limit / 5 } else { time_limit };
         let began = if let Phase::Starting { since } = &*self.phase.borrow() { *since } else { Instant::now() };
-        let live = tokio::time::timeout_at(began + time_limit, self.connected())
+        let connected = tokio::time::timeout_at(began + time_limit, self.connected())
             .await
             .map_err(|_| "it is still starting".to_owned())??;
         // If the new list does not arrive in time, the run gets the old one.
-        self.refresh(&live).await;
-        Ok(live.tools().await)
+        self.refresh(&connected).await;
+        Ok(connected.tools().await)
     }
 
     pub async fn resources(self: &Arc<Self>) -> Result<Vec<McpResource>, String> {
-        let all = self.request(|live| async move { live.connection.list_resources().await }).await?;
+        let all = self.request(|connected| async move { connected.connection.list_resources().await }).await?;
         Ok(resources::resources(all, &self.config.redactor))
     }
 
     pub async fn prompts(self: &Arc<Self>) -> Result<Vec<McpPrompt>, String> {
-        let all = self.request(|live| async move { live.connection.list_prompts().await }).await?;
+        let all = self.request(|connected| async move { connected.connection.list_prompts().await }).await?;
         Ok(resources::prompts(all, &self.config.redactor))
     }
 
@@ -256,40 +257,41 @@ impl Server {
         }
     }
 
-    /// Returns `none` with the current state added.
-    pub async fn status(&self, none: ServerStatus) -> ServerStatus {
-        let auth = self.login.as_ref().map_or(none.auth, |login| login.state());
-        let none = ServerStatus { auth, left_out: self.leaves_out(), ..none };
+    /// Returns `unknown` with the current state filled in.
+    pub async fn status(&self, unknown: ServerStatus) -> ServerStatus {
+        let (auth, left_out) = (self.login.as_ref().map_or(unknown.auth, |login| login.state()), self.omits_tools());
         let phase = self.phase.borrow().clone();
         let (status, error, stderr, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, None, 0),
             Phase::Starting { .. } => ("starting", None, None, 0),
-            Phase::Idle(rested) => ("ok", None, None, rested.tools.len()),
-            Phase::Up(live) if live.connection.is_alive() => ("ok", None, live.connection.stderr_tail(), live.tools().await.len()),
-            Phase::Up(live) => {
-                ("error", Some("the connection was lost and is being restored".to_owned()), live.connection.stderr_tail(), 0)
+            Phase::Idle(idle) => ("ok", None, None, idle.tools.len()),
+            Phase::Up(connected) if connected.connection.is_alive() => {
+                ("ok", None, connected.connection.stderr_tail(), connected.tools().await.len())
+            }
+            Phase::Up(connected) => {
+                ("error", Some("the connection was lost and is being restored".to_owned()), connected.connection.stderr_tail(), 0)
             }
             Phase::Failed { fault: ServerError { reason, stderr }, .. } => ("error", Some(reason), stderr, 0),
         };
         let since = Some(lock(&self.phase_began).to_rfc3339());
-        ServerStatus { status: status.to_owned(), since, error, stderr, tools, ..none }
+        ServerStatus { status: status.to_owned(), since, error, stderr, tools, auth, left_out, ..unknown }
     }
 
     /// Returns whether some of its listed tools are omitted, as far as is known.
-    pub fn leaves_out(&self) -> bool {
+    pub fn omits_tools(&self) -> bool {
         match &*self.phase.borrow() {
-            Phase::Up(live) => live.connection.is_alive() && live.leaves_out(),
-            Phase::Idle(rested) => rested.left_out,
+            Phase::Up(connected) => connected.connection.is_alive() && connected.omits_tools(),
+            Phase::Idle(idle) => idle.omits_tools,
             Phase::Unknown | Phase::Starting { .. } | Phase::Failed { .. } | Phase::Closed => false,
         }
     }
 
     /// Returns why it offers no tools, without internal reasons. `None` if it offers tools, or was not tried yet.
-    pub fn problem(&self) -> Option<&'static str> {
+    pub fn unavailable_reason(&self) -> Option<&'static str> {
         match &*self.phase.borrow() {
             Phase::Unknown | Phase::Idle(_) | Phase::Closed => None,
             Phase::Starting { .. } => Some("it is still starting"),
-            Phase::Up(live) => (!live.connection.is_alive()).then_some("its connection was lost"),
+            Phase::Up(connected) => (!connected.connection.is_alive()).then_some("its connection was lost"),
             Phase::Failed { .. } => Some(match self.login.as_ref().map(|login| login.state()) {
                 Some(AuthState::Needed) => "it needs a login",
                 _ => "it cannot be reached",
@@ -303,14 +305,15 @@ impl Server {
         self.closing.cancel();
         self.open_resources.close();
         let last = async {
-            if let Phase::Up(live) = phase {
-                live.connection.close().await;
+            if let Phase::Up(connected) = phase {
+                connected.connection.close().await;
             }
         };
         tokio::join!(last, self.open_resources.wait());
     }
 
-    /// Closes a replaced connection after its other calls: an error that ends one call, such as a lost session, need not end them.
+    /// Closes a lost connection when its other calls have ended, or when the server closes: an error that ends one call, such as a lost
+    /// session, may leave the others intact.
     async fn close_when_idle(&self, connection: &Connection) {
         tokio::select! {
             () = connection.is_idle() => {}
@@ -329,7 +332,7 @@ impl Server {
         let phase = phases.wait_for(|phase| !matches!(phase, Phase::Starting { .. }));
         let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
         match phase {
-            Phase::Up(live) => Ok(live),
+            Phase::Up(connected) => Ok(connected),
             Phase::Failed { fault, .. } => Err(fault.reason),
             Phase::Unknown | Phase::Starting { .. } | Phase::Idle(_) | Phase::Closed => Err("it is being shut down".to_owned()),
         }
@@ -340,17 +343,17 @@ impl Server {
     }
 
     /// Lists the tools again if the server has announced a change.
-    async fn refresh(self: &Arc<Self>, live: &Arc<ConnectedServer>) -> ToolListFreshness {
-        let (server, connected) = (Arc::clone(self), Arc::clone(live));
+    async fn refresh(self: &Arc<Self>, connected: &Arc<ConnectedServer>) -> ToolListFreshness {
+        let (server, listing) = (Arc::clone(self), Arc::clone(connected));
         let list_again = async move {
-            connected.list_again(server.labels(), &server.config, &server.common.closing).await;
+            listing.list_again(server.labels(), &server.config, &server.common.closing).await;
         };
-        live.refresh(list_again, &self.common.tasks).await
+        connected.refresh(list_again, &self.common.tasks).await
     }
 }
 
 impl ProcessHolder for Server {
-    /// Also checks the age of the pauses: no message reports that an answer will never arrive because the run was cancelled.
+    /// Ignores pauses that are older than a day: if a run is cancelled, nothing tells the server that its paused call has ended.
     fn is_paused(&self) -> bool {
         self.paused_calls.are_any(Instant::now())
     }
@@ -371,6 +374,6 @@ fn login(identity: &Identity, config: &ServerConfig, tokens: Option<&Arc<dyn Tok
         return None;
     }
     let (server, owner) = (identity.id.clone(), identity.owner.clone());
-    let of = TokenOf { server, owner, url: url.clone(), issuer: oauth.issuer.clone(), egress: *egress };
-    Some(Arc::new(Login::new(of, Arc::clone(tokens?), config.redactor.clone())))
+    let scope = TokenScope { server, owner, url: url.clone(), issuer: oauth.issuer.clone(), egress: *egress };
+    Some(Arc::new(Login::new(scope, Arc::clone(tokens?), config.redactor.clone())))
 }

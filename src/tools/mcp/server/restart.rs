@@ -38,7 +38,7 @@ impl Server {
     pub fn reconnect_if_due(self: &Arc<Self>) {
         let now = Instant::now();
         let is_due = match &*self.phase.borrow() {
-            Phase::Up(live) => !live.connection.is_alive() && lock(&self.restarts).is_due(now),
+            Phase::Up(connected) => !connected.connection.is_alive() && lock(&self.restarts).is_due(now),
             Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.restarts).reconnects_automatically(),
             Phase::Unknown | Phase::Starting { .. } | Phase::Idle(_) | Phase::Closed => false,
         };
@@ -56,18 +56,18 @@ impl Server {
         self.change_phase(|phase| {
             let (next, starts) = match phase {
                 Phase::Unknown | Phase::Idle(_) => (Phase::Starting { since: now }, true),
-                Phase::Up(live) if !live.connection.is_alive() => {
+                Phase::Up(connected) if !connected.connection.is_alive() => {
                     let next = match lock(&self.restarts).record_loss(now, is_process) {
                         Some(until) => {
                             let reason = RestartPolicy::TOO_MANY.to_owned();
-                            let fault = ServerError { reason, stderr: live.connection.stderr_tail() };
+                            let fault = ServerError { reason, stderr: connected.connection.stderr_tail() };
                             let name = &self.identity.name;
                             tracing::warn!(mcp.server = name, "MCP server {name} is crash-looping");
                             (Phase::Failed { fault, retry_at: until }, false)
                         }
                         None => (Phase::Starting { since: now }, true),
                     };
-                    lost = Some((live.clone(), self.open_resources.token()));
+                    lost = Some((connected.clone(), self.open_resources.token()));
                     next
                 }
                 Phase::Failed { retry_at, .. } if now >= *retry_at => (Phase::Starting { since: now }, true),
@@ -82,8 +82,8 @@ impl Server {
             let server = self.clone();
             self.common.tasks.spawn(async move {
                 let close_lost = async {
-                    if let Some((live, _token)) = lost {
-                        server.close_when_idle(&live.connection).await;
+                    if let Some((connected, _token)) = lost {
+                        server.close_when_idle(&connected.connection).await;
                     }
                 };
                 let start = async {
@@ -111,10 +111,10 @@ impl Server {
         };
         let name = &self.identity.name;
         let next = match result {
-            Ok(live) => {
+            Ok(connected) => {
                 lock(&self.restarts).started();
                 tracing::info!(mcp.server = name, "MCP server {name} is connected");
-                Phase::Up(Arc::new(live))
+                Phase::Up(Arc::new(connected))
             }
             Err(fault) => {
                 let ServerError { reason, stderr } = &fault;
@@ -135,8 +135,8 @@ impl Server {
             }
             is_open
         });
-        if let Some(Phase::Up(live)) = late {
-            live.connection.close().await;
+        if let Some(Phase::Up(connected)) = late {
+            connected.connection.close().await;
         }
     }
 
@@ -186,7 +186,7 @@ impl Server {
             config: &self.config,
             common: &self.common,
             stateless: &self.stateless,
-            is_old: &self.is_old,
+            uses_sse: &self.uses_sse,
             home: self.home.as_deref(),
             login: self.login.as_ref(),
             open_resources: &self.open_resources,

@@ -44,8 +44,8 @@ pub struct Endpoint<'a> {
     pub common: &'a ServerContext,
     /// Whether the last successful handshake was that of the stateless revision.
     pub stateless: &'a AtomicBool,
-    /// Whether the last HTTP transport was SSE, that of the first revision.
-    pub is_old: &'a AtomicBool,
+    /// Whether the last HTTP transport was SSE.
+    pub uses_sse: &'a AtomicBool,
     /// The working directory of a program whose entry has none.
     pub home: Option<&'a Path>,
     pub login: Option<&'a Arc<Login>>,

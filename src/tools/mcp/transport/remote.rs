@@ -82,20 +82,20 @@ impl<'a> Remote<'a> {
         handler: &Handler,
         token: CancellationToken,
     ) -> Result<InitializedSession, OpenError> {
-        let is_old = self.server.is_old;
+        let uses_sse = self.server.uses_sse;
         let greeted = match style {
             HttpStyle::Sse => self.sse(lifecycle, handler, token).await,
             HttpStyle::Streamable => self.streamable(lifecycle, handler, token).await,
-            HttpStyle::Either if is_old.load(Ordering::SeqCst) => {
+            HttpStyle::Either if uses_sse.load(Ordering::SeqCst) => {
                 let greeted = self.sse(lifecycle, handler, token).await;
                 // The server may support the newer transport by now.
-                is_old.store(greeted.is_ok(), Ordering::SeqCst);
+                uses_sse.store(greeted.is_ok(), Ordering::SeqCst);
                 greeted
             }
             HttpStyle::Either => match self.streamable(lifecycle.clone(), handler, token.clone()).await {
                 Err(error) if may_be_old(&error) => {
                     let greeted = self.sse(lifecycle, handler, token).await.map_err(|_| error);
-                    is_old.store(greeted.is_ok(), Ordering::SeqCst);
+                    uses_sse.store(greeted.is_ok(), Ordering::SeqCst);
                     greeted
                 }
                 greeted => greeted,

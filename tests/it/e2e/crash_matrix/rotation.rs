@@ -44,7 +44,7 @@ pub async fn play(case: Case) -> bool {
     let extra: Vec<(&str, &str)> = extra.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut command = site.spawn_command(&new_key, &extra);
     let question = wait::within("the command to reach the point", Duration::from_secs(60), asker.next()).await;
-    assert_eq!(sealed_with(&site).await, if case.at == 1 { 1 } else { 2 }, "secrets are encrypted again one by one");
+    assert_eq!(encrypted_with(&site).await, if case.at == 1 { 1 } else { 2 }, "secrets are encrypted again one by one");
     // On SQLite the stopped command holds no lock either: it is between two writes.
     all_open(&server).await;
     match case.way {
@@ -75,14 +75,14 @@ pub async fn play(case: Case) -> bool {
     all_open(&server).await;
     let (ok, said) = site.command(&ROTATE).await;
     assert!(ok, "{said}");
-    assert_eq!(sealed_with(&site).await, 1, "the next command finishes the rest");
+    assert_eq!(encrypted_with(&site).await, 1, "the next command finishes the rest");
     all_open(&server).await;
     audit::assert_sound(&site.database).await;
     true
 }
 
 /// Returns the number of master keys in use.
-async fn sealed_with(site: &Site) -> i64 {
+async fn encrypted_with(site: &Site) -> i64 {
     site.database.count("SELECT CAST(count(DISTINCT key_id) AS text) FROM providers").await
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::points::{Often, Scenario};
+use super::kill_points::{Often, Scenario};
 use support::chance::Chance;
 
 /// A message with its script.

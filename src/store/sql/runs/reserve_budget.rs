@@ -1,4 +1,4 @@
-//! Budgets of owners: reservations before model calls.
+//! Reserves the budget of an owner before a model call, and charges embeddings, which belong to no run.
 //!
 //! Owns the reservations in `spending`. `charge_budget.rs` ends them. Must not know what a budget allows.
 
@@ -72,12 +72,12 @@ statements! {
 
     REMOVE_OLD_EMBEDDINGS = ["DELETE FROM embedding_usage WHERE day < ", now, " / 86400000 - 366"];
 
-    HOLD = ["INSERT INTO spending (owner_id, day, run_id, conversation_id, held_tokens, held_cost, held_epoch)
+    PUT_RESERVATION = ["INSERT INTO spending (owner_id, day, run_id, conversation_id, held_tokens, held_cost, held_epoch)
          VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
              held_tokens = excluded.held_tokens, held_cost = excluded.held_cost, held_epoch = excluded.held_epoch"];
 
-    LET_GO = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
+    END_RESERVATION = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
          WHERE owner_id = $1 AND day BETWEEN $2 - 1 AND $2 AND run_id = $3 AND held_epoch = $4"];
 
     // SQLite has no exact decimals: the digits before and after the decimal point are summed as integers.
@@ -156,7 +156,7 @@ async fn charge_in(tx: &mut Transaction, owner: &UserId, charge: &EmbeddingCharg
     let (tokens, cost) = parts(used);
     if let Some((day, reserved)) = charge.reserved {
         let (charged_tokens, charged_cost) = parts(reserved);
-        let change = values![owner.as_str(), day, tokens - charged_tokens, cost - charged_cost, budget::MOST];
+        let change = values![owner.as_str(), day, tokens - charged_tokens, cost - charged_cost, budget::MAX_CHARGED];
         tx.execute(CORRECT_EMBEDDINGS, change).await?;
     }
     if let Some((model, _)) = &charge.used {
@@ -201,7 +201,7 @@ async fn judge_embeddings(tx: &mut Transaction, owner: &UserId, reserve: &Reserv
     let outcome = decide(reserve, Amount::default(), &standing)?;
     if let ReservationOutcome::Granted { day } = outcome {
         let (tokens, cost) = parts(reserve.amount);
-        tx.execute(CHARGE_EMBEDDINGS, values![owner.as_str(), day, tokens, cost, budget::MOST]).await?;
+        tx.execute(CHARGE_EMBEDDINGS, values![owner.as_str(), day, tokens, cost, budget::MAX_CHARGED]).await?;
     }
     Ok(Attempt::Judged(Some(outcome)))
 }
@@ -228,12 +228,12 @@ async fn judge_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, reserve: 
     match answer {
         ReservationOutcome::Granted { day } => {
             let (tokens, cost) = parts(reserve.amount);
-            tx.execute(HOLD, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
+            tx.execute(PUT_RESERVATION, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
         }
         // Also ends an earlier reservation of the run under this fence.
         ReservationOutcome::Busy | ReservationOutcome::Spent { .. } => {
             let day: i64 = standing.get("day")?;
-            tx.execute(LET_GO, values![owner.as_str(), day, run, fence.epoch]).await?;
+            tx.execute(END_RESERVATION, values![owner.as_str(), day, run, fence.epoch]).await?;
         }
     }
     Ok(Attempt::Judged(Some(answer)))

@@ -1,7 +1,9 @@
-//! Binary content of tool results: stores each piece as a file of the run's owner before the engine decides about the outcome.
+//! Files of tool results: stores binary content, such as an image, as a file of the run's owner before the engine decides about the
+//! outcome.
 //!
 //! So results, events and messages contain only small references. Content that cannot be stored in time stays in the outcome, so that no
-//! result is lost. A file whose outcome was never committed is removed with other unused files.
+//! result is lost. A file whose outcome was never committed is removed with other unused files. Pictures that a model made are stored in
+//! the same way. Must not know what the engine decides.
 
 use std::sync::Arc;
 use std::time::Duration;

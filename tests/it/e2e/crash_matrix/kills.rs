@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::checks;
-use super::points::Scenario;
+use super::kill_points::Scenario;
 use super::turn::Turn;
 use support::chance::Chance;
 use support::client::{Address, Client, Followed};

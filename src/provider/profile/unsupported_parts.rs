@@ -1,7 +1,7 @@
-//! The parts of a request that are not text, and notes in place of those that a provider refuses.
+//! Notes in place of images, documents, audio and videos that a model does not accept, or that its provider could not read.
 //!
 //! A refused part stays in the history, so every later request of the conversation would be refused, too. The stored history never
-//! changes: a note replaces the part in the request.
+//! changes: a note replaces the part in the request. Owns these notes. Must not know the forms of the dialects.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

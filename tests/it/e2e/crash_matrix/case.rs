@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::checks::{self, Death};
-use super::points::{Often, Point, Scenario};
+use super::kill_points::{Often, Point, Scenario};
 use super::rotation;
 use super::turn::{ID, Turn};
 use support::asker::{Asker, Question};

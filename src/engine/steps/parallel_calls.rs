@@ -1,4 +1,6 @@
-//! The order in which the calls of a tool step start, and when the step waits or ends. Must not know what outcomes mean for the model.
+//! Decides which calls of a tool step run at the same time, and in which order they start. An exclusive call runs alone.
+//!
+//! Owns the start, the waits and the end of the step. Must not know what outcomes mean for the model.
 
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::event::EventBody;
@@ -64,7 +66,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
 fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
     let limit = decision.profile().tool_parallelism.max(1) as usize;
     let mut exclusive_runs = under_way.iter().any(|id| is_exclusive(decision, id));
-    // Whether one of the earlier calls waits for a human, an exclusive one of them does, and one must start before any later call.
+    // Facts about the earlier calls: one waits for a human, an exclusive one waits for a human, one must start before any later call.
     let (mut call_waits, mut exclusive_waits, mut must_start_first) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {

@@ -10,8 +10,8 @@
 mod bugs;
 mod case;
 mod checks;
+mod kill_points;
 mod kills;
-mod points;
 mod rotation;
 mod turn;
 
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use case::{Case, Way};
-use points::{Often, POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
+use kill_points::{Often, POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
 use support::chance::Chance;
 use support::database::Kind;
 use support::repository;

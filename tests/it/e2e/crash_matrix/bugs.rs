@@ -9,7 +9,7 @@ use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::case::{Waking, Way};
-use super::points::POINTS;
+use super::kill_points::POINTS;
 use super::{case, reason};
 use support::database::Kind;
 use support::wait;
