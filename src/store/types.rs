@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::CallBatch;
+use super::{CallBatch, StoreResult};
 use crate::domain::access::audit::AuditOutcome;
 use crate::domain::access::principal::User;
 use crate::domain::agent::AgentProfile;
@@ -41,12 +41,7 @@ pub enum IdempotentOutcome<T> {
     Mismatch,
 }
 
-impl<T> IdempotentOutcome<T> {
-    /// Returns whether the call was made now, and its outcome is as `is` says.
-    pub fn is_fresh_and(&self, is: impl FnOnce(&T) -> bool) -> bool {
-        matches!(self, Self::Fresh(outcome) if is(outcome))
-    }
-}
+pub type IdempotentResult<T> = StoreResult<IdempotentOutcome<T>>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
@@ -160,16 +155,6 @@ pub enum CompactOutcome {
     Busy,
     /// The conversation is missing, or belongs to another owner.
     NoConversation,
-}
-
-impl CompactOutcome {
-    /// Adds the stored events.
-    pub(super) fn with(self, written: Vec<StoredEvent>) -> Self {
-        match self {
-            Self::Done { messages, summary, .. } => Self::Done { messages, summary, events: written },
-            Self::Busy | Self::NoConversation => self,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

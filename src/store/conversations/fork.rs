@@ -160,12 +160,6 @@ pub enum CopyOutcome {
     NoConversation,
 }
 
-impl CopyOutcome {
-    pub(in crate::store) fn is_made(&self) -> bool {
-        matches!(self, Self::Conversation(_))
-    }
-}
-
 /// A message's row with the columns of its run, in the order in which models read.
 pub(in crate::store) struct SourceRow<'r> {
     id: &'r str,

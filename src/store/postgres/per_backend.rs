@@ -13,7 +13,7 @@ use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::sql::{IdleAge, PerBackend};
 use crate::store::{
-    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
+    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult, WriteRejection,
 };
 
 /// The time limit for an acceptance to get its turn.
@@ -25,7 +25,7 @@ impl PerBackend for PostgresStore {
         self.owner_cap
     }
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         // Requests that wait for their turn fail like those before them when the database is silent.
         let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
             let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;

@@ -12,7 +12,7 @@ use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputSt
 use crate::domain::run::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::domain::tool::approval::ApprovalState;
-use crate::store::{AcceptRun, CompactOutcome, ResolveInput, ResumeKind, ResumeRun};
+use crate::store::{AcceptRun, ResolveInput, ResumeKind, ResumeRun};
 use crate::support::clock::UnixMillis;
 use crate::support::text;
 
@@ -276,20 +276,11 @@ pub(in crate::store) fn number_events(conversation: &ConversationId, base: i64, 
     events.into_iter().zip(base + 1..).map(|(event, seq)| event.stored(conversation.clone(), seq)).collect()
 }
 
-/// Returns the outcome of a compaction, and its event if messages were evicted.
-pub(in crate::store) fn compaction_events(
-    before: Option<ContextSummary>,
-    after: Option<ContextSummary>,
-    now: UnixMillis,
-) -> (CompactOutcome, Option<NewEvent>) {
-    let Some(after) = after else { return (CompactOutcome::Done { messages: 0, summary: before, events: Vec::new() }, None) };
-    let messages = after.messages.saturating_sub(before.map_or(0, |before| before.messages));
-    let event =
-        EventBody::ContextCompacted { messages, texts: 0, through: Some(after.covers.clone()), summary: summary::section(&after) };
-    let event = NewEvent::new(&event, None, 0, now);
-    (CompactOutcome::Done { messages, summary: Some(after), events: Vec::new() }, Some(event))
+/// Returns the `context.compacted` of a compaction that evicted this number of messages.
+pub(in crate::store) fn context_compacted(messages: u32, summary: &ContextSummary, now: UnixMillis) -> NewEvent {
+    let (through, section) = (Some(summary.covers.clone()), summary::section(summary));
+    NewEvent::new(&EventBody::ContextCompacted { messages, texts: 0, through, summary: section }, None, 0, now)
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use super::statement::Statement;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::{
-    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
+    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult, WriteRejection,
 };
 
 /// The condition of a deletion. Its statement returns true or false for the age in milliseconds, `$1`, and the conversation's id,
@@ -26,7 +26,7 @@ pub trait PerBackend: Backend {
     /// Returns the limit of an owner's runs that workers hold at a time; 0 for no limit.
     fn owner_cap(&self) -> u32;
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>>;
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome>;
 
     /// Deletes a conversation with all its rows, if the condition is true.
     async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>>;

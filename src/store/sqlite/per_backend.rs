@@ -9,7 +9,8 @@ use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::sql::{Backend as _, IdleAge, PerBackend, accept_once};
 use crate::store::{
-    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
+    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, IdempotentResult, StoreResult,
+    WriteRejection,
 };
 
 #[async_trait]
@@ -18,7 +19,7 @@ impl PerBackend for SqliteStore {
         self.owner_cap
     }
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         Ok(accept_once(self.database(), accept, key).await?.unwrap_or(IdempotentOutcome::Fresh(AcceptOutcome::NoConversation)))
     }
 

@@ -54,11 +54,7 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
     async fn run_progress(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
         self.0.pass("reached", || self.0.store().run_progress(owner, runs)).await
     }
-    async fn create_conversation(
-        &self,
-        new: NewConversation,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome> {
         self.0.pass("create_conversation", || self.0.store().create_conversation(new.clone(), key.clone())).await
     }
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
@@ -81,29 +77,17 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         self.0.pass("change_conversation", || self.0.store().change_conversation(owner, id, change, now)).await
     }
-    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> IdempotentResult<CompactOutcome> {
         self.0.pass("compact", || self.0.store().compact(compact.clone(), key.clone())).await
     }
 
-    async fn rewind_conversation(
-        &self,
-        rewind: Rewind,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
+    async fn rewind_conversation(&self, rewind: Rewind, key: Option<IdempotencyKey>) -> IdempotentResult<RewindOutcome> {
         self.0.pass("rewind_conversation", || self.0.store().rewind_conversation(rewind.clone(), idempotency.clone())).await
     }
-    async fn append_messages(
-        &self,
-        append: AppendMessages,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
+    async fn append_messages(&self, append: AppendMessages, key: Option<IdempotencyKey>) -> IdempotentResult<AppendOutcome> {
         self.0.pass("append_messages", || self.0.store().append_messages(append.clone(), key.clone())).await
     }
-    async fn copy_conversation(
-        &self,
-        copy: CopyConversation,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
+    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CopyOutcome> {
         self.0.pass("copy_conversation", || self.0.store().copy_conversation(copy.clone(), key.clone())).await
     }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -129,7 +113,7 @@ impl<I: Interceptor> ConversationStore for InterceptedStore<I> {
 
 #[async_trait]
 impl<I: Interceptor> RunStore for InterceptedStore<I> {
-    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         let lease_ms = accept.taker.as_ref().map_or(0, |taker| taker.lease_ms);
         let call = || async {
             let accepted = self.0.store().accept_run(accept.clone(), key.clone()).await?;
@@ -142,8 +126,8 @@ impl<I: Interceptor> RunStore for InterceptedStore<I> {
         &self,
         accept: AcceptRun,
         message: &MessageId,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<EditOutcome>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<EditOutcome> {
         self.0.pass("edit_message", || self.0.store().edit_message(accept.clone(), message, idempotency.clone())).await
     }
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
@@ -161,14 +145,10 @@ impl<I: Interceptor> RunStore for InterceptedStore<I> {
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         self.0.pass("active_run", || self.0.store().active_run(owner, conversation)).await
     }
-    async fn cancel_run(
-        &self,
-        cancel: CancelRun<'_>,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
+    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome> {
         self.0.pass("cancel_run", || self.0.store().cancel_run(cancel, key.clone())).await
     }
-    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome> {
         self.0.pass("resume_run", || self.0.store().resume_run(resume.clone(), key.clone())).await
     }
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
@@ -199,18 +179,10 @@ impl<I: Interceptor> InputStore for InterceptedStore<I> {
     async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
         self.0.pass("delete_tool_grant", || self.0.store().delete_tool_grant(owner, id)).await
     }
-    async fn resolve_input(
-        &self,
-        resolve: ResolveInput,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResolveOutcome>> {
+    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyKey>) -> IdempotentResult<ResolveOutcome> {
         self.0.pass("resolve_input", || self.0.store().resolve_input(resolve.clone(), idempotency.clone())).await
     }
-    async fn store_tool_results(
-        &self,
-        results: ToolResults,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>> {
+    async fn store_tool_results(&self, results: ToolResults, key: Option<IdempotencyKey>) -> IdempotentResult<ToolResultsOutcome> {
         self.0.pass("store_tool_results", || self.0.store().store_tool_results(results.clone(), idempotency.clone())).await
     }
 }

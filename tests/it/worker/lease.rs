@@ -1,8 +1,8 @@
 //! Lost leases.
 
 use std::str::FromStr as _;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capstan::domain::ids::NodeId;

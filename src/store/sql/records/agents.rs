@@ -13,7 +13,7 @@ use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{
-    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
+    CreateNamedOutcome, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
 };
 use crate::support::clock::UnixMillis;
 
@@ -72,8 +72,8 @@ impl dyn RecordStore + '_ {
         new: &AgentRecord,
         first: &AgentVersion,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<AgentId>>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<CreateNamedOutcome<AgentId>> {
         let insert = values![
             new.id.as_str(),
             new.owner.as_ref().map(UserId::as_str),
@@ -85,9 +85,8 @@ impl dyn RecordStore + '_ {
             new.updated_at,
             new.revision,
         ];
-        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
-        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, insert), (INSERT_VERSION, &version_values(&new.id, first)?)]).await
+        let row = NamedRow { count: COUNT, lock: LOCK, owner: new.owner.as_ref(), most, id: &new.id };
+        self.database().create_named(row, &[(INSERT, insert), (INSERT_VERSION, &version_values(&new.id, first)?)], key).await
     }
 
     /// Returns the agent, unless it is missing or belongs to another owner.

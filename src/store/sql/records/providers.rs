@@ -12,7 +12,7 @@ use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::{Statement, statements};
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::encryption::EncryptedSecret;
 
@@ -91,13 +91,12 @@ impl dyn RecordStore + '_ {
         &self,
         new: &ProviderRecord,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ProviderMade>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<ProviderMade> {
         let mut insert = values_of(new)?;
         insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into()]);
-        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
-        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, &insert)]).await
+        let row = NamedRow { count: COUNT, lock: LOCK, owner: new.owner.as_ref(), most, id: &new.id };
+        self.database().create_named(row, &[(INSERT, &insert)], key).await
     }
 
     /// Returns the provider, unless it is missing or belongs to another owner.

@@ -95,13 +95,13 @@ pub(in crate::store::sql) async fn accept_in(
         }
     };
     let accepted = store_message(tx, accept, base).await?;
-    if let AcceptOutcome::Run { .. } | AcceptOutcome::Steered { .. } = &accepted {
-        if let Some(refused) = refused_files(tx, accept).await? {
-            return Ok(Some(IdempotentOutcome::Fresh(refused)));
-        }
-        tx.record(key, &accepted).await?;
+    if !matches!(accepted, AcceptOutcome::Run { .. } | AcceptOutcome::Steered { .. }) {
+        return Ok(Some(IdempotentOutcome::Fresh(accepted)));
     }
-    Ok(Some(IdempotentOutcome::Fresh(accepted)))
+    if let Some(refused) = refused_files(tx, accept).await? {
+        return Ok(Some(IdempotentOutcome::Fresh(refused)));
+    }
+    tx.record(key, accepted).await.map(Some)
 }
 
 /// Returns why no conversation is created for a message whose owner has none with its id.

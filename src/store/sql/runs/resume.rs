@@ -8,13 +8,14 @@ use crate::domain::ids::{CallId, ConversationId, MessageId};
 use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{decode_profile, encode_storable, storable_message};
 use crate::store::runs::created_rows;
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::calls::insert_call;
 use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs, lock_head_of_run};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{CallBatch, IdempotencyKey, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
+use crate::store::{CallBatch, IdempotencyKey, IdempotentResult, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
 
 /// Tests whether a message body in a column is an internal message.
 macro_rules! is_internal {
@@ -188,14 +189,14 @@ pub(in crate::store::sql) async fn resume_in(
     tx: &mut Transaction,
     resume: &ResumeRun,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
+) -> IdempotentResult<ResumeOutcome> {
     let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some((conversation, base)) = head else { return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun)) };
+    let Some((conversation, base)) = head else { return refuse(ResumeOutcome::NoRun) };
     let Some(run) = find_run(tx, &resume.owner, &resume.run_id).await? else {
-        return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun));
+        return refuse(ResumeOutcome::NoRun);
     };
     let resumed = match (&resume.how, run.status) {
         (ResumeKind::Resume, RunStatus::Waiting) if created_rows::can_be_woken(&run) => {
@@ -207,10 +208,7 @@ pub(in crate::store::sql) async fn resume_in(
         }
         _ => ResumeOutcome::NotResumable { run },
     };
-    if let ResumeOutcome::Run { .. } = &resumed {
-        tx.record(key, &resumed).await?;
-    }
-    Ok(IdempotentOutcome::Fresh(resumed))
+    if matches!(resumed, ResumeOutcome::Run { .. }) { tx.record(key, resumed).await } else { refuse(resumed) }
 }
 
 /// Stores a new run with the profile of the ended run, or with another model. It continues with the same history.
