@@ -60,6 +60,6 @@ pub(super) use runs::accept::{accept_once, refused_files};
 pub(super) use runs::load::{History, record};
 pub(super) use runs::new_run::{fresh_counters, fresh_usage, profile_json};
 pub use statement::Statement;
-pub(super) use statement::piece;
+pub(super) use statement::{piece, text};
 pub(super) use transaction::{PostgresTransaction, Transaction};
 pub(super) use value::{Value, values};

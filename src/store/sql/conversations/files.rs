@@ -7,7 +7,7 @@ use crate::domain::ids::{FileId, UserId};
 use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileFilter, NewFile};
 use crate::store::pages::page_of;
 use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{FileCursor, IdCursor, Page, PageRequest, RecordStore, StoreResult};
@@ -22,11 +22,8 @@ macro_rules! columns {
 /// Tests whether no message uses file `f`, and it is older than `$1` milliseconds.
 macro_rules! is_unused {
     ($dialect:ident) => {
-        concat!(
-            "f.created_at <= ",
-            crate::store::sql::statement::piece!($dialect now),
-            " - $1 AND NOT EXISTS (SELECT 1 FROM file_uses u WHERE u.file_id = f.id)"
-        )
+        text!($dialect: "f.created_at <= " now
+            " - $1 AND NOT EXISTS (SELECT 1 FROM file_uses u WHERE u.file_id = f.id)")
     };
 }
 

@@ -30,9 +30,9 @@ use crate::store::sql::idempotency_keys::if_fresh;
 use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::cancel::cancel_in;
-use crate::store::sql::runs::resume::{is_resumable, resume_in};
+use crate::store::sql::runs::resume::{is_internal, is_resumable, messages_of, only_undid, resume_in, turn_taken_out};
 use crate::store::sql::runs::run_rows::{BY_ID, RunRow, run_columns};
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::value::values;
 use crate::store::{
     AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
