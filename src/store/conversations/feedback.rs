@@ -49,13 +49,13 @@ pub struct FeedbackFilter {
 }
 
 /// Returns whether the message can have feedback.
-pub(in crate::store) fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
+pub fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
     let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
     Ok(message.role == Role::Assistant && !message.internal)
 }
 
 /// The feedback of an imported message, as columns. Times in the future become the present.
-pub(in crate::store) struct FeedbackColumns {
+pub struct FeedbackColumns {
     pub rating: Rating,
     pub comment: Option<String>,
     pub at: i64,

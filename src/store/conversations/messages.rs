@@ -34,7 +34,7 @@ impl EarlierMessages {
 }
 
 /// Reads a listed message from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was omitted.
-pub(in crate::store) fn listed(row: &Row) -> StoreResult<Option<Message>> {
+pub fn listed(row: &Row) -> StoreResult<Option<Message>> {
     let id: String = row.get("id")?;
     let Some(body) = row.get::<Option<&str>>("body")? else { return Ok(None) };
     let message: Message = rows::decode("messages", "body", &id, body)?;

@@ -8,7 +8,7 @@ use crate::store::{StoreError, StoreResult};
 
 /// Repeats a transaction, up to five times, if the database reports that it rolled the transaction back because of another one.
 /// Returns any other error: it may follow a commit whose reply was lost.
-pub(in crate::store) async fn retry_transaction<T, F, Fut>(transaction: F) -> StoreResult<T>
+pub async fn retry_transaction<T, F, Fut>(transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = StoreResult<T>>,

@@ -141,7 +141,7 @@ fn read_key(row: &Row) -> StoreResult<StoredKey> {
 }
 
 /// Reads `id`, `name` and `role`.
-pub(in crate::store::sql) fn read_user(row: &Row) -> StoreResult<User> {
+pub fn read_user(row: &Row) -> StoreResult<User> {
     let id: String = row.get("id")?;
     let role = parse_word("users", "role", &id, row.get("role")?, UserRole::from_name)?;
     Ok(User { id: UserId::from_stored(id), name: row.get("name")?, role })

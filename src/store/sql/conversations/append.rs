@@ -20,7 +20,7 @@ statements! {
 }
 
 /// Appends messages within a transaction. The caller rolls the transaction back unless they were stored.
-pub(in crate::store::sql) async fn append_in(
+pub async fn append_in(
     tx: &mut Transaction,
     append: &AppendMessages,
     key: Option<&IdempotencyKey>,

@@ -36,7 +36,7 @@ statements! {
          FROM ", (elements "$6")];
 }
 
-pub(in crate::store::sql) async fn copy_in(
+pub async fn copy_in(
     tx: &mut Transaction,
     request: &CopyConversation,
     key: Option<&IdempotencyKey>,
@@ -85,7 +85,7 @@ async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &Copy
 }
 
 /// Inserts the runs and messages of turns. The caller appends their events.
-pub(in crate::store::sql) async fn insert_turns(
+pub async fn insert_turns(
     tx: &mut Transaction,
     owner: &UserId,
     conversation: &ConversationId,

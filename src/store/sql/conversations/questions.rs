@@ -202,7 +202,7 @@ async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult
 }
 
 /// Reads the questions of a claimed run that it has not applied.
-pub(in crate::store::sql) async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+pub async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
     let rows = database.fetch_all(OPEN, values![run.as_str()]).await?;
     let questions = rows.iter().map(|row| {
         let left: Option<i64> = row.get("expires_in")?;

@@ -213,11 +213,7 @@ impl dyn RecordStore + '_ {
 }
 
 /// Counts the rows that the next cleaning would remove.
-pub(in crate::store) async fn count_expired(
-    database: Database<'_>,
-    keys_ms: u64,
-    audit_ms: Option<u64>,
-) -> StoreResult<ExpiredRowCounts> {
+pub async fn count_expired(database: Database<'_>, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<ExpiredRowCounts> {
     let row = database.fetch_one(COUNT_EXPIRED, values![keys_ms, audit_ms]).await?;
     Ok(ExpiredRowCounts {
         tickets: row.count("tickets")?,

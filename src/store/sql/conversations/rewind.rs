@@ -33,7 +33,7 @@ statements! {
 }
 
 /// Replaces a message: supersedes it and all later ones, and accepts the new message.
-pub(in crate::store::sql) async fn edit_in(
+pub async fn edit_in(
     tx: &mut Transaction,
     accept: &AcceptRun,
     message: &MessageId,
@@ -61,11 +61,7 @@ pub(in crate::store::sql) async fn edit_in(
     })
 }
 
-pub(in crate::store::sql) async fn rewind_in(
-    tx: &mut Transaction,
-    rewind: &Rewind,
-    key: Option<&IdempotencyKey>,
-) -> IdempotentResult<RewindOutcome> {
+pub async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&IdempotencyKey>) -> IdempotentResult<RewindOutcome> {
     let Rewind { owner, conversation_id: id, from, now } = rewind;
     let base = tx.lock_head(owner, id).await?;
     if let Some(recorded) = tx.recorded(key).await? {

@@ -32,11 +32,7 @@ statements! {
          SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at"];
 }
 
-pub(in crate::store::sql) async fn compact_in(
-    tx: &mut Transaction,
-    compact: &Compact,
-    key: Option<&IdempotencyKey>,
-) -> IdempotentResult<CompactOutcome> {
+pub async fn compact_in(tx: &mut Transaction, compact: &Compact, key: Option<&IdempotencyKey>) -> IdempotentResult<CompactOutcome> {
     let Compact { owner, conversation, policy, now } = compact;
     let id = conversation.as_str();
     let head = tx.lock_head(owner, conversation).await?;

@@ -216,7 +216,7 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
 }
 
 /// Reads `key_id` and `key_data`.
-pub(in crate::store::sql) fn read_sealed(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
+pub fn read_sealed(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
     let (key_id, data): (Option<String>, Option<String>) = (row.get("key_id")?, row.get("key_data")?);
     Ok(key_id.zip(data).map(|(key_id, data)| EncryptedSecret { key_id, data }))
 }
@@ -229,14 +229,14 @@ fn read_sealed_row(row: &Row) -> StoreResult<Option<EncryptedRow>> {
 }
 
 /// Returns the first values for the insertion of a login.
-pub(in crate::store::sql) fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
+pub fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
     let (owner, key_hash) = (login.owner.as_str(), login.key_hash.as_deref());
     let EncryptedSecret { key_id, data } = &login.verifier;
     values![owner, state_hash, &login.browser_hash, key_hash, key_id, data, lifetime_ms].to_vec()
 }
 
 /// Reads a consumed login, unless it has expired.
-pub(in crate::store::sql) fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
+pub fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
     if !row.get::<bool>("is_valid")? {
         return Ok(None);
     }

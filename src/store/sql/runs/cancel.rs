@@ -55,7 +55,7 @@ statements! {
 
 /// The outcome of cancelling runs.
 #[derive(Default)]
-pub(in crate::store::sql) struct CancelledRuns {
+pub struct CancelledRuns {
     /// The events of the ended runs. They must be appended before any others, because the runs' `last_seq` refers to them.
     pub events: Vec<NewEvent>,
     /// Whether the conversation's active run has ended.
@@ -65,7 +65,7 @@ pub(in crate::store::sql) struct CancelledRuns {
 }
 
 /// Cancels a run, or requests that its worker ends it.
-pub(in crate::store::sql) async fn cancel_in(
+pub async fn cancel_in(
     tx: &mut Transaction,
     CancelRun { owner, id, by, now }: CancelRun<'_>,
     key: Option<&IdempotencyKey>,
@@ -93,7 +93,7 @@ pub(in crate::store::sql) async fn cancel_in(
 /// run.
 ///
 /// The head is locked, and `base` is its newest number.
-pub(in crate::store::sql) async fn stop_runs(
+pub async fn stop_runs(
     tx: &mut Transaction,
     conversation: &ConversationId,
     only: Option<&RunId>,

@@ -4,7 +4,7 @@
 //! Sums stop at `MOST` of `store/runs/budget.rs`. A charge ends the reservation. Must not know what a budget allows.
 
 /// A part of the statement that writes a merged batch. Its rows are one JSON list.
-pub(in crate::store) const POSTGRES: &str = "charged AS (
+pub const POSTGRES: &str = "charged AS (
     UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
         held_tokens = 0, held_cost = 0, held_epoch = NULL
     FROM json_to_recordset({list}) AS p (ord int, day bigint, tokens bigint, cost bigint, most bigint)
@@ -13,6 +13,6 @@ pub(in crate::store) const POSTGRES: &str = "charged AS (
 )";
 
 /// One statement of a batch. Its parameters: tokens, `MOST`, cost, `MOST`, run, day, run.
-pub(in crate::store) const SQLITE: &str =
+pub const SQLITE: &str =
     "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
      WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?";

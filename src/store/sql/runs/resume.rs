@@ -138,11 +138,7 @@ statements! {
     }, " WHERE id = $1"];
 }
 
-pub(in crate::store::sql) async fn resume_in(
-    tx: &mut Transaction,
-    resume: &ResumeRun,
-    key: Option<&IdempotencyKey>,
-) -> IdempotentResult<ResumeOutcome> {
+pub async fn resume_in(tx: &mut Transaction, resume: &ResumeRun, key: Option<&IdempotencyKey>) -> IdempotentResult<ResumeOutcome> {
     let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
