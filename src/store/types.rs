@@ -540,6 +540,9 @@ pub struct CommitReceipt {
     pub completed: Vec<(usize, String)>,
 }
 
+/// The results of the writes of a batch, in their order.
+pub type CommitResults = Vec<Result<CommitReceipt, WriteRejection>>;
+
 /// Why a write was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteRejection {

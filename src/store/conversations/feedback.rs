@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::conversation::feedback::{Feedback, Rating};
-use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
-use crate::store::{StoreResult, rows};
 use crate::support::clock::UnixMillis;
 
 /// The feedback to store.
@@ -19,12 +17,6 @@ pub struct GiveFeedback {
     /// The reason. Without U+0000.
     pub comment: Option<String>,
     pub now: UnixMillis,
-}
-
-impl GiveFeedback {
-    pub(in crate::store) fn feedback(&self) -> Feedback {
-        Feedback { rating: self.rating, comment: self.comment.clone(), at: self.now.to_rfc3339() }
-    }
 }
 
 /// The outcome. Stored with the idempotency key, so fields are only ever added.
@@ -46,12 +38,6 @@ pub struct FeedbackFilter {
     pub rating: Option<Rating>,
     /// Whether an administrator has reviewed the feedback; `None` for both.
     pub reviewed: Option<bool>,
-}
-
-/// Returns whether the message can have feedback.
-pub fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
-    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
-    Ok(message.role == Role::Assistant && !message.internal)
 }
 
 /// The feedback of an imported message, as columns. Times in the future become the present.

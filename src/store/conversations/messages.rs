@@ -1,7 +1,8 @@
 //! Lists of messages with their feedback.
 
 use crate::domain::conversation::feedback::{Feedback, Rating};
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::message::{Message, Role};
+use crate::domain::ids::MessageId;
 use crate::store::sql::Row;
 use crate::store::{BeforeCursor, Page, StoreResult, rows};
 use crate::support::clock::UnixMillis;
@@ -31,6 +32,12 @@ impl EarlierMessages {
         let next = self.items.first().filter(|_| self.earlier).map(|(before, _)| before.to_string());
         Page { items: self.items.into_iter().map(|(_, message)| message).collect(), next }
     }
+}
+
+/// Returns whether a message has this role and is not internal: only answers can have feedback, and only users' messages be edited.
+pub fn has_visible_role(role: Role, id: &MessageId, body: &str) -> StoreResult<bool> {
+    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
+    Ok(message.role == role && !message.internal)
 }
 
 /// Reads a listed message from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was omitted.

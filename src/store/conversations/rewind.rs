@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::message::Role;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::{AcceptOutcome, AcceptRun, StoreResult, rows};
+use crate::store::{AcceptOutcome, AcceptRun};
 use crate::support::clock::UnixMillis;
 
 /// A request to remove messages from a conversation. They stay stored, but are neither listed nor sent to a model.
@@ -34,10 +34,7 @@ impl RewindFrom {
 
     /// Returns whether that message is superseded too.
     pub fn takes_it(&self) -> bool {
-        match self {
-            Self::After(_) => false,
-            Self::At(_) => true,
-        }
+        matches!(self, Self::At(_))
     }
 }
 
@@ -108,12 +105,6 @@ impl EditOutcome {
 pub fn before_edit(accept: &AcceptRun, message: &MessageId) -> Rewind {
     let (owner, conversation_id) = (accept.owner.clone(), accept.conversation_id.clone());
     Rewind { owner, conversation_id, from: RewindFrom::At(message.clone()), now: accept.now }
-}
-
-/// Returns whether a message can be edited: only the user's own messages can.
-pub fn is_the_users(id: &MessageId, body: &str) -> StoreResult<bool> {
-    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
-    Ok(message.role == Role::User && !message.internal)
 }
 
 /// Returns the events of the rewind before an edit, or the outcome of the edit if the rewind was refused.

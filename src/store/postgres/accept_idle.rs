@@ -167,13 +167,6 @@ pub(super) enum Head {
 }
 
 impl Head {
-    fn statement(self) -> &'static str {
-        match self {
-            Self::New => NEW,
-            Self::Idle => IDLE,
-        }
-    }
-
     fn title(self, accept: &AcceptRun) -> String {
         let title = match self {
             Self::New => accept.create_with_title.as_deref().unwrap_or_default(),
@@ -204,9 +197,9 @@ pub(super) async fn write(
     let AcceptOutcome::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
     // This statement returns everything that a worker would load, except calls of earlier runs.
-    let is_known = match head {
-        Head::New => true,
-        Head::Idle => !accept.profile.counts_earlier_failures(),
+    let (text, is_known) = match head {
+        Head::New => (NEW, true),
+        Head::Idle => (IDLE, !accept.profile.counts_earlier_failures()),
     };
     let claims = match (taker.filter(|_| is_known), cap.most) {
         (None, _) => ClaimMode::No,
@@ -214,7 +207,7 @@ pub(super) async fn write(
         (Some(_), _) => ClaimMode::WithinCap,
     };
     let claimed_at = Instant::now();
-    let row = sqlx::query(AssertSqlSafe(statement(head.statement(), claims, key.is_some())))
+    let row = sqlx::query(AssertSqlSafe(statement(text, claims, key.is_some())))
         .bind(accept.conversation_id.as_str())
         .bind(accept.owner.as_str())
         .bind(head.title(accept))

@@ -10,6 +10,13 @@ pub struct Statement {
     pub sqlite: &'static str,
 }
 
+impl Statement {
+    /// Returns a statement that is never executed on SQLite.
+    pub(in crate::store) const fn of_postgres(name: &'static str, postgres: &'static str) -> Self {
+        Self { name, postgres, sqlite: "" }
+    }
+}
+
 /// Defines the statements of a module as constants, and `STATEMENTS`, which lists them.
 ///
 /// A statement is a list of pieces: literal texts, keywords of [`piece`], and macros of the module that take a dialect.

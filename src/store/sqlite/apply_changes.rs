@@ -24,7 +24,6 @@ use crate::store::StoreResult;
 use crate::store::rows::{encode, encode_storable};
 use crate::store::runs::budget;
 use crate::store::runs::created_rows;
-use crate::store::sql::runs::charge_budget;
 use crate::support::text::storable;
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
@@ -311,10 +310,14 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
     }
 }
 
+/// Charges a reserved model call to the budgets of its owner, and ends the reservation. Sums stop at [`budget::MOST`].
 fn charge_budget(batch: &mut Batch, run: &RunId, day: i64, amount: Amount) {
     let (tokens, cost) = budget::parts(amount);
     let most = i64::try_from(budget::MOST).unwrap_or(i64::MAX);
-    batch.add(charge_budget::SQLITE);
+    batch.add(
+        "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
+         WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?",
+    );
     batch.bind(tokens).bind(most).bind(cost).bind(most).bind(run.as_str()).bind(day).bind(run.as_str());
 }
 

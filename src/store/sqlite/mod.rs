@@ -14,15 +14,14 @@ macro_rules! sql {
 
 mod apply_changes;
 mod audit;
+mod backend;
 mod batch;
 mod clock;
 mod clone_detection;
 pub(super) mod connection;
-mod delete;
 mod load;
 mod log;
 mod maintenance;
-mod per_backend;
 mod queue;
 
 pub use connection::SqliteStore;

@@ -3,11 +3,13 @@
 //!
 //! Owns the columns for feedback in `messages`. Must not know what feedback is used for.
 
-use crate::domain::conversation::feedback::{FeedbackRecord, Rating, Review};
+use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating, Review};
+use crate::domain::conversation::message::Role;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback, is_answer};
+use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};
+use crate::store::conversations::messages::has_visible_role;
 use crate::store::pages::page_by_time;
-use crate::store::rows::parse_word;
+use crate::store::rows::{parse_word, unsigned_count};
 use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
@@ -110,11 +112,12 @@ async fn insert_feedback(
         return Ok(recorded);
     }
     let Some(row) = row else { return refuse(FeedbackOutcome::NoMessage) };
-    if !is_answer(&give.message_id, row.only()?)? {
+    if !has_visible_role(Role::Assistant, &give.message_id, row.only()?)? {
         return refuse(FeedbackOutcome::NotAnAnswer);
     }
     tx.execute(GIVE, values![give.rating.as_str(), give.comment.as_deref(), give.now, message]).await?;
-    tx.record(key, FeedbackOutcome::Kept(give.feedback())).await
+    let feedback = Feedback { rating: give.rating, comment: give.comment.clone(), at: give.now.to_rfc3339() };
+    tx.record(key, FeedbackOutcome::Kept(feedback)).await
 }
 
 /// Reads feedback with the time that orders pages.
@@ -129,7 +132,7 @@ fn read_feedback(row: &Row) -> StoreResult<(i64, FeedbackRecord)> {
         run_id: RunId::from_stored(row.get("run_id")?),
         owner_id: UserId::from_stored(row.get("owner_id")?),
         agent: row.get("agent")?,
-        agent_version: u32::try_from(row.count("agent_version")?).unwrap_or(0),
+        agent_version: unsigned_count(row.get("agent_version")?),
         model: row.get("model")?,
         rating: parse_word("messages", "rating", &id, row.get("rating")?, Rating::from_name)?,
         comment: row.get("comment")?,

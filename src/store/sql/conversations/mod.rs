@@ -28,6 +28,7 @@ use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
+use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::append::append_in;
 use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
 use crate::store::sql::conversations::fork::copy_in;
@@ -35,7 +36,6 @@ use crate::store::sql::conversations::rewind::rewind_in;
 use crate::store::sql::conversations::summaries::compact_in;
 use crate::store::sql::database::Database;
 use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -86,7 +86,7 @@ statements! {
 }
 
 #[async_trait]
-impl<B: PerBackend> ConversationStore for B {
+impl<B: Backend> ConversationStore for B {
     async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome> {
         let (database, key) = (self.database(), key.as_ref());
         let is_stored = |created: &CreateOutcome| matches!(created, CreateOutcome::Conversation(_));

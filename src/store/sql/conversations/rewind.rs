@@ -2,12 +2,13 @@
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
+use crate::domain::conversation::message::Role;
 use crate::domain::ids::MessageId;
-use crate::store::conversations::rewind::{RemovedMessage, before_edit, is_the_users, removed_messages, taken_for_edit};
+use crate::store::conversations::messages::has_visible_role;
+use crate::store::conversations::rewind::{RemovedMessage, before_edit, removed_messages, taken_for_edit};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::idempotency_keys::refuse;
-use crate::store::sql::row::Row;
 use crate::store::sql::runs::accept::accept_in;
 use crate::store::sql::runs::run_rows::unfinished_run;
 use crate::store::sql::statement::statements;
@@ -51,7 +52,7 @@ pub async fn edit_in(
         Ok(events) => events,
         Err(outcome) => return refuse(outcome),
     };
-    if !is_the_users(message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
+    if !has_visible_role(Role::User, message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
         return refuse(EditOutcome::NotTheUsers);
     }
     Ok(match accept_in(tx, accept, key).await? {
@@ -77,7 +78,11 @@ pub async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&Idemp
     };
     let (first_seq, position): (i64, i64) = (place.get("first_seq")?, place.get("position")?);
     let later = tx.fetch_all(LATER, values![id.as_str(), first_seq, position, from.takes_it(), message]).await?;
-    let later = later.iter().map(read_taken_out).collect::<Result<Vec<_>, _>>()?;
+    let later = later.iter().map(|row| -> StoreResult<RemovedMessage> {
+        let (first_seq, position) = (row.get("first_seq")?, row.get("position")?);
+        Ok(RemovedMessage { first_seq, position, id: row.get("id")?, role: row.get("role")? })
+    });
+    let later = later.collect::<StoreResult<_>>()?;
     let Some(superseded) = removed_messages(later, first_seq) else {
         return refuse(RewindOutcome::PartsCalls);
     };
@@ -90,13 +95,4 @@ pub async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&Idemp
     let events = tx.append(id, base, created_rows::rewind_events(&conversation.title, &superseded, *now)).await?;
     conversation.last_seq = events.last().map_or(base, |event| event.seq);
     tx.record(key, RewindOutcome::Conversation { conversation, superseded, events }).await
-}
-
-fn read_taken_out(row: &Row) -> Result<RemovedMessage, sqlx::Error> {
-    Ok(RemovedMessage {
-        first_seq: row.get("first_seq")?,
-        position: row.get("position")?,
-        id: row.get("id")?,
-        role: row.get("role")?,
-    })
 }

@@ -5,7 +5,7 @@
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::model::provider::EgressScope;
 use crate::domain::tool::mcp_server::McpServerRecord;
-use crate::store::records::mcp_servers::McpServerCursor;
+use crate::store::records::mcp_logins::McpServerCursor;
 use crate::store::rows::{encode_storable, read_json, read_word};
 use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::records::named::{NamedRow, owner_text};

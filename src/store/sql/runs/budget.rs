@@ -1,6 +1,6 @@
 //! Budgets of owners: reservations before model calls.
 //!
-//! Owns the reservations in `spending`. `charge_budget.rs` ends them. Must not know what a budget allows.
+//! Owns the reservations in `spending`. The log writer ends them. Must not know what a budget allows.
 
 use std::time::Duration;
 

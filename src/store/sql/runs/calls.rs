@@ -63,16 +63,6 @@ pub async fn call_batch(database: Database<'_>, owner: &UserId, run: &RunId, cal
     Ok(Some(CallBatch::from_parts(message, calls_of_run(database, run).await?, tools, call)))
 }
 
-/// Reads one call of a run with its complete result.
-pub async fn call_record(
-    database: Database<'_>,
-    owner: &UserId,
-    run: &RunId,
-    call: &CallId,
-) -> StoreResult<Option<ToolCallRecord>> {
-    database.read_optional(RECORD, values![call.as_str(), run.as_str(), owner.as_str()], read_call_record).await
-}
-
 /// Inserts a call into a run.
 pub async fn insert_call(tx: &mut Transaction, owner: &UserId, run: &RunId, call: &ToolCall) -> StoreResult<()> {
     let id = call.id.as_str();
@@ -122,8 +112,8 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
     })
 }
 
-/// Reads a row of `tool_calls` with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
-fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
+/// Reads a row of [`RECORD`]: a call with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
+pub fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
     let id: String = row.get("id")?;
     let arguments: Value = read_json(row, TABLE, "arguments", &id)?;
     let written = row.get::<Option<&str>>("written")?.map(|text| decode::<Value>("messages", "body", &id, text)).transpose()?;

@@ -6,7 +6,6 @@ pub(super) mod accept;
 pub(super) mod budget;
 pub(super) mod calls;
 pub(super) mod cancel;
-pub(in crate::store) mod charge_budget;
 pub(super) mod load;
 pub(super) mod new_run;
 pub(super) mod resume;
@@ -25,9 +24,9 @@ use crate::domain::tool::call_record::ToolCallRecord;
 use crate::store::pages::page_of;
 use crate::store::rows::{decode_profile, read_json};
 use crate::store::runs::created_rows;
+use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::rewind::edit_in;
 use crate::store::sql::idempotency_keys::if_fresh;
-use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::cancel::cancel_in;
 use crate::store::sql::runs::resume::{is_internal, is_resumable, messages_of, only_undid, resume_in, turn_taken_out};
@@ -96,7 +95,7 @@ statements! {
 }
 
 #[async_trait]
-impl<B: PerBackend> RunStore for B {
+impl<B: Backend> RunStore for B {
     async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         self.accept(&accept, key.as_ref()).await
     }
@@ -184,7 +183,8 @@ impl<B: PerBackend> RunStore for B {
     }
 
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
-        calls::call_record(self.database(), owner, run, call).await
+        let values = values![call.as_str(), run.as_str(), owner.as_str()];
+        self.database().read_optional(calls::RECORD, values, calls::read_call_record).await
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
