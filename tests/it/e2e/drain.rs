@@ -6,7 +6,6 @@ use rstest::rstest;
 use serde_json::json;
 
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::Site;
 use support::sse::{Next, kinds, stored};
 use support::wait;

@@ -8,7 +8,6 @@ use tokio::process::Command;
 
 use super::mcp_servers::installed;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::repository::root;
 use support::server::Site;
 use support::wait;

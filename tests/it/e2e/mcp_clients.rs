@@ -11,7 +11,6 @@ use super::approvals::{INPUT, site as site_with_approvals};
 use super::elicitation::{Asking, asking, told};
 use super::mcp_servers::installed;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::repository::root;
 use support::server::{Server, Site};
 use support::wait;

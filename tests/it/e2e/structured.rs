@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::Site;
 
 #[tokio::test(flavor = "multi_thread")]

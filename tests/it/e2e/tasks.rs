@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use support::audit;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::{Server, Site};
 use support::wait;
 

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{asked, decide, rounds, run_of, said, site_of_a_stranger};
 use support::database::Kind;
 use support::dialects::{Dialect, Says};
-use support::ledger::Ledger;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 use support::wait;
