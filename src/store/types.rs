@@ -68,7 +68,6 @@ pub struct ConversationFilter {
 pub struct ConversationChange {
     pub title: Option<String>,
     pub pinned: Option<bool>,
-    /// Whether it is archived.
     pub archived: Option<bool>,
     pub tags: Option<Vec<String>>,
     /// The conversation's system prompt; empty for none.
@@ -173,9 +172,7 @@ pub struct AcceptRun {
     pub conversation_id: ConversationId,
     /// Creates a missing conversation with this title. `None`: a missing conversation is an outcome.
     pub create_with_title: Option<String>,
-    /// The id of the new run.
     pub run_id: RunId,
-    /// The id of the message.
     pub message_id: MessageId,
     /// The content of the message. Its role is `user`, unless a transcript says otherwise.
     pub parts: Vec<Part>,
@@ -280,7 +277,6 @@ pub struct RunView {
     pub last_seq: Option<i64>,
 }
 
-/// A request to cancel a run of an owner.
 #[derive(Debug, Clone, Copy)]
 pub struct CancelRun<'a> {
     pub owner: &'a UserId,
@@ -306,7 +302,6 @@ pub enum CancelOutcome {
     NoRun,
 }
 
-/// A request to resume a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResumeRun {
     pub owner: UserId,
@@ -377,7 +372,6 @@ impl ResumeKind {
 pub enum ResumeOutcome {
     /// The run continues: the same run if it waited for a retry, or a new run (same profile, no new message) if it had ended.
     Run {
-        /// The continuing run.
         run: Run,
         /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
@@ -427,7 +421,6 @@ pub struct InputFilter<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuestionFilterKind {
-    /// Approvals.
     Approvals,
     /// All other questions.
     Questions,
@@ -484,7 +477,6 @@ pub struct Claim {
     pub queued_ms: u64,
     /// The trace id of the request that started the run, if any.
     pub trace: Option<TraceId>,
-    /// The crash count.
     pub crashes: u32,
     /// A time before the start of the lease, even after a long wait for a connection.
     pub claimed_at: Instant,
@@ -554,7 +546,6 @@ pub enum WriteRejection {
     MessageJoined,
 }
 
-/// The bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
     /// The oldest stored `seq`; `head + 1` for an empty log.
@@ -620,7 +611,6 @@ pub struct StoredUser {
     pub created_at: UnixMillis,
 }
 
-/// A user's own account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,

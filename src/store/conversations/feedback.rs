@@ -6,12 +6,10 @@ use crate::domain::conversation::feedback::{Feedback, Rating};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
 use crate::support::clock::UnixMillis;
 
-/// The feedback to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GiveFeedback {
     pub owner: UserId,
     pub conversation_id: ConversationId,
-    /// The answer.
     pub message_id: MessageId,
     pub rating: Rating,
     /// The reason. Without U+0000.

@@ -10,7 +10,6 @@ use crate::store::{
     ToolResults, ToolResultsOutcome,
 };
 
-/// Limit of grants that are read.
 pub const MAX_GRANTS: i64 = 1_000;
 
 /// Questions to a human, including approvals. Runs ask them through the log.

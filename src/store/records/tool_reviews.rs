@@ -60,7 +60,6 @@ pub struct ToolReviewScope {
     pub includes_shared: bool,
 }
 
-/// A stored definition.
 pub struct StoredDefinition {
     pub owner: String,
     pub server: String,

@@ -113,7 +113,6 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(BY_CONTENT, values![owner.as_str(), sha256, name], read_file).await
     }
 
-    /// Returns a page of files.
     pub async fn files(&self, owner: &UserId, filter: FileFilter, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
         let after = page.after.as_ref().map(|after| after.0.as_str());
@@ -156,7 +155,6 @@ impl dyn RecordStore + '_ {
         database.retry(|| database.transaction(async |tx| remove_unused(tx, age_ms).await, |_| true)).await
     }
 
-    /// Returns the bytes of all files.
     pub async fn file_bytes(&self) -> StoreResult<u64> {
         count(&self.maintenance_database().fetch_one(BYTES, &[]).await?)
     }

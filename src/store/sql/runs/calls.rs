@@ -63,7 +63,6 @@ pub async fn call_batch(database: Database<'_>, owner: &UserId, run: &RunId, cal
     Ok(Some(CallBatch::from_parts(message, calls_of_run(database, run).await?, tools, call)))
 }
 
-/// Inserts a call into a run.
 pub async fn insert_call(tx: &mut Transaction, owner: &UserId, run: &RunId, call: &ToolCall) -> StoreResult<()> {
     let id = call.id.as_str();
     let values = values![

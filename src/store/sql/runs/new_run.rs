@@ -109,7 +109,6 @@ pub async fn insert_message(
     Ok(())
 }
 
-/// Inserts messages of a conversation.
 pub async fn insert_messages(
     tx: &mut Transaction,
     owner: &UserId,
