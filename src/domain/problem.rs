@@ -38,6 +38,21 @@ pub struct FieldError {
     pub detail: String,
 }
 
+impl FieldError {
+    /// Returns the pointer as people write it: `messages[0].content`.
+    pub fn path(&self) -> String {
+        let mut path = String::new();
+        for part in self.pointer.split('/').skip(1) {
+            match part.parse::<usize>() {
+                Ok(index) => path.push_str(&format!("[{index}]")),
+                Err(_) if path.is_empty() => path.push_str(part),
+                Err(_) => path.extend([".", part]),
+            }
+        }
+        path
+    }
+}
+
 /// The places in which a code occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProblemScope {

@@ -83,39 +83,26 @@ pub enum Error {
 const PREDICATES: [&str; 6] = ["is", "has", "must", "holds", "names", "stands"];
 
 /// Returns the fault of a field as a sentence for people. Programs read the pointer in `errors`.
-fn sentence(pointer: &str, detail: &str) -> String {
-    let field = field_name(pointer);
+fn sentence(error: &FieldError) -> String {
+    let (detail, field) = (&error.detail, error.path().replace("~1", "/").replace("~0", "~"));
     let is_predicate = detail.split(' ').next().is_some_and(|word| PREDICATES.contains(&word));
     match (is_predicate, field.as_str()) {
         (true, "") => format!("the body {detail}"),
         (true, field) => format!("`{field}` {detail}"),
-        (false, "") => detail.to_owned(),
+        (false, "") => detail.clone(),
         (false, field) => format!("{detail} (in `{field}`)"),
     }
 }
 
-/// Returns a JSON pointer as people write it: `messages[0].parts`.
-fn field_name(pointer: &str) -> String {
-    let mut name = String::new();
-    for part in pointer.split('/').skip(1) {
-        match part.parse::<usize>() {
-            Ok(index) => name.push_str(&format!("[{index}]")),
-            Err(_) if name.is_empty() => name.push_str(part),
-            Err(_) => name.extend([".", part]),
-        }
-    }
-    name.replace("~1", "/").replace("~0", "~")
-}
-
 impl Error {
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
-        let detail = detail.into();
-        Self::Invalid { detail: sentence(pointer, &detail), errors: vec![FieldError { pointer: pointer.to_owned(), detail }] }
+        let error = FieldError { pointer: pointer.to_owned(), detail: detail.into() };
+        Self::Invalid { detail: sentence(&error), errors: vec![error] }
     }
 
     pub fn file(pointer: &str, detail: impl Into<String>) -> Self {
-        let detail = detail.into();
-        Self::UnusableFile { detail: sentence(pointer, &detail), errors: vec![FieldError { pointer: pointer.to_owned(), detail }] }
+        let error = FieldError { pointer: pointer.to_owned(), detail: detail.into() };
+        Self::UnusableFile { detail: sentence(&error), errors: vec![error] }
     }
 
     pub fn conflict(detail: impl Into<String>) -> Self {

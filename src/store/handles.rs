@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::sql::PerBackend;
+use super::sql::Backend;
 use super::{
     BudgetStore, ConversationStore, ExpiredRowCounts, InputStore, LogStore, QueueStore, RunStore, StoreResult, TitleStore,
     ToolReviewStore,
@@ -17,9 +17,9 @@ use super::{
 ///
 /// Their methods are in `sql`, as `impl dyn RecordStore + '_`: both databases share them, and no fake store needs them.
 #[warn(missing_docs)]
-pub trait RecordStore: PerBackend + ToolReviewStore {}
+pub trait RecordStore: Backend + ToolReviewStore {}
 
-impl<B: PerBackend> RecordStore for B {}
+impl<B: Backend> RecordStore for B {}
 
 /// Operations on the database that all users need, and access to its records.
 #[async_trait]

@@ -45,8 +45,7 @@ pub use open::open;
 pub use options::{Durability, StoreOptions};
 pub use pages::*;
 pub use records::agents::{AgentCursor, AgentVersionCursor, MAX_AGENT_VERSIONS};
-pub use records::mcp_logins::McpTokens;
-pub use records::mcp_servers::McpServerCursor;
+pub use records::mcp_logins::{McpServerCursor, McpTokens};
 pub use records::named::{CreateNamedOutcome, NameCursor, UpdateNamedOutcome};
 pub use records::providers::{
     EncryptedRow, LoginClaimant, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, SecretKind,

@@ -31,7 +31,7 @@ use crate::support::json::{keep_fields, nesting};
 use crate::support::text::{storable, storable_json};
 
 /// Returns the conversation that a request creates, with texts as the databases store them.
-pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
+pub fn new_conversation(new: &NewConversation) -> Conversation {
     let text = |text: &str| storable(text).into_owned();
     Conversation {
         id: new.id.clone(),
@@ -56,13 +56,13 @@ pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
 }
 
 /// Reads the conversation's layers of the system prompt.
-pub(super) fn own_layers(row: &Row) -> Result<OwnLayers, sqlx::Error> {
+pub fn own_layers(row: &Row) -> Result<OwnLayers, sqlx::Error> {
     let [system_prompt, instructions] = ["system_prompt", "instructions"].map(|column| row.get::<Option<String>>(column));
     Ok(OwnLayers { system_prompt: system_prompt?.unwrap_or_default(), instructions: instructions?.unwrap_or_default() })
 }
 
 /// Returns the message without U+0000, and its stored body, so that the row equals the event.
-pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String)> {
+pub fn storable_message(message: Message) -> StoreResult<(Message, String)> {
     let rendered = encode("messages", "body", message.id.as_str(), &message)?;
     let body = storable_json(rendered.clone());
     if body == rendered {
@@ -72,20 +72,23 @@ pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String
     Ok((message, body))
 }
 
+/// The name of a table or of a column, for errors.
+type Name = &'static str;
+
 /// Encodes a value as JSON text without U+0000.
-pub(super) fn encode_storable<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
+pub fn encode_storable<T: Serialize>(table: Name, column: Name, id: &str, value: &T) -> StoreResult<String> {
     encode(table, column, id, value).map(storable_json)
 }
 
 /// The reason for refusing a value that could not be read again.
-pub(super) const UNREADABLE: &str = "a value could not be read again";
+pub const UNREADABLE: &str = "a value could not be read again";
 
 /// The deepest nesting that [`decode`] accepts. Encoding has no such limit, and one unreadable row would make its whole
 /// conversation unreadable.
 const MAX_NESTING: usize = 127;
 
 /// Encodes a value as JSON text that [`decode`] can read.
-pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
+pub fn encode<T: Serialize>(table: Name, column: Name, id: &str, value: &T) -> StoreResult<String> {
     let text = serde_json::to_string(value).map_err(|error| corrupt_value(table, column, id, error))?;
     if nesting(&text) > MAX_NESTING {
         return Err(corrupt_value(table, column, id, format!("it is nested more than {MAX_NESTING} levels deep")));
@@ -94,12 +97,12 @@ pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id
 }
 
 /// Decodes a value from JSON text.
-pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static str, id: &str, text: &str) -> StoreResult<T> {
+pub fn decode<T: DeserializeOwned>(table: Name, column: Name, id: &str, text: &str) -> StoreResult<T> {
     serde_json::from_str(text).map_err(|error| corrupt_value(table, column, id, error))
 }
 
 /// Decodes messages from their bodies. A run keeps them in memory until its end, so their capacity is trimmed.
-pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<Message>> {
+pub fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<Message>> {
     let mut messages = Vec::with_capacity(bodies.len() + 1);
     for body in bodies {
         let mut message: Message = decode("messages", "body", conversation, body)?;
@@ -111,7 +114,7 @@ pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<
 
 /// Decodes a frozen profile. Ignores unknown fields: a newer version may have added them on the same database. A request with an
 /// unknown field is still refused.
-pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
+pub fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
     let strict = decode("runs", "profile", run, text);
     let Err(error) = strict else { return strict };
     let Ok(mut value) = serde_json::from_str::<serde_json::Value>(text) else { return Err(error) };
@@ -135,7 +138,7 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
 
 /// Reads the claim cause. An unknown cause counts as a crash, after which a worker checks the most. The run is already claimed: an
 /// error here would let its lease expire, and the run would be claimed again and again.
-pub(super) fn claim_cause(run: &str, text: &str) -> ClaimCause {
+pub fn claim_cause(run: &str, text: &str) -> ClaimCause {
     ClaimCause::from_name(text).unwrap_or_else(|| {
         tracing::warn!(run.id = run, cause = text, "the claim cause of a run is unknown, so the run continues as after a crash");
         ClaimCause::Crash
@@ -143,36 +146,25 @@ pub(super) fn claim_cause(run: &str, text: &str) -> ClaimCause {
 }
 
 /// Reads a column of JSON text.
-pub(super) fn read_json<T: DeserializeOwned>(row: &Row, table: &'static str, column: &'static str, id: &str) -> StoreResult<T> {
+pub fn read_json<T: DeserializeOwned>(row: &Row, table: Name, column: Name, id: &str) -> StoreResult<T> {
     decode(table, column, id, row.get(column)?)
 }
 
 /// Reads a column of JSON text that may be NULL.
-pub(super) fn read_optional_json<T: DeserializeOwned>(
-    row: &Row,
-    table: &'static str,
-    column: &'static str,
-    id: &str,
-) -> StoreResult<Option<T>> {
+pub fn read_optional_json<T: DeserializeOwned>(row: &Row, table: Name, column: Name, id: &str) -> StoreResult<Option<T>> {
     row.get::<Option<&str>>(column)?.map(|text| decode(table, column, id, text)).transpose()
 }
 
 /// Reads a column with the name of an enum variant.
-pub(super) fn read_word<T>(
-    row: &Row,
-    table: &'static str,
-    column: &'static str,
-    id: &str,
-    read: impl FnOnce(&str) -> Option<T>,
-) -> StoreResult<T> {
+pub fn read_word<T>(row: &Row, table: Name, column: Name, id: &str, read: impl FnOnce(&str) -> Option<T>) -> StoreResult<T> {
     parse_word(table, column, id, row.get(column)?, read)
 }
 
 /// Reads a column with the name of an enum variant, or NULL.
-pub(super) fn read_optional_word<T>(
+pub fn read_optional_word<T>(
     row: &Row,
-    table: &'static str,
-    column: &'static str,
+    table: Name,
+    column: Name,
     id: &str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> StoreResult<Option<T>> {
@@ -180,27 +172,21 @@ pub(super) fn read_optional_word<T>(
 }
 
 /// Reads a column with a time or NULL, formatted for clients.
-pub(super) fn read_time(row: &Row, column: &'static str) -> Result<Option<String>, sqlx::Error> {
+pub fn read_time(row: &Row, column: Name) -> Result<Option<String>, sqlx::Error> {
     Ok(row.get::<Option<i64>>(column)?.map(|at| UnixMillis(at).to_rfc3339()))
 }
 
 /// Converts the name of an enum variant.
-pub(super) fn parse_word<T>(
-    table: &'static str,
-    column: &'static str,
-    id: &str,
-    text: &str,
-    read: impl FnOnce(&str) -> Option<T>,
-) -> StoreResult<T> {
+pub fn parse_word<T>(table: Name, column: Name, id: &str, text: &str, read: impl FnOnce(&str) -> Option<T>) -> StoreResult<T> {
     read(text).ok_or_else(|| corrupt_value(table, column, id, format!("unknown value {text:?}")))
 }
 
-fn corrupt_value(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
+fn corrupt_value(table: Name, column: Name, id: &str, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
 }
 
 /// Reads a claimed run, whose lease began after `claimed_at`.
-pub(super) fn read_claim(row: &Row, epoch: i64, claimed_at: Instant) -> StoreResult<Claim> {
+pub fn read_claim(row: &Row, epoch: i64, claimed_at: Instant) -> StoreResult<Claim> {
     let run_id = RunId::from_stored(row.get("id")?);
     Ok(Claim {
         owner: UserId::from_stored(row.get("owner_id")?),
@@ -217,7 +203,7 @@ pub(super) fn read_claim(row: &Row, epoch: i64, claimed_at: Instant) -> StoreRes
 ///
 /// All of them are claimed already, so one error must not lose the rest. An unreadable claim becomes an orphaned claim of its node,
 /// which releases it and may claim it again. Both schemas are typed, so only a damaged database contains one.
-pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
+pub fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
     let readable = claims.filter_map(|claim| {
         claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()
     });
@@ -225,20 +211,20 @@ pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) 
 }
 
 /// Reads an unnamed lease: run, conversation, epoch, and age in milliseconds.
-pub(super) fn unnamed_lease((run, conversation, epoch, age_ms): (String, String, i64, i64)) -> UnnamedLease {
+pub fn unnamed_lease((run, conversation, epoch, age_ms): (String, String, i64, i64)) -> UnnamedLease {
     let fence = Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch };
     UnnamedLease { fence, age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)) }
 }
 
 /// Which messages of the conversation are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TranscriptScope {
+pub enum TranscriptScope {
     All,
     None,
 }
 
 /// Converts a stored count. No statement makes it negative.
-pub(super) fn unsigned_count(count: i64) -> u32 {
+pub fn unsigned_count(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(0)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::CallBatch;
+use super::{CallBatch, StoreResult};
 use crate::domain::access::audit::AuditOutcome;
 use crate::domain::access::principal::User;
 use crate::domain::agent::AgentProfile;
@@ -41,12 +41,7 @@ pub enum IdempotentOutcome<T> {
     Mismatch,
 }
 
-impl<T> IdempotentOutcome<T> {
-    /// Returns whether the call was made now, and its outcome is as `is` says.
-    pub fn is_fresh_and(&self, is: impl FnOnce(&T) -> bool) -> bool {
-        matches!(self, Self::Fresh(outcome) if is(outcome))
-    }
-}
+pub type IdempotentResult<T> = StoreResult<IdempotentOutcome<T>>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
@@ -73,7 +68,6 @@ pub struct ConversationFilter {
 pub struct ConversationChange {
     pub title: Option<String>,
     pub pinned: Option<bool>,
-    /// Whether it is archived.
     pub archived: Option<bool>,
     pub tags: Option<Vec<String>>,
     /// The conversation's system prompt; empty for none.
@@ -162,16 +156,6 @@ pub enum CompactOutcome {
     NoConversation,
 }
 
-impl CompactOutcome {
-    /// Adds the stored events.
-    pub(super) fn with(self, written: Vec<StoredEvent>) -> Self {
-        match self {
-            Self::Done { messages, summary, .. } => Self::Done { messages, summary, events: written },
-            Self::Busy | Self::NoConversation => self,
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedConversation {
     pub active_run: Option<RunId>,
@@ -188,9 +172,7 @@ pub struct AcceptRun {
     pub conversation_id: ConversationId,
     /// Creates a missing conversation with this title. `None`: a missing conversation is an outcome.
     pub create_with_title: Option<String>,
-    /// The id of the new run.
     pub run_id: RunId,
-    /// The id of the message.
     pub message_id: MessageId,
     /// The content of the message. Its role is `user`, unless a transcript says otherwise.
     pub parts: Vec<Part>,
@@ -295,7 +277,6 @@ pub struct RunView {
     pub last_seq: Option<i64>,
 }
 
-/// A request to cancel a run of an owner.
 #[derive(Debug, Clone, Copy)]
 pub struct CancelRun<'a> {
     pub owner: &'a UserId,
@@ -321,7 +302,6 @@ pub enum CancelOutcome {
     NoRun,
 }
 
-/// A request to resume a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResumeRun {
     pub owner: UserId,
@@ -392,7 +372,6 @@ impl ResumeKind {
 pub enum ResumeOutcome {
     /// The run continues: the same run if it waited for a retry, or a new run (same profile, no new message) if it had ended.
     Run {
-        /// The continuing run.
         run: Run,
         /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
@@ -442,7 +421,6 @@ pub struct InputFilter<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuestionFilterKind {
-    /// Approvals.
     Approvals,
     /// All other questions.
     Questions,
@@ -499,7 +477,6 @@ pub struct Claim {
     pub queued_ms: u64,
     /// The trace id of the request that started the run, if any.
     pub trace: Option<TraceId>,
-    /// The crash count.
     pub crashes: u32,
     /// A time before the start of the lease, even after a long wait for a connection.
     pub claimed_at: Instant,
@@ -555,6 +532,9 @@ pub struct CommitReceipt {
     pub completed: Vec<(usize, String)>,
 }
 
+/// The results of the writes of a batch, in their order.
+pub type CommitResults = Vec<Result<CommitReceipt, WriteRejection>>;
+
 /// Why a write was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteRejection {
@@ -566,7 +546,6 @@ pub enum WriteRejection {
     MessageJoined,
 }
 
-/// The bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
     /// The oldest stored `seq`; `head + 1` for an empty log.
@@ -632,7 +611,6 @@ pub struct StoredUser {
     pub created_at: UnixMillis,
 }
 
-/// A user's own account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,

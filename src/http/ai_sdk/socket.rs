@@ -5,10 +5,6 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
@@ -25,10 +21,9 @@ use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::stream::{ChunkTranslator as _, event_of};
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
-use crate::http::streams::ws::{self, Close, SocketProtocol};
+use crate::http::streams::ws::{self, Close, Handshake, SocketProtocol};
 use crate::http::wire::auth;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::http::wire::request::Trace;
 use crate::service::{Access, Error, Reader, StoreError};
 use crate::support::number;
 
@@ -44,14 +39,8 @@ pub(in crate::http) fn socket_routes() -> ApiRouter {
     get, path = "/api/chat", tag = "ai-sdk", operation_id = "ai_sdk_connect",
     responses((status = 101, description = "The WebSocket is open")),
 )]
-async fn connect(
-    state: State<App>,
-    trace: Trace,
-    uri: Uri,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Answer<Response> {
-    ws::open::<ChatSocket>(state, trace, uri, headers, upgrade).await
+async fn connect(handshake: Handshake) -> Answer<Response> {
+    ws::open::<ChatSocket>(handshake).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

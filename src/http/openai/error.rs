@@ -4,7 +4,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
 
 /// Tells the SDKs whether to repeat a request. Without it, they repeat every 409, 429 and 5xx, and start another run.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -27,7 +27,7 @@ pub(super) fn error(problem: &ProblemBody) -> Value {
         400..=499 => "invalid_request_error",
         _ => "server_error",
     };
-    let param = problem.errors.first().map(|error| param(&error.pointer)).filter(|param| !param.is_empty());
+    let param = problem.errors.first().map(FieldError::path).filter(|param| !param.is_empty());
     let code = match () {
         // Clients then send the whole history again.
         () if is(ProblemCode::NotFound) && param.as_deref() == Some("previous_response_id") => "previous_response_not_found",
@@ -39,23 +39,9 @@ pub(super) fn error(problem: &ProblemBody) -> Value {
     json!({ "message": problem.detail, "type": kind, "param": param, "code": code })
 }
 
-/// Returns a JSON pointer as OpenAI writes it: `messages[0].content`.
-fn param(pointer: &str) -> String {
-    let mut name = String::new();
-    for part in pointer.split('/').skip(1) {
-        match part.parse::<usize>() {
-            Ok(index) => name.push_str(&format!("[{index}]")),
-            Err(_) if name.is_empty() => name.push_str(part),
-            Err(_) => name.extend([".", part]),
-        }
-    }
-    name
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::problem::FieldError;
 
     #[test]
     fn problem_becomes_envelope_of_openai() {

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Unexpected};
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::provider::stream::TokenFigures;
-use crate::provider::stream::lenient::{Count, Lenient, Text, lenient, object, whole_number};
+use crate::provider::stream::lenient::{Count, Lenient, Text, deserialize_leniently, object, whole_number};
 
 /// One event of a stream. A complete answer has the fields of [`Message`] instead.
 #[derive(Debug, Default, Deserialize)]
@@ -85,11 +85,7 @@ pub(super) struct Figures {
     output_tokens: Count,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, Content<'de>>(deserializer)
-    }
-}
+deserialize_leniently!(Content);
 
 impl<'de> Lenient<'de> for Content<'de> {
     const EXPECTED: &'static str = "a list of blocks, a block, or a text";

@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use crate::domain::model::cost::Cost;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{
-    Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, lenient, list, many, object, whole_number,
+    Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, deserialize_leniently, list, many, object,
+    whole_number,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -273,11 +274,7 @@ struct ContentPart<'a> {
     summary: Text<'a>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for MessageContent<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, MessageContent<'de>>(deserializer)
-    }
-}
+deserialize_leniently!(MessageContent);
 
 impl<'de> Lenient<'de> for MessageContent<'de> {
     const EXPECTED: &'static str = "a text, a part, or a list of them";

@@ -135,15 +135,23 @@ pub(in crate::provider) fn lenient<'de, D: Deserializer<'de>, T: Lenient<'de>>(d
     deserializer.deserialize_any(LenientVisitor(PhantomData))
 }
 
+/// Deserializes a type by its [`Lenient`] conversions.
+macro_rules! deserialize_leniently {
+    ($type:ident) => {
+        impl<'de: 'a, 'a> serde::Deserialize<'de> for $type<'a> {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::provider::stream::lenient::lenient::<D, $type<'de>>(deserializer)
+            }
+        }
+    };
+}
+pub(in crate::provider) use deserialize_leniently;
+
 /// A text. A list of content parts gives their concatenated texts; an object or a boolean gives the empty text.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Text<'a>(pub(in crate::provider) Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, Text<'de>>(deserializer)
-    }
-}
+deserialize_leniently!(Text);
 
 impl<'de> Lenient<'de> for Text<'de> {
     const EXPECTED: &'static str = "a text";
@@ -178,11 +186,7 @@ impl<'de> Lenient<'de> for Text<'de> {
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Arguments<'a>(pub(in crate::provider) Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, Arguments<'de>>(deserializer)
-    }
-}
+deserialize_leniently!(Arguments);
 
 impl<'de> Lenient<'de> for Arguments<'de> {
     const EXPECTED: &'static str = "arguments as a text of JSON or as an object";

@@ -3,28 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::conversation::feedback::{Feedback, Rating};
-use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
-use crate::store::{StoreResult, rows};
 use crate::support::clock::UnixMillis;
 
-/// The feedback to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GiveFeedback {
     pub owner: UserId,
     pub conversation_id: ConversationId,
-    /// The answer.
     pub message_id: MessageId,
     pub rating: Rating,
     /// The reason. Without U+0000.
     pub comment: Option<String>,
     pub now: UnixMillis,
-}
-
-impl GiveFeedback {
-    pub(in crate::store) fn feedback(&self) -> Feedback {
-        Feedback { rating: self.rating, comment: self.comment.clone(), at: self.now.to_rfc3339() }
-    }
 }
 
 /// The outcome. Stored with the idempotency key, so fields are only ever added.
@@ -48,14 +38,8 @@ pub struct FeedbackFilter {
     pub reviewed: Option<bool>,
 }
 
-/// Returns whether the message can have feedback.
-pub(in crate::store) fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
-    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
-    Ok(message.role == Role::Assistant && !message.internal)
-}
-
 /// The feedback of an imported message, as columns. Times in the future become the present.
-pub(in crate::store) struct FeedbackColumns {
+pub struct FeedbackColumns {
     pub rating: Rating,
     pub comment: Option<String>,
     pub at: i64,

@@ -160,14 +160,8 @@ pub enum CopyOutcome {
     NoConversation,
 }
 
-impl CopyOutcome {
-    pub(in crate::store) fn is_made(&self) -> bool {
-        matches!(self, Self::Conversation(_))
-    }
-}
-
 /// A message's row with the columns of its run, in the order in which models read.
-pub(in crate::store) struct SourceRow<'r> {
+pub struct SourceRow<'r> {
     id: &'r str,
     run_id: &'r str,
     role: &'r str,
@@ -186,7 +180,7 @@ impl<'r> SourceRow<'r> {
 /// the limit.
 ///
 /// A copy is neither pinned nor archived, and has no grants. A summary of older messages is created again when it is needed.
-pub(in crate::store) fn select(
+pub fn select(
     source: Conversation,
     rows: &[SourceRow<'_>],
     until: &CopyUntil,
@@ -267,13 +261,13 @@ fn copied_end(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
 }
 
 /// The rows and events of a copy.
-pub(in crate::store) struct CopyRows {
+pub struct CopyRows {
     pub conversation: Conversation,
     pub turns: TurnRows,
 }
 
 /// The rows and events of turns in one conversation.
-pub(in crate::store) struct TurnRows {
+pub struct TurnRows {
     pub runs: Vec<WrittenRun>,
     pub messages: Vec<WrittenMessage>,
     /// The events in order, after those that the conversation has.
@@ -287,7 +281,7 @@ impl TurnRows {
     }
 }
 
-pub(in crate::store) struct WrittenRun {
+pub struct WrittenRun {
     pub id: RunId,
     pub turn: CopiedTurn,
     pub status: RunStatus,
@@ -297,7 +291,7 @@ pub(in crate::store) struct WrittenRun {
     pub last_seq: i64,
 }
 
-pub(in crate::store) struct WrittenMessage {
+pub struct WrittenMessage {
     pub id: MessageId,
     pub run_id: RunId,
     pub role: Role,
@@ -325,11 +319,7 @@ enum Entry {
 }
 
 /// Returns the rows and events of a copy, with new ids. Lists keep their order.
-pub(in crate::store) fn write(
-    request: &CopyConversation,
-    document: CopiedDocument,
-    forked_from: Option<ForkedFrom>,
-) -> StoreResult<CopyRows> {
+pub fn write(request: &CopyConversation, document: CopiedDocument, forked_from: Option<ForkedFrom>) -> StoreResult<CopyRows> {
     let now = request.now;
     let mut turns = write_turns(&request.id, 0, document.turns, request.ids.as_ref(), now)?;
     let title = storable(request.title.as_deref().unwrap_or(&document.title)).into_owned();
@@ -360,7 +350,7 @@ pub(in crate::store) fn write(
 }
 
 /// Returns the rows and events of turns in a conversation whose newest number is `base`. The messages of the turns get new ids.
-pub(in crate::store) fn write_turns(
+pub fn write_turns(
     conversation: &ConversationId,
     base: i64,
     turns: Vec<CopiedTurn>,

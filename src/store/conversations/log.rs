@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::{CommitReceipt, LogBounds, StoreResult, WriteRejection};
+use crate::store::{CommitResults, LogBounds, StoreResult};
 
 /// The event log. A worker changes the rows of its run only through it. Use cases and the queue make all other changes.
 #[async_trait]
@@ -23,7 +23,7 @@ pub trait LogStore: Send + Sync {
     /// A batch may contain several writes of one run, which are applied in order. A write may violate a rule of the rows: a tool
     /// call that starts twice, a second outcome, a message that exists already. The store refuses such a write like a fenced one,
     /// so that the other writes of the batch are committed.
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>>;
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<CommitResults>;
 
     /// Returns events after `after`, oldest first, at most `limit` (1 to 1,000). The page ends early when it contains
     /// [`PAGE_BYTES`](crate::store::PAGE_BYTES) of data: [`is_full_page`](crate::store::is_full_page) returns whether more may

@@ -1,7 +1,8 @@
 //! Lists of messages with their feedback.
 
 use crate::domain::conversation::feedback::{Feedback, Rating};
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::message::{Message, Role};
+use crate::domain::ids::MessageId;
 use crate::store::sql::Row;
 use crate::store::{BeforeCursor, Page, StoreResult, rows};
 use crate::support::clock::UnixMillis;
@@ -33,8 +34,14 @@ impl EarlierMessages {
     }
 }
 
+/// Returns whether a message has this role and is not internal: only answers can have feedback, and only users' messages be edited.
+pub fn has_visible_role(role: Role, id: &MessageId, body: &str) -> StoreResult<bool> {
+    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
+    Ok(message.role == role && !message.internal)
+}
+
 /// Reads a listed message from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was omitted.
-pub(in crate::store) fn listed(row: &Row) -> StoreResult<Option<Message>> {
+pub fn listed(row: &Row) -> StoreResult<Option<Message>> {
     let id: String = row.get("id")?;
     let Some(body) = row.get::<Option<&str>>("body")? else { return Ok(None) };
     let message: Message = rows::decode("messages", "body", &id, body)?;

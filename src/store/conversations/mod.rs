@@ -24,7 +24,7 @@ use crate::domain::run::change::StepKind;
 use crate::store::{
     AppendMessages, AppendOutcome, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter,
     CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,
-    IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome, StoreResult,
+    IdempotentResult, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 
@@ -33,11 +33,7 @@ use crate::support::clock::UnixMillis;
 #[warn(missing_docs)]
 pub trait ConversationStore: Send + Sync {
     /// Creates a conversation. Idempotent by `idempotency`. Returns [`CreateOutcome::Exists`] if the id exists already.
-    async fn create_conversation(
-        &self,
-        new: NewConversation,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateOutcome>>;
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome>;
 
     /// Returns the conversation, unless it is missing, deleted, or belongs to another owner.
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>>;
@@ -64,32 +60,16 @@ pub trait ConversationStore: Send + Sync {
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
 
     /// Compacts a conversation without an unfinished run.
-    async fn compact(
-        &self,
-        compact: Compact,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CompactOutcome>>;
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> IdempotentResult<CompactOutcome>;
 
     /// Removes messages from a conversation without an unfinished run, and appends `conversation.updated` with their ids.
-    async fn rewind_conversation(
-        &self,
-        rewind: Rewind,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<RewindOutcome>>;
+    async fn rewind_conversation(&self, rewind: Rewind, key: Option<IdempotencyKey>) -> IdempotentResult<RewindOutcome>;
 
     /// Appends existing messages to a conversation without an unfinished run, all of them or none. Nothing is executed.
-    async fn append_messages(
-        &self,
-        append: AppendMessages,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AppendOutcome>>;
+    async fn append_messages(&self, append: AppendMessages, key: Option<IdempotencyKey>) -> IdempotentResult<AppendOutcome>;
 
     /// Creates a conversation from existing messages. Nothing is executed.
-    async fn copy_conversation(
-        &self,
-        copy: CopyConversation,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CopyOutcome>>;
+    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CopyOutcome>;
 
     /// Deletes the conversation with all its rows. Its active run is fenced first, so that no late write creates rows again.
     /// Returns the active run, so that the caller can notify its worker; `None` if there is no such conversation.

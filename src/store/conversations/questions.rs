@@ -6,11 +6,10 @@ use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
 use crate::domain::run::question::InputRecord;
 use crate::domain::tool::approval::ToolGrant;
 use crate::store::{
-    IdempotencyKey, IdempotentOutcome, InputCursor, InputFilter, Page, PageRequest, ResolveInput, ResolveOutcome, StoreResult,
+    IdempotencyKey, IdempotentResult, InputCursor, InputFilter, Page, PageRequest, ResolveInput, ResolveOutcome, StoreResult,
     ToolResults, ToolResultsOutcome,
 };
 
-/// Limit of grants that are read.
 pub const MAX_GRANTS: i64 = 1_000;
 
 /// Questions to a human, including approvals. Runs ask them through the log.
@@ -31,17 +30,9 @@ pub trait InputStore: Send + Sync {
 
     /// Stores the answer of a question, appends its event, and makes the run claimable, in one transaction. If a worker holds the
     /// run, it becomes claimable when the worker releases it.
-    async fn resolve_input(
-        &self,
-        resolve: ResolveInput,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResolveOutcome>>;
+    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyKey>) -> IdempotentResult<ResolveOutcome>;
 
     /// Stores the client's results of calls, and makes their run claimable, in one transaction. If a worker holds the run, it becomes
     /// claimable when the worker releases it.
-    async fn store_tool_results(
-        &self,
-        results: ToolResults,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>>;
+    async fn store_tool_results(&self, results: ToolResults, key: Option<IdempotencyKey>) -> IdempotentResult<ToolResultsOutcome>;
 }

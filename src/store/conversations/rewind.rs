@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::message::Role;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::{AcceptOutcome, AcceptRun, StoreResult, rows};
+use crate::store::{AcceptOutcome, AcceptRun};
 use crate::support::clock::UnixMillis;
 
 /// A request to remove messages from a conversation. They stay stored, but are neither listed nor sent to a model.
@@ -34,10 +34,7 @@ impl RewindFrom {
 
     /// Returns whether that message is superseded too.
     pub fn takes_it(&self) -> bool {
-        match self {
-            Self::After(_) => false,
-            Self::At(_) => true,
-        }
+        matches!(self, Self::At(_))
     }
 }
 
@@ -105,19 +102,13 @@ impl EditOutcome {
 }
 
 /// Returns the rewind that precedes an edit.
-pub(in crate::store) fn before_edit(accept: &AcceptRun, message: &MessageId) -> Rewind {
+pub fn before_edit(accept: &AcceptRun, message: &MessageId) -> Rewind {
     let (owner, conversation_id) = (accept.owner.clone(), accept.conversation_id.clone());
     Rewind { owner, conversation_id, from: RewindFrom::At(message.clone()), now: accept.now }
 }
 
-/// Returns whether a message can be edited: only the user's own messages can.
-pub(in crate::store) fn is_the_users(id: &MessageId, body: &str) -> StoreResult<bool> {
-    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
-    Ok(message.role == Role::User && !message.internal)
-}
-
 /// Returns the events of the rewind before an edit, or the outcome of the edit if the rewind was refused.
-pub(in crate::store) fn taken_for_edit(rewound: RewindOutcome) -> Result<Vec<StoredEvent>, EditOutcome> {
+pub fn taken_for_edit(rewound: RewindOutcome) -> Result<Vec<StoredEvent>, EditOutcome> {
     match rewound {
         RewindOutcome::Conversation { events, .. } => Ok(events),
         RewindOutcome::Active { run_id } => Err(AcceptOutcome::Busy { run_id }.into()),
@@ -128,7 +119,7 @@ pub(in crate::store) fn taken_for_edit(rewound: RewindOutcome) -> Result<Vec<Sto
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) struct RemovedMessage {
+pub struct RemovedMessage {
     pub first_seq: i64,
     pub position: i64,
     pub id: String,
@@ -137,7 +128,7 @@ pub(in crate::store) struct RemovedMessage {
 
 /// Returns the messages to remove, in order. `None` if that would separate calls from their results. The run of the first message
 /// begins at `first_seq`.
-pub(in crate::store) fn removed_messages(mut messages: Vec<RemovedMessage>, first_seq: i64) -> Option<Vec<MessageId>> {
+pub fn removed_messages(mut messages: Vec<RemovedMessage>, first_seq: i64) -> Option<Vec<MessageId>> {
     messages.sort_unstable();
     // Within a run, the results of a call precede the next answer. Only user messages may be between them.
     let of_run = messages.iter().take_while(|message| message.first_seq == first_seq);

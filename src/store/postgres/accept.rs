@@ -6,17 +6,13 @@
 use super::accept_idle::{Head, OwnerCap};
 use super::{PostgresStore, accept_idle};
 use crate::store::sql::{Backend as _, PostgresTransaction, Transaction, accept_once, refused_files};
-use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, IdempotentOutcome, StoreError, StoreResult};
+use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, IdempotentOutcome, IdempotentResult, StoreError, StoreResult};
 
 /// Limit of lost races with requests that create or delete the conversation. Then the message fails as contended.
 const MAX_RACES: usize = 5;
 
 impl PostgresStore {
-    pub(super) async fn accept(
-        &self,
-        accept: &AcceptRun,
-        key: Option<&IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         if accept.transcript.is_some() {
             return match accept_once(self.database(), accept, key).await? {
                 Some(outcome) => Ok(outcome),

@@ -13,7 +13,7 @@ use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::RunId;
 use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
 use crate::store::runs::created_rows;
-use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json};
+use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json, text};
 use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, StoreResult, rows};
 use crate::support::text::storable;
 
@@ -35,8 +35,7 @@ const NEW: &str = "WITH conversation AS (
 )";
 
 /// Selects the head of an idle conversation. It must be unchanged since this statement read it.
-const IDLE: &str = concat!(
-    "WITH found AS MATERIALIZED (
+const IDLE: &str = text!(postgres: "WITH found AS MATERIALIZED (
     SELECT c.id, h.last_seq AS base, CASE c.title WHEN '' THEN $3 ELSE c.title END AS title, c.system_prompt,
         c.instructions
     FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
@@ -46,17 +45,14 @@ const IDLE: &str = concat!(
         AND {has_room}
 ), head AS (
     UPDATE conversation_heads h SET last_seq = found.base + cardinality($15::text[]), run_id = {run_id},
-        epoch = CASE {claims} WHEN 0 THEN h.epoch ELSE ",
-    next_epoch!(),
-    " END
+        epoch = CASE {claims} WHEN 0 THEN h.epoch ELSE " next_epoch " END
     FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
     RETURNING found.id, found.base, found.title, h.epoch, h.joined, found.system_prompt, found.instructions
 ), conversation AS (
     UPDATE conversations c SET title = head.title, title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END,
         status = 'queued', updated_at = $4, archived_at = NULL, agent = coalesce($26, c.agent, $8), model = coalesce($27, c.model)
     FROM head WHERE c.id = head.id
-)"
-);
+)");
 
 /// Stores the run, its message and their events. The last event contains the title that the statement read.
 const RUN: &str = ", run AS (
@@ -171,13 +167,6 @@ pub(super) enum Head {
 }
 
 impl Head {
-    fn statement(self) -> &'static str {
-        match self {
-            Self::New => NEW,
-            Self::Idle => IDLE,
-        }
-    }
-
     fn title(self, accept: &AcceptRun) -> String {
         let title = match self {
             Self::New => accept.create_with_title.as_deref().unwrap_or_default(),
@@ -208,9 +197,9 @@ pub(super) async fn write(
     let AcceptOutcome::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
     // This statement returns everything that a worker would load, except calls of earlier runs.
-    let is_known = match head {
-        Head::New => true,
-        Head::Idle => !accept.profile.counts_earlier_failures(),
+    let (text, is_known) = match head {
+        Head::New => (NEW, true),
+        Head::Idle => (IDLE, !accept.profile.counts_earlier_failures()),
     };
     let claims = match (taker.filter(|_| is_known), cap.most) {
         (None, _) => ClaimMode::No,
@@ -218,7 +207,7 @@ pub(super) async fn write(
         (Some(_), _) => ClaimMode::WithinCap,
     };
     let claimed_at = Instant::now();
-    let row = sqlx::query(AssertSqlSafe(statement(head.statement(), claims, key.is_some())))
+    let row = sqlx::query(AssertSqlSafe(statement(text, claims, key.is_some())))
         .bind(accept.conversation_id.as_str())
         .bind(accept.owner.as_str())
         .bind(head.title(accept))

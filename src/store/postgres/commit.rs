@@ -19,11 +19,11 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
 use crate::domain::run::record::{Fence, RunWrite};
 use crate::store::runs::created_rows;
-use crate::store::{CommitReceipt, StoreError, StoreResult, WriteRejection};
+use crate::store::{CommitReceipt, CommitResults, StoreError, StoreResult, WriteRejection};
 
 impl PostgresStore {
     /// Commits a batch. Retried only if the database reports a rollback.
-    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
@@ -46,11 +46,7 @@ impl PostgresStore {
         }
     }
 
-    async fn write_batch(
-        &self,
-        writes: &[RunWrite],
-        batch: &MergedBatch<'_>,
-    ) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+    async fn write_batch(&self, writes: &[RunWrite], batch: &MergedBatch<'_>) -> StoreResult<CommitResults> {
         let mut cached = self.log.take().await?;
         let written = cached.ask(async |connection| write_batch_on(connection, writes, batch).await);
         let answers = with_deadline(ANSWER_LIMIT, written).await?;
@@ -59,7 +55,7 @@ impl PostgresStore {
     }
 
     /// Commits each write separately in one transaction, so that a refused write has no effect and the others are stored.
-    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
         let written = ask(&self.worker, async |connection| {
             let mut tx = connection.begin().await?;
             let answers = write_each(&mut tx, writes).await?;
@@ -70,11 +66,7 @@ impl PostgresStore {
     }
 }
 
-async fn write_batch_on(
-    connection: &mut PgConnection,
-    writes: &[RunWrite],
-    batch: &MergedBatch<'_>,
-) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+async fn write_batch_on(connection: &mut PgConnection, writes: &[RunWrite], batch: &MergedBatch<'_>) -> StoreResult<CommitResults> {
     let answers = |found: &[Option<Head>]| -> Vec<_> {
         writes.iter().zip(&batch.places).map(|(write, offset)| answer(write, *offset, found)).collect()
     };
@@ -101,7 +93,7 @@ async fn write_batch_on(
 }
 
 /// Applies each write separately in the open transaction.
-async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<CommitResults> {
     sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
         .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
         .execute(&mut *tx)

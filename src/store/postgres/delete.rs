@@ -7,17 +7,16 @@
 use super::PostgresStore;
 use super::timeouts::GuardedPool;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::sql::{Database, IdleAge, Transaction, values};
+use crate::store::sql::{IdleAge, Transaction, values};
 use crate::store::{DeletedConversation, Statement, StoreResult};
 
 /// The owner of a deleted conversation.
 const NOBODY: &str = "";
 
 /// Removes the owner, the head and the runs of a conversation. A later write finds no head that matches its fence.
-const TAKE_AWAY: Statement = Statement {
-    name: "TAKE_AWAY",
-    sqlite: "",
-    postgres: "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
+const TAKE_AWAY: Statement = Statement::of_postgres(
+    "TAKE_AWAY",
+    "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
      -- Calls without an outcome. How a started call ends is not seen any more; its duration is the time since its start. The others
      -- are not made, for a denial if there is one that no worker has acted on.
      audit AS (
@@ -48,30 +47,11 @@ const TAKE_AWAY: Statement = Statement {
      head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
      conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)
      SELECT id FROM run WHERE active",
-};
+);
 
 const PIECE: i64 = 5_000;
 
 impl PostgresStore {
-    pub(super) async fn delete(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        idle: Option<IdleAge>,
-    ) -> StoreResult<Option<DeletedConversation>> {
-        // No client waits for a conditional deletion.
-        let guarded_pool = if idle.is_some() { &self.chores } else { &self.api };
-        let database = Database::Postgres(guarded_pool);
-        let work = || database.transaction(async |tx| take_away(tx, owner, id, idle).await, Option::is_some);
-        let deleted = database.retry(work).await?;
-        if deleted.is_some()
-            && let Err(error) = remove_rest(guarded_pool, id.as_str()).await
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
-        }
-        Ok(deleted)
-    }
-
     /// Removes the remaining rows of deletions that a crash interrupted.
     pub(super) async fn finish_deletions(&self) -> StoreResult<()> {
         let left: Vec<String> =
@@ -83,7 +63,7 @@ impl PostgresStore {
     }
 }
 
-async fn take_away(
+pub(super) async fn take_away(
     tx: &mut Transaction,
     owner: &UserId,
     id: &ConversationId,
@@ -102,7 +82,7 @@ async fn take_away(
 }
 
 /// Deletes the conversation's row last, so that its id is not reused before.
-async fn remove_rest(guarded_pool: &GuardedPool, id: &str) -> StoreResult<()> {
+pub(super) async fn remove_rest(guarded_pool: &GuardedPool, id: &str) -> StoreResult<()> {
     let pieces = [
         "DELETE FROM messages WHERE conversation_id = $1 AND position <= (
              SELECT max(position) FROM (

@@ -8,20 +8,15 @@ use crate::store::{StoreError, StoreResult};
 
 /// Repeats a transaction, up to five times, if the database reports that it rolled the transaction back because of another one.
 /// Returns any other error: it may follow a commit whose reply was lost.
-pub(in crate::store) async fn retry_transaction<T, F, Fut>(transaction: F) -> StoreResult<T>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = StoreResult<T>>,
-{
+pub async fn retry_transaction<T, F: Future<Output = StoreResult<T>>>(transaction: impl FnMut() -> F) -> StoreResult<T> {
     retried_when(was_rolled_back, transaction).await
 }
 
 /// Retries like [`retried`], but at most `most` times after a lock timeout, because other writes may wait for this transaction.
-pub(super) async fn retried_at_locks<T, F, Fut>(mut most: u32, transaction: F) -> StoreResult<T>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = StoreResult<T>>,
-{
+pub(super) async fn retried_at_locks<T, F: Future<Output = StoreResult<T>>>(
+    mut most: u32,
+    transaction: impl FnMut() -> F,
+) -> StoreResult<T> {
     let may_repeat = |error: &StoreError| {
         if !has_code(error, &["55P03"]) {
             return was_rolled_back(error);
@@ -33,11 +28,10 @@ where
     retried_when(may_repeat, transaction).await
 }
 
-async fn retried_when<T, F, Fut>(may_repeat: impl FnMut(&StoreError) -> bool, transaction: F) -> StoreResult<T>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = StoreResult<T>>,
-{
+async fn retried_when<T, F: Future<Output = StoreResult<T>>>(
+    may_repeat: impl FnMut(&StoreError) -> bool,
+    transaction: impl FnMut() -> F,
+) -> StoreResult<T> {
     let waits = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(5))
         .with_max_delay(Duration::from_millis(200))

@@ -13,6 +13,7 @@
 mod accept;
 mod accept_idle;
 mod activate_next_run;
+mod backend;
 mod clone_detection;
 mod commit;
 pub(super) mod connect;
@@ -25,7 +26,6 @@ mod maintenance;
 mod merged_batch;
 mod migrate;
 mod notify;
-mod per_backend;
 mod queue;
 mod statement;
 pub(super) mod timeouts;

@@ -12,7 +12,7 @@ use super::timeouts::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, with_deadline};
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::run::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::sql::{Backend as _, Row, control_signals};
+use crate::store::sql::{Backend as _, Row, control_signals, text};
 use crate::store::{
     Claim, ControlSignal, ExpiredRun, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, UnnamedLease, rows,
 };
@@ -22,26 +22,19 @@ use crate::support::failpoint;
 /// from owner to owner along the index, one step per owner, however many runs an owner has queued. `$queue` is
 /// [`Marks::queue`](super::low_water_marks::Marks::queue), which skips entries that have left the queue before.
 macro_rules! owners {
-    ($queue:literal) => {
-        concat!(
-            "WITH RECURSIVE near AS MATERIALIZED (
-                SELECT owner_id, claimable_at FROM runs WHERE claimable_at >= ",
-            $queue,
-            " ORDER BY claimable_at LIMIT 1001
+    (postgres $queue:literal) => {
+        text!(postgres: "WITH RECURSIVE near AS MATERIALIZED (
+                SELECT owner_id, claimable_at FROM runs WHERE claimable_at >= " $queue " ORDER BY claimable_at LIMIT 1001
             ), hop AS (
                 (
                     SELECT owner_id, claimable_at FROM runs
-                    WHERE claimable_at >= ",
-            $queue,
-            " AND (SELECT count(*) FROM near) > 1000
+                    WHERE claimable_at >= " $queue " AND (SELECT count(*) FROM near) > 1000
                     ORDER BY owner_id, claimable_at, id LIMIT 1
                 )
                 UNION ALL
                 SELECT n.owner_id, n.claimable_at FROM hop o CROSS JOIN LATERAL (
                     SELECT owner_id, claimable_at FROM runs
-                    WHERE claimable_at >= ",
-            $queue,
-            " AND owner_id > o.owner_id
+                    WHERE claimable_at >= " $queue " AND owner_id > o.owner_id
                     ORDER BY owner_id, claimable_at, id LIMIT 1
                 ) n
             ), owner AS (
@@ -49,8 +42,7 @@ macro_rules! owners {
                 WHERE (SELECT count(*) FROM near) <= 1000 GROUP BY owner_id
                 UNION ALL
                 SELECT owner_id, claimable_at FROM hop
-            )"
-        )
+            )")
     };
 }
 
@@ -60,7 +52,7 @@ macro_rules! owners {
 /// would hold one fence. There are as many epochs per millisecond as when a copy is accepted, which raises all epochs
 /// (`clone_detection::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
-    () => {
+    (postgres) => {
         "greatest(h.epoch + 1, now_ms() * 1000)"
     };
 }
@@ -72,8 +64,7 @@ pub(super) use next_epoch;
 /// (`$4`, 0 for none). At most one claimed run is suspected: it crashed `$7` workers, and the next crash would end it. The node
 /// must not have claimed another suspected run in the last `$8` ms. Runs to be cancelled are never suspected. Locked rows are
 /// skipped, so that a claim never waits for a commit or another claim. `$5` and `$6` are the [marks](super::low_water_marks::Marks).
-const CLAIM: &str = concat!(
-    owners!("$5"),
+const CLAIM: &str = text!(postgres: (owners "$5")
     ", clock AS MATERIALIZED (
         SELECT now_ms() AS now
     ), live AS (
@@ -116,9 +107,7 @@ const CLAIM: &str = concat!(
         RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.crashes - 1 AS crashes, l.rank,
             (SELECT now FROM clock) - l.claimable_at AS queued_ms
     ), head AS (
-        UPDATE conversation_heads h SET run_id = c.id, epoch = ",
-    next_epoch!(),
-    "
+        UPDATE conversation_heads h SET run_id = c.id, epoch = " next_epoch "
         FROM claimed c WHERE h.conversation_id = c.conversation_id RETURNING c.id, h.epoch
     ), lease AS (
         INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
@@ -127,15 +116,12 @@ const CLAIM: &str = concat!(
             claimed_at = excluded.claimed_at, lease_until = excluded.lease_until
     )
     SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.trace_id, c.crashes, c.queued_ms, h.epoch
-    FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
-);
+    FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank");
 
 /// `$2` and `$3` are the [marks](super::low_water_marks::Marks).
-const NEXT_CLAIMABLE: &str = concat!(
-    owners!("$2"),
+const NEXT_CLAIMABLE: &str = text!(postgres: (owners "$2")
     " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner o
-      WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0"
-);
+      WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0");
 
 /// Takes expired leases. Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker
 /// that lost its lease can write nothing more, even before another claim. `$2` is the [mark](super::low_water_marks::Marks::leases), `$3`

@@ -1,7 +1,6 @@
 //! The text of the log writer's statement. It contains only the parts that a batch needs, because each part takes time even without
 //! rows.
 
-use crate::store::sql::runs::charge_budget;
 use crate::support::failpoint;
 
 /// Updates the matching heads. `$1` to `$7`.
@@ -148,7 +147,17 @@ pub(super) const RUNS: Part = Part::new(
 )",
 );
 
-pub(super) const CHARGE_BUDGET: Part = Part::new(charge_budget::POSTGRES);
+/// Charges reserved model calls to the budgets of their owners, and ends the reservations. Sums stop at
+/// [`MAX_CHARGED`](crate::store::runs::budget::MAX_CHARGED).
+pub(super) const CHARGE_BUDGET: Part = Part::new(
+    "charged AS (
+    UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
+        held_tokens = 0, held_cost = 0, held_epoch = NULL
+    FROM json_to_recordset({list}) AS p (ord int, day bigint, tokens bigint, cost bigint, most bigint)
+    JOIN head h ON h.ord = p.ord JOIN runs r ON r.id = h.run_id
+    WHERE s.owner_id = r.owner_id AND s.day = p.day AND s.run_id = h.run_id
+)",
+);
 
 pub(super) const TOOL_SETS: Part = Part::new(
     "tool_set AS (

@@ -18,13 +18,13 @@ use crate::store::StoreResult;
 use crate::store::sql::pooler;
 
 /// The limit of any caller. Longer than the database's own timeouts.
-pub(in crate::store) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// The limit of a lease renewal. Another attempt on another connection can still renew the leases in time.
 pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// Performs `work`, which [asks](ask), within `limit`. After the limit, the work may have been done, or may still be done.
-pub(in crate::store) async fn with_deadline<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+pub async fn with_deadline<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(no_answer(limit).into()),

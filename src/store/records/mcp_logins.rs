@@ -1,7 +1,10 @@
-//! OAuth logins at MCP servers, and their tokens: the values.
+//! User servers, OAuth logins at MCP servers, and their tokens: the values.
 
 use crate::domain::ids::{McpServerId, UserId};
+use crate::store::NameCursor;
 use crate::support::encryption::EncryptedSecret;
+
+pub type McpServerCursor = NameCursor<McpServerId>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpTokens {

@@ -4,7 +4,6 @@
 
 pub(super) mod agents;
 pub(super) mod mcp_logins;
-pub(super) mod mcp_servers;
 pub(super) mod named;
 pub(super) mod providers;
 pub(super) mod tool_reviews;

@@ -11,7 +11,7 @@ use crate::store::StoreResult;
 pub const MAX_REVIEWS: i64 = 1_000;
 
 /// The value of an owner column for a server that all users may use.
-pub(in crate::store) const SHARED: &str = "";
+pub const SHARED: &str = "";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedDefinition {
@@ -60,25 +60,24 @@ pub struct ToolReviewScope {
     pub includes_shared: bool,
 }
 
-/// A stored definition.
-pub(in crate::store) struct StoredDefinition {
-    pub(in crate::store) owner: String,
-    pub(in crate::store) server: String,
-    pub(in crate::store) tool: String,
-    pub(in crate::store) hash: String,
-    pub(in crate::store) is_accepted: bool,
+pub struct StoredDefinition {
+    pub owner: String,
+    pub server: String,
+    pub tool: String,
+    pub hash: String,
+    pub is_accepted: bool,
 }
 
 /// The result of a comparison of seen and stored definitions.
-pub(in crate::store) struct DefinitionDiff<'s> {
+pub struct DefinitionDiff<'s> {
     /// Definitions to store, with their status.
-    pub(in crate::store) new: Vec<(&'s ListedDefinition, ToolReviewStatus)>,
+    pub new: Vec<(&'s ListedDefinition, ToolReviewStatus)>,
     /// Definitions that are not accepted.
-    pub(in crate::store) changed: Vec<ToolReviewId>,
+    pub changed: Vec<ToolReviewId>,
 }
 
 /// Compares seen definitions with stored ones.
-pub(in crate::store) fn compare<'s>(listed: &'s [ListedDefinition], stored: &[StoredDefinition]) -> DefinitionDiff<'s> {
+pub fn compare<'s>(listed: &'s [ListedDefinition], stored: &[StoredDefinition]) -> DefinitionDiff<'s> {
     let accepted: HashSet<(&str, &str, &str, &str)> = stored.iter().filter(|stored| stored.is_accepted).map(key).collect();
     let changed: HashSet<_> = stored.iter().filter(|stored| !stored.is_accepted).map(key).collect();
     let tools: HashSet<_> =
@@ -107,7 +106,7 @@ fn key(stored: &StoredDefinition) -> (&str, &str, &str, &str) {
 }
 
 /// Returns the servers of the tools with their owners, each once.
-pub(in crate::store) fn servers(listed: &[ListedDefinition]) -> Vec<(&str, &str)> {
+pub fn servers(listed: &[ListedDefinition]) -> Vec<(&str, &str)> {
     let mut servers: Vec<(&str, &str)> = listed.iter().map(|tool| (tool.owner(), tool.server.as_str())).collect();
     servers.sort_unstable();
     servers.dedup();

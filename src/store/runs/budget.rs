@@ -10,7 +10,7 @@ use crate::store::StoreResult;
 
 /// The largest amount charged to one run and day, in tokens and in trillionths of a US dollar. The sum of a thousand such rows fits
 /// into 64 bits.
-pub(in crate::store) const MAX_CHARGED: u64 = 1 << 53;
+pub const MAX_CHARGED: u64 = 1 << 53;
 
 /// Budgets of owners. The log writer charges model calls, together with the changes that they belong to.
 #[async_trait]
@@ -40,16 +40,16 @@ pub struct EmbeddingCharge {
 }
 
 /// Limit of rows of old days removed in one call.
-pub(in crate::store) const OLD_PIECE: i64 = 1_000;
+pub const OLD_PIECE: i64 = 1_000;
 
 /// Returns an amount as stored.
-pub(in crate::store) fn parts(amount: Amount) -> (i64, i64) {
+pub fn parts(amount: Amount) -> (i64, i64) {
     let stored = |number: u64| i64::try_from(number.min(MAX_CHARGED)).unwrap_or(i64::MAX);
     (stored(amount.tokens), stored(amount.cost.as_trillionths()))
 }
 
 /// Returns a stored amount.
-pub(in crate::store) fn amount(tokens: i64, cost: i64) -> Amount {
+pub fn amount(tokens: i64, cost: i64) -> Amount {
     let number = |stored: i64| u64::try_from(stored).unwrap_or(0);
     Amount { tokens: number(tokens), cost: Cost::trillionths(number(cost)) }
 }

@@ -6,7 +6,6 @@ use crate::domain::conversation::message::Message;
 use crate::domain::ids::{CallId, MessageId};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
-/// An answer of a model with its tool calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallBatch {
     /// The message of the run that this one copies or replaces.

@@ -12,7 +12,7 @@ use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputSt
 use crate::domain::run::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::domain::tool::approval::ApprovalState;
-use crate::store::{AcceptRun, CompactOutcome, ResolveInput, ResumeKind, ResumeRun};
+use crate::store::{AcceptRun, ResolveInput, ResumeKind, ResumeRun};
 use crate::support::clock::UnixMillis;
 use crate::support::text;
 
@@ -39,7 +39,7 @@ fn title_of(parts: &[Part]) -> String {
 }
 
 /// Returns the given title, or else one made from the message, if the agent's policy allows that.
-pub(in crate::store) fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
+pub fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
     if !title.is_empty() {
         return text::storable(title).into_owned();
     }
@@ -50,7 +50,7 @@ pub(in crate::store) fn title_or_made(title: &str, policy: TitlePolicy, parts: &
 }
 
 /// Returns the message that starts or joins `run`.
-pub(in crate::store) fn accepted_message(accept: &AcceptRun, run: &RunId) -> Message {
+pub fn accepted_message(accept: &AcceptRun, run: &RunId) -> Message {
     let role = accept.transcript.as_ref().map_or(Role::User, |transcript| transcript.role);
     Message {
         created_at: accept.now.to_rfc3339(),
@@ -59,7 +59,7 @@ pub(in crate::store) fn accepted_message(accept: &AcceptRun, run: &RunId) -> Mes
 }
 
 /// Returns the run of an accepted message.
-pub(in crate::store) fn queued_run(accept: &AcceptRun) -> Run {
+pub fn queued_run(accept: &AcceptRun) -> Run {
     let profile = &accept.profile;
     Run {
         id: accept.run_id.clone(),
@@ -82,19 +82,19 @@ pub(in crate::store) fn queued_run(accept: &AcceptRun) -> Run {
 }
 
 /// Returns the `message.created` of a user's message, in a run's attempt.
-pub(in crate::store) fn message_created(message: &Message, attempt: u32, now: UnixMillis) -> NewEvent {
+pub fn message_created(message: &Message, attempt: u32, now: UnixMillis) -> NewEvent {
     let body = EventBody::MessageCreated { message: message.clone() };
     NewEvent::new(&body, Some(message.run_id.clone()), attempt, now)
 }
 
 /// Returns the `run.queued` behind `position` other runs of its conversation.
-pub(in crate::store) fn run_queued(run: &RunId, position: u32, now: UnixMillis) -> NewEvent {
+pub fn run_queued(run: &RunId, position: u32, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::RunQueued { position, supersedes: Vec::new() }, Some(run.clone()), 0, now)
 }
 
 /// Returns the first events of a run that continues another one: `run.queued`, `conversation.updated` with this title if there is
 /// one, and the message that the run takes over.
-pub(in crate::store) fn continuation_events(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Option<&str>) -> Vec<NewEvent> {
+pub fn continuation_events(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Option<&str>) -> Vec<NewEvent> {
     let (run, now) = (&resume.new_run_id, resume.now);
     let queued = NewEvent::new(&EventBody::RunQueued { position: 0, supersedes }, Some(run.clone()), 0, now);
     let updated = title.map(|title| conversation_updated(title, ConversationStatus::Queued, now));
@@ -108,7 +108,7 @@ pub(in crate::store) fn continuation_events(resume: &ResumeRun, supersedes: Vec<
 }
 
 /// Returns whether the status of a run allows a new run to continue it.
-pub(in crate::store) fn can_be_gone_on_from(how: &ResumeKind, status: RunStatus) -> bool {
+pub fn can_be_gone_on_from(how: &ResumeKind, status: RunStatus) -> bool {
     match how {
         ResumeKind::Resume => status == RunStatus::Failed,
         ResumeKind::Turn | ResumeKind::Call(_) | ResumeKind::Undo { .. } => status.is_terminal(),
@@ -116,12 +116,12 @@ pub(in crate::store) fn can_be_gone_on_from(how: &ResumeKind, status: RunStatus)
 }
 
 /// Returns the `run.cancelled` of a run that no worker had started.
-pub(in crate::store) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis) -> NewEvent {
+pub fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::RunCancelled { by: by.to_owned() }, Some(run.clone()), attempt, now)
 }
 
 /// Returns the `input.resolved` or `approval.resolved` of an answered question, in its run's attempt.
-pub(in crate::store) fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
+pub fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
     let (id, answer, by) = (request.id.clone(), resolve.answer.clone(), Some(resolve.owner.clone()));
     let body = match request.kind {
         InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation | InputKind::ClientTool => {
@@ -142,17 +142,17 @@ pub(in crate::store) fn input_answered(request: &InputRequest, attempt: u32, res
 }
 
 /// Returns whether a resume request wakes a run. A run that waits for a human or its client continues only after an answer.
-pub(in crate::store) fn can_be_woken(run: &Run) -> bool {
+pub fn can_be_woken(run: &Run) -> bool {
     run.status == RunStatus::Waiting && !run.reason.is_some_and(WaitReason::needs_answer)
 }
 
 /// Returns the owner's limit of running runs, if only that keeps a claimable run waiting.
-pub(in crate::store) fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) -> Option<(i64, u32)> {
+pub fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) -> Option<(i64, u32)> {
     (queue_position.is_some() && cap > 0 && running >= i64::from(cap)).then_some((running, cap))
 }
 
 /// Returns a `conversation.updated`, which belongs to no run.
-pub(in crate::store) fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
+pub fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status, supersedes: Vec::new() }, None, 0, now)
 }
 
@@ -160,7 +160,7 @@ pub(in crate::store) fn conversation_updated(title: &str, status: ConversationSt
 const MAX_NAMED: usize = 1_000;
 
 /// Returns the `conversation.updated` after these messages were removed from an idle conversation.
-pub(in crate::store) fn rewind_events(title: &str, superseded: &[MessageId], now: UnixMillis) -> Vec<NewEvent> {
+pub fn rewind_events(title: &str, superseded: &[MessageId], now: UnixMillis) -> Vec<NewEvent> {
     let events = superseded.chunks(MAX_NAMED).map(|supersedes| {
         let (title, supersedes) = (Some(title.to_owned()), supersedes.to_vec());
         NewEvent::new(&EventBody::ConversationUpdated { title, status: ConversationStatus::Idle, supersedes }, None, 0, now)
@@ -169,7 +169,7 @@ pub(in crate::store) fn rewind_events(title: &str, superseded: &[MessageId], now
 }
 
 /// The type of events whose title, and status at the end of a run, are known only to the transaction that stores them.
-pub(in crate::store) const UPDATED: &str = "conversation.updated";
+pub const UPDATED: &str = "conversation.updated";
 
 /// Returns whether a write contains an event about a conversation's status without changing it: the status would be unknown.
 fn updates_nothing(write: &RunWrite) -> bool {
@@ -178,13 +178,13 @@ fn updates_nothing(write: &RunWrite) -> bool {
 }
 
 /// Logs a refused write, which is a bug of the writer.
-pub(in crate::store) fn report_broken_rule(write: &RunWrite, reason: &str) {
+pub fn report_broken_rule(write: &RunWrite, reason: &str) {
     let run = &write.fence.run_id;
     tracing::error!(run.id = %run, reason, "a write of run {run} was refused because it violates a rule");
 }
 
 /// Returns the rule that a write violates by itself, regardless of the rows.
-pub(in crate::store) fn broken_rule(write: &RunWrite) -> Option<&'static str> {
+pub fn broken_rule(write: &RunWrite) -> Option<&'static str> {
     let mut messages = 0;
     let mut ended = false;
     for change in &write.changes {
@@ -227,19 +227,19 @@ pub(in crate::store) fn broken_rule(write: &RunWrite) -> Option<&'static str> {
 }
 
 /// Returns the index of the event that ends a run. It need not be the write's last event.
-pub(in crate::store) fn terminal_event(write: &RunWrite) -> Option<usize> {
+pub fn terminal_event(write: &RunWrite) -> Option<usize> {
     write.events.iter().position(|event| matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled"))
 }
 
 /// Returns the index of the event with the conversation's status after the run's end, if the write ends the run.
-pub(in crate::store) fn final_update(write: &RunWrite) -> Option<usize> {
+pub fn final_update(write: &RunWrite) -> Option<usize> {
     let ends = write.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
     write.events.iter().rposition(|event| event.kind == UPDATED).filter(|_| ends)
 }
 
 /// Returns the stored data of a write's [`UPDATED`] events, with their indexes. `title` is JSON, and `status` is the current status
 /// of the conversation. The Postgres statements produce the same bytes.
-pub(in crate::store) fn update_events(write: &RunWrite, title: &str, status: &str) -> Vec<(usize, String)> {
+pub fn update_events(write: &RunWrite, title: &str, status: &str) -> Vec<(usize, String)> {
     let last = final_update(write);
     let updated = write.events.iter().enumerate().filter(|(_, event)| event.kind == UPDATED);
     updated
@@ -251,13 +251,13 @@ pub(in crate::store) fn update_events(write: &RunWrite, title: &str, status: &st
 }
 
 /// Returns the data of an [`UPDATED`] event with its title added. `title` is JSON.
-pub(in crate::store) fn with_title(data: &str, title: &str) -> String {
+pub fn with_title(data: &str, title: &str) -> String {
     format!("{{\"title\":{title},{}", data.strip_prefix('{').unwrap_or_default())
 }
 
 /// Returns the events of a message that starts a run: `message.created`, `run.queued`, and `conversation.updated` if title or
 /// status differ from `before`. A new conversation was idle before.
-pub(in crate::store) fn accepted_events(
+pub fn accepted_events(
     message: &Message,
     position: u32,
     before: (&str, ConversationStatus),
@@ -272,24 +272,15 @@ pub(in crate::store) fn accepted_events(
 }
 
 /// Returns events as stored: numbered from `base + 1`.
-pub(in crate::store) fn number_events(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
+pub fn number_events(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
     events.into_iter().zip(base + 1..).map(|(event, seq)| event.stored(conversation.clone(), seq)).collect()
 }
 
-/// Returns the outcome of a compaction, and its event if messages were evicted.
-pub(in crate::store) fn compaction_events(
-    before: Option<ContextSummary>,
-    after: Option<ContextSummary>,
-    now: UnixMillis,
-) -> (CompactOutcome, Option<NewEvent>) {
-    let Some(after) = after else { return (CompactOutcome::Done { messages: 0, summary: before, events: Vec::new() }, None) };
-    let messages = after.messages.saturating_sub(before.map_or(0, |before| before.messages));
-    let event =
-        EventBody::ContextCompacted { messages, texts: 0, through: Some(after.covers.clone()), summary: summary::section(&after) };
-    let event = NewEvent::new(&event, None, 0, now);
-    (CompactOutcome::Done { messages, summary: Some(after), events: Vec::new() }, Some(event))
+/// Returns the `context.compacted` of a compaction that evicted this number of messages.
+pub fn context_compacted(messages: u32, summary: &ContextSummary, now: UnixMillis) -> NewEvent {
+    let (through, section) = (Some(summary.covers.clone()), summary::section(summary));
+    NewEvent::new(&EventBody::ContextCompacted { messages, texts: 0, through, summary: section }, None, 0, now)
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

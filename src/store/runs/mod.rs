@@ -17,7 +17,7 @@ use crate::domain::run::output::RunOutput;
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::store::{
-    AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentOutcome,
+    AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
     Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunView, StoreResult,
 };
 use crate::support::clock::UnixMillis;
@@ -40,11 +40,7 @@ pub struct RunFilter {
 pub trait RunStore: Send + Sync {
     /// Stores a message, its run and their first events in one transaction, after which they are durable. See [`AcceptRun`] for
     /// conversations with an active run.
-    async fn accept_run(
-        &self,
-        accept: AcceptRun,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AcceptOutcome>>;
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> IdempotentResult<AcceptOutcome>;
 
     /// Replaces a user message of a conversation without an unfinished run, in one transaction. Later messages are superseded.
     /// Otherwise like [`Self::accept_run`].
@@ -52,8 +48,8 @@ pub trait RunStore: Send + Sync {
         &self,
         accept: AcceptRun,
         message: &MessageId,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<EditOutcome>>;
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<EditOutcome>;
 
     /// Returns the run, unless it is missing or belongs to another owner.
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
@@ -72,19 +68,11 @@ pub trait RunStore: Send + Sync {
 
     /// Cancels a run. A run that has not started and has no lease ends at once. A waiting run becomes claimable, so that a worker
     /// ends it. A run with a live lease is only marked.
-    async fn cancel_run(
-        &self,
-        cancel: CancelRun<'_>,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CancelOutcome>>;
+    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome>;
 
     /// Wakes a waiting run, unless it waits for a human. Or continues an ended run with a new one, because terminal statuses never
     /// change. The ended run must be the newest one of its conversation, so this works only once.
-    async fn resume_run(
-        &self,
-        resume: ResumeRun,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResumeOutcome>>;
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome>;
 
     /// Returns the answer that contains this call, with all its calls. `None` if the call is missing or belongs to another owner.
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>>;

@@ -6,10 +6,8 @@ use crate::domain::ids::{RunId, UserId};
 use crate::store::pages::cursor_text;
 use crate::support::clock::UnixMillis;
 
-/// Milliseconds of a day.
 pub const DAY_MS: i64 = 86_400_000;
 
-/// Selects runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageFilter {
     /// The owner of the runs; `None` for all owners, which only an administrator may request.

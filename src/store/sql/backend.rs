@@ -1,12 +1,25 @@
 //! `Backend`: the interface between the aggregates in `sql` and the two stores.
 //!
-//! Owns which pool serves which caller. Must not know any table.
+//! Owns which operations each database implements separately. Must not know any table.
+
+use async_trait::async_trait;
 
 use super::database::Database;
-use crate::store::postgres::connect::PostgresStore;
-use crate::store::sqlite::connection::SqliteStore;
+use super::statement::Statement;
+use crate::domain::ids::{ConversationId, UserId};
+use crate::domain::run::record::RunWrite;
+use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 
-/// A store with a database. Every aggregate trait in `sql` is implemented for it.
+/// The condition of a deletion. Its statement returns true or false for the age in milliseconds, `$1`, and the conversation's id,
+/// `$2`.
+#[derive(Clone, Copy)]
+pub struct IdleAge {
+    pub statement: Statement,
+    pub age_ms: u64,
+}
+
+/// A store with a database, whose hot paths use statements of their own. Every aggregate trait in `sql` is implemented for it.
+#[async_trait]
 pub trait Backend: Send + Sync {
     /// Returns the database for requests, whose clients wait.
     fn database(&self) -> Database<'_>;
@@ -20,24 +33,20 @@ pub trait Backend: Send + Sync {
     fn worker(&self) -> Database<'_> {
         self.database()
     }
-}
 
-impl Backend for PostgresStore {
-    fn database(&self) -> Database<'_> {
-        Database::Postgres(&self.api)
+    /// Returns the limit of an owner's runs that workers hold at a time; 0 for no limit.
+    fn owner_cap(&self) -> u32;
+
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome>;
+
+    /// Deletes a conversation with all its rows, if the condition is true.
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>>;
+
+    /// Waits until a commit can be sent, see [`LogStore::ready`](crate::store::LogStore::ready).
+    async fn ready(&self) -> StoreResult<()> {
+        Ok(())
     }
 
-    fn maintenance_database(&self) -> Database<'_> {
-        Database::Postgres(&self.chores)
-    }
-
-    fn worker(&self) -> Database<'_> {
-        Database::Postgres(&self.worker)
-    }
-}
-
-impl Backend for SqliteStore {
-    fn database(&self) -> Database<'_> {
-        Database::Sqlite(self)
-    }
+    /// Commits writes of workers, see [`LogStore::commit`](crate::store::LogStore::commit).
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<CommitResults>;
 }

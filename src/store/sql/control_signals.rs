@@ -21,7 +21,7 @@ statements! {
          ORDER BY w.id, m.position"];
 }
 
-pub(in crate::store) async fn control_signals(database: Database<'_>, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+pub async fn control_signals(database: Database<'_>, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
     if runs.is_empty() {
         return Ok(Vec::new());
     }

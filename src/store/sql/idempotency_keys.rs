@@ -11,7 +11,7 @@ use super::statement::statements;
 use super::transaction::Transaction;
 use super::value::values;
 use crate::store::rows::{decode, encode_storable};
-use crate::store::{IdempotencyKey, IdempotentOutcome, RecordStore, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentOutcome, IdempotentResult, RecordStore, StoreResult};
 
 statements! {
     RECORDED = ["SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2"];
@@ -30,11 +30,12 @@ impl Database<'_> {
     /// Runs a transaction that records its outcome under `key`, and repeats it if the database rolled it back.
     ///
     /// If a row exists already, a request with the same key may have committed first without a lock. Then its outcome is returned.
-    pub async fn once<T: DeserializeOwned, F: Future<Output = StoreResult<IdempotentOutcome<T>>>>(
+    /// The caller composes the transaction: the compiler cannot show that the future of an async closure passed here is `Send`.
+    pub async fn once<T: DeserializeOwned, F: Future<Output = IdempotentResult<T>>>(
         self,
         key: Option<&IdempotencyKey>,
         transaction: impl Fn() -> F,
-    ) -> StoreResult<IdempotentOutcome<T>> {
+    ) -> IdempotentResult<T> {
         let outcome = self.retry(transaction).await;
         match (outcome, key) {
             (Err(error), Some(key)) if error.is_unique_violation() => self.recorded(key).await?.ok_or(error),
@@ -64,13 +65,24 @@ impl Transaction {
         read(self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?, key)
     }
 
-    /// Records the outcome of a request.
-    pub async fn record<T: Serialize + Sync>(&mut self, key: Option<&IdempotencyKey>, outcome: &T) -> StoreResult<()> {
-        let Some(key) = key else { return Ok(()) };
-        let outcome = encode_storable("idempotency_keys", "outcome", &key.key, outcome)?;
-        self.execute(RECORD, values![key.owner.as_str(), &key.key, &key.fingerprint, outcome]).await?;
-        Ok(())
+    /// Records the outcome of a request, and returns it.
+    pub async fn record<T: Serialize + Sync>(&mut self, key: Option<&IdempotencyKey>, outcome: T) -> IdempotentResult<T> {
+        if let Some(key) = key {
+            let recorded = encode_storable("idempotency_keys", "outcome", &key.key, &outcome)?;
+            self.execute(RECORD, values![key.owner.as_str(), &key.key, &key.fingerprint, recorded]).await?;
+        }
+        Ok(IdempotentOutcome::Fresh(outcome))
     }
+}
+
+/// Returns the condition under which a transaction is committed: its outcome is new, and `is_stored`.
+pub fn if_fresh<T>(is_stored: impl Fn(&T) -> bool) -> impl Fn(&IdempotentOutcome<T>) -> bool {
+    move |outcome| matches!(outcome, IdempotentOutcome::Fresh(outcome) if is_stored(outcome))
+}
+
+/// Returns the outcome of a request that stores nothing, and so is not recorded.
+pub fn refuse<T>(outcome: T) -> IdempotentResult<T> {
+    Ok(IdempotentOutcome::Fresh(outcome))
 }
 
 fn read<T: DeserializeOwned>(row: Option<Row>, key: &IdempotencyKey) -> StoreResult<Option<IdempotentOutcome<T>>> {

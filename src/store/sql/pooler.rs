@@ -10,18 +10,18 @@ use sqlx::{Connection as _, Error, Row as _, raw_sql};
 use crate::store::StoreResult;
 
 /// The limits of a session, which a direct connection gets as startup parameters.
-pub(in crate::store) const LIMITS: [(&str, &str); 4] =
+pub const LIMITS: [(&str, &str); 4] =
     [("statement_timeout", "10s"), ("lock_timeout", "2s"), ("idle_in_transaction_session_timeout", "5s"), ("jit", "off")];
 
 /// Begins a transaction with the same limits.
-pub(in crate::store) const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '2s'; \
+pub const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '2s'; \
      SET LOCAL idle_in_transaction_session_timeout = '5s'; SET LOCAL jit = off";
 
 /// The SQLSTATE with which a pooler refuses a startup parameter.
 const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// Returns whether a pooler keeps startup parameters from the sessions of the database, by refusing or by ignoring them.
-pub(in crate::store) async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
+pub async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
     let [(name, limit), ..] = LIMITS;
     let mut connection = match PgConnection::connect_with(&options.clone().options([(name, limit)])).await {
         Ok(connection) => connection,
@@ -36,7 +36,7 @@ pub(in crate::store) async fn is_between(options: &PgConnectOptions) -> StoreRes
 }
 
 /// Works in a transaction, which is committed if the work succeeds.
-pub(in crate::store) async fn in_transaction<T, E: From<Error>>(
+pub async fn in_transaction<T, E: From<Error>>(
     connection: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
 ) -> Result<T, E> {

@@ -10,6 +10,13 @@ pub struct Statement {
     pub sqlite: &'static str,
 }
 
+impl Statement {
+    /// Returns a statement that is never executed on SQLite.
+    pub(in crate::store) const fn of_postgres(name: &'static str, postgres: &'static str) -> Self {
+        Self { name, postgres, sqlite: "" }
+    }
+}
+
 /// Defines the statements of a module as constants, and `STATEMENTS`, which lists them.
 ///
 /// A statement is a list of pieces: literal texts, keywords of [`piece`], and macros of the module that take a dialect.
@@ -19,8 +26,8 @@ macro_rules! statements {
             $(#[$meta])*
             pub(super) const $name: $crate::store::sql::Statement = $crate::store::sql::Statement {
                 name: stringify!($name),
-                postgres: concat!($($crate::store::sql::piece!(postgres $piece)),+),
-                sqlite: concat!($($crate::store::sql::piece!(sqlite $piece)),+),
+                postgres: $crate::store::sql::text!(postgres: $($piece)+),
+                sqlite: $crate::store::sql::text!(sqlite: $($piece)+),
             };
         )+
 
@@ -30,14 +37,22 @@ macro_rules! statements {
 }
 pub(in crate::store) use statements;
 
-/// Expands one piece of a statement in one dialect.
+/// Composes a text in one dialect from pieces.
+macro_rules! text {
+    ($dialect:ident: $($piece:tt)+) => {
+        concat!($($crate::store::sql::piece!($dialect $piece)),+)
+    };
+}
+pub(in crate::store) use text;
+
+/// Expands one piece of a text in one dialect.
 ///
 /// - `now`: the database's clock in milliseconds, constant within a statement.
 /// - `least`: the function that returns the smallest of several values.
 /// - `(in_list "$1")`: membership in a bound list of texts.
 /// - `(elements "$1")`: the rows `e` of a bound JSON array, with the column `value`.
 /// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no keyword fits.
-/// - any other identifier: a macro of the module, called with the dialect.
+/// - any other identifier, or `(identifier "..")`: a macro of the module, called with the dialect and the text.
 macro_rules! piece {
     ($dialect:ident $text:literal) => {
         $text
@@ -74,6 +89,9 @@ macro_rules! piece {
     };
     ($dialect:ident $word:ident) => {
         $word!($dialect)
+    };
+    ($dialect:ident ($word:ident $text:literal)) => {
+        $word!($dialect $text)
     };
 }
 pub(in crate::store) use piece;

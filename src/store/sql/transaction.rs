@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::pooler;
 use super::row::{Row, the_row};
 use super::statement::Statement;
-use super::value::{Value, postgres_query, sqlite_query};
+use super::value::{Value, postgres_query, sqlite_query, values};
 use crate::store::postgres::timeouts::{ANSWER_LIMIT, GuardedPool};
 use crate::store::sqlite::connection::Tx;
 use crate::store::{StoreError, StoreResult};
@@ -87,36 +87,27 @@ impl Drop for PostgresTransaction {
 }
 
 /// Holds a lock of the database until the transaction ends.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))";
+const LOCK: Statement = Statement::of_postgres("LOCK", "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))");
 
 /// Takes the same lock, unless another transaction holds it.
-const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, $2))";
+const TRY_LOCK: Statement = Statement::of_postgres("TRY_LOCK", "SELECT pg_try_advisory_xact_lock(hashtextextended($1, $2))");
 
 impl Transaction {
     /// Waits for the lock with this number of this owner, and holds it until the end of the transaction.
     ///
     /// SQLite needs no lock, because its write transactions run one after another.
     pub async fn lock(&mut self, owner: &str, number: i64) -> StoreResult<()> {
-        match self {
-            Self::Postgres(tx) => {
-                tx.work(async |connection| {
-                    sqlx::query(LOCK).bind(owner).bind(number).execute(connection).await?;
-                    Ok(())
-                })
-                .await
-            }
-            Self::Sqlite(..) => Ok(()),
+        if matches!(self, Self::Postgres(_)) {
+            self.execute(LOCK, values![owner, number]).await?;
         }
+        Ok(())
     }
 
     /// Takes the lock with this number of this owner until the end of the transaction. Returns false if another transaction holds
     /// it.
     pub async fn try_lock(&mut self, owner: &str, number: i64) -> StoreResult<bool> {
         match self {
-            Self::Postgres(tx) => {
-                tx.work(async |connection| Ok(sqlx::query_scalar(TRY_LOCK).bind(owner).bind(number).fetch_one(connection).await?))
-                    .await
-            }
+            Self::Postgres(_) => Ok(self.fetch_one(TRY_LOCK, values![owner, number]).await?.only()?),
             Self::Sqlite(..) => Ok(true),
         }
     }

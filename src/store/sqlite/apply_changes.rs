@@ -24,7 +24,6 @@ use crate::store::StoreResult;
 use crate::store::rows::{encode, encode_storable};
 use crate::store::runs::budget;
 use crate::store::runs::created_rows;
-use crate::store::sql::runs::charge_budget;
 use crate::support::text::storable;
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
@@ -66,22 +65,16 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::Usage(usage) => patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?),
             Change::ChargeBudget { day, amount } => charge_budget(&mut batch, run, *day, *amount),
             Change::StepStarted { step, kind } => {
-                batch.add(concat!(
-                    "INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
-                     SELECT id, owner_id, ?, ?, 'started', 1, ",
-                    now!(),
+                batch.add(sql!("INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
+                     SELECT id, owner_id, ?, ?, 'started', 1, " now
                     " FROM runs WHERE id = ? ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
-                       attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL"
-                ));
+                       attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL"));
                 batch.bind(i64::from(*step)).bind(kind.as_str()).bind(run.as_str());
             }
             Change::StepEnded { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;
-                batch.add(concat!(
-                    "UPDATE run_steps SET status = ?, usage = coalesce(?, usage), ended_at = ",
-                    now!(),
-                    " WHERE run_id = ? AND step = ?"
-                ));
+                batch.add(sql!("UPDATE run_steps SET status = ?, usage = coalesce(?, usage), ended_at = " now
+                    " WHERE run_id = ? AND step = ?"));
                 batch.bind(status.as_str()).bind(usage).bind(run.as_str()).bind(i64::from(*step));
                 batch.require_change("a step ends that never began");
             }
@@ -144,21 +137,17 @@ impl RunPatch {
         if self == Self::default() {
             return;
         }
-        batch.add(concat!(
-            "UPDATE runs SET
+        batch.add(sql!("UPDATE runs SET
                status = coalesce(?, status),
                reason = CASE WHEN ? THEN ? ELSE reason END,
-               started_at = CASE WHEN ? THEN coalesce(started_at, ",
-            now!(),
-            ") ELSE started_at END,
+               started_at = CASE WHEN ? THEN coalesce(started_at, " now ") ELSE started_at END,
                -- A release after this is a hand-back.
                claim_cause = CASE WHEN ? THEN 'handed_back' ELSE claim_cause END,
                tools_hash = coalesce(?, tools_hash),
                counters = coalesce(?, counters),
                usage = coalesce(?, usage),
                contexts = coalesce(?, contexts)
-             WHERE id = ?"
-        ));
+             WHERE id = ?"));
         let Self { status, started, tools_hash, contexts, counters, usage } = self;
         batch.bind(status.map(|(status, _)| status)).bind(status.is_some()).bind(status.and_then(|(_, reason)| reason));
         batch.bind(started).bind(started).bind(tools_hash).bind(counters).bind(usage).bind(contexts).bind(run.as_str());
@@ -166,7 +155,7 @@ impl RunPatch {
 }
 
 fn set_conversation_status(batch: &mut Batch, id: &ConversationId, status: ConversationStatus) {
-    batch.add(concat!("UPDATE conversations SET status = ?, updated_at = ", now!(), " WHERE id = ? AND status <> ?"));
+    batch.add(sql!("UPDATE conversations SET status = ?, updated_at = " now " WHERE id = ? AND status <> ?"));
     batch.bind(status.as_str()).bind(id.as_str()).bind(status.as_str());
 }
 
@@ -181,12 +170,8 @@ fn freeze_tools(batch: &mut Batch, run: &RunId, tools: &[Arc<ToolDefinition>]) -
 /// Stores a message at a position in its conversation. Its owner is the conversation's.
 fn insert_message(batch: &mut Batch, message: &Message, position: i64) -> StoreResult<()> {
     let body = encode_storable("messages", "body", message.id.as_str(), message)?;
-    batch.add(concat!(
-        "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-         SELECT ?, id, owner_id, ?, ?, ?, ?, ",
-        now!(),
-        " FROM conversations WHERE id = ?"
-    ));
+    batch.add(sql!("INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+         SELECT ?, id, owner_id, ?, ?, ?, ?, " now " FROM conversations WHERE id = ?"));
     batch.bind(message.id.as_str()).bind(message.run_id.as_str()).bind(position).bind(message.role.as_str()).bind(body);
     batch.bind(message.conversation_id.as_str());
     Ok(())
@@ -215,26 +200,20 @@ fn add_tool_calls(batch: &mut Batch, run: &RunId, calls: &[ToolCall]) -> StoreRe
             call.undoes,
         ]));
     }
-    batch.add(concat!(
+    batch.add(sql!(
         "INSERT INTO tool_calls (run_id, owner_id, id, message_id, step, position, provider_call_id, name, server, arguments,
                                  arguments_hash, replay, state, outcome, repair, key, undoes, ended_at)
          SELECT runs.id, runs.owner_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
                 value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11,
-                value ->> 12, value ->> 13, value ->> 14, CASE WHEN value ->> 11 IS NOT NULL THEN ",
-        now!(),
-        " END
-         FROM json_each(?) JOIN runs ON runs.id = ?"
-    ));
+                value ->> 12, value ->> 13, value ->> 14, CASE WHEN value ->> 11 IS NOT NULL THEN " now " END
+         FROM json_each(?) JOIN runs ON runs.id = ?"));
     batch.bind(Value::Array(rows).to_string()).bind(run.as_str());
     Ok(())
 }
 
 fn start_tool(batch: &mut Batch, run: &RunId, call: &CallId) {
-    batch.add(concat!(
-        "UPDATE tool_calls SET state = 'started', started_at = ",
-        now!(),
-        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"
-    ));
+    batch.add(sql!("UPDATE tool_calls SET state = 'started', started_at = " now
+        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"));
     batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
 }
 
@@ -266,11 +245,8 @@ fn note_handle(batch: &mut Batch, run: &RunId, call: &CallId, handle: Option<&Ha
 
 fn finish_tool(batch: &mut Batch, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
     let stored = encode_storable("tool_calls", "outcome", call.as_str(), outcome)?;
-    batch.add(concat!(
-        "UPDATE tool_calls SET state = ?, outcome = ?, ended_at = ",
-        now!(),
-        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval', 'started')"
-    ));
+    batch.add(sql!("UPDATE tool_calls SET state = ?, outcome = ?, ended_at = " now
+        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval', 'started')"));
     batch.bind(outcome.state.as_str()).bind(stored).bind(call.as_str()).bind(run.as_str());
     batch.require_change("a tool call gets a second outcome");
     Ok(())
@@ -285,13 +261,11 @@ fn finish(
     last_seq: Option<i64>,
 ) -> StoreResult<()> {
     let error = error.map(|error| encode_storable("runs", "error", run.as_str(), error)).transpose()?;
-    batch.add(concat!(
+    batch.add(sql!(
         // The claim counted as a crash in advance. A run that ends under it has not crashed.
         "UPDATE runs SET status = ?, reason = NULL, active = 0, claimable_at = NULL, finish_reason = ?, error = ?,
-                crashes = max(crashes - 1, 0), last_seq = ?, contexts = NULL, finished_at = ",
-        now!(),
-        " WHERE id = ? AND finished_at IS NULL"
-    ));
+                crashes = max(crashes - 1, 0), last_seq = ?, contexts = NULL, finished_at = " now
+        " WHERE id = ? AND finished_at IS NULL"));
     batch.bind(status.as_str()).bind(finish_reason.map(FinishReason::as_str)).bind(error).bind(last_seq).bind(run.as_str());
     batch.require_change("a run ends twice");
     drop_lease(batch, run);
@@ -301,12 +275,9 @@ fn finish(
 
 /// Activates the oldest queued run of the conversation. Returns false if there is none.
 async fn activate_next_run(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<bool> {
-    let promoted = sqlx::query(concat!(
-        "UPDATE runs SET active = 1, claimable_at = ",
-        now!(),
+    let promoted = sqlx::query(sql!("UPDATE runs SET active = 1, claimable_at = " now
         " WHERE id = (SELECT id FROM runs WHERE conversation_id = ? AND finished_at IS NULL AND active = 0
-                      ORDER BY first_seq LIMIT 1)"
-    ))
+                      ORDER BY first_seq LIMIT 1)"))
     .bind(conversation.as_str())
     .execute(&mut **tx)
     .await?;
@@ -320,18 +291,13 @@ fn drop_lease(batch: &mut Batch, run: &RunId) {
 /// Releases an unfinished run. It can be claimed at once if it is to be cancelled, or if the answer that it waits for has arrived.
 fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: ReleaseCause) {
     drop_lease(batch, run);
-    batch.add(concat!(
-        "UPDATE runs SET
-           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL OR (reason IN ('input', 'approval', 'client_tool') AND answered_at IS NOT NULL) THEN ",
-        now!(),
-        " ELSE ",
-        now!(),
-        " + ? END,
+    batch.add(sql!("UPDATE runs SET
+           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL OR (reason IN ('input', 'approval', 'client_tool') AND answered_at IS NOT NULL) THEN "
+        now " ELSE " now " + ? END,
            answered_at = NULL,
            claim_cause = CASE WHEN cancel_requested_at IS NOT NULL THEN 'request' ELSE ? END,
            crashes = max(crashes - 1, 0)
-         WHERE id = ?"
-    ));
+         WHERE id = ?"));
     batch.bind(after_ms.map(|after| i64::try_from(after).unwrap_or(i64::MAX / 4))).bind(cause.as_str()).bind(run.as_str());
     if cause == ReleaseCause::Waiting {
         // The time limit of a question starts now, because it may have been created long before the write.
@@ -344,22 +310,23 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
     }
 }
 
+/// Charges a reserved model call to the budgets of its owner, and ends the reservation. Sums stop at [`budget::MAX_CHARGED`].
 fn charge_budget(batch: &mut Batch, run: &RunId, day: i64, amount: Amount) {
     let (tokens, cost) = budget::parts(amount);
     let most = i64::try_from(budget::MAX_CHARGED).unwrap_or(i64::MAX);
-    batch.add(charge_budget::SQLITE);
+    batch.add(
+        "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
+         WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?",
+    );
     batch.bind(tokens).bind(most).bind(cost).bind(most).bind(run.as_str()).bind(day).bind(run.as_str());
 }
 
 fn summarize(batch: &mut Batch, conversation: &ConversationId, summary: &ContextSummary) -> StoreResult<()> {
     let body = encode_storable("context_summaries", "body", conversation.as_str(), summary)?;
-    batch.add(concat!(
-        "INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
-         SELECT conversation_id, owner_id, ?, ?, ",
-        now!(),
+    batch.add(sql!("INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
+         SELECT conversation_id, owner_id, ?, ?, " now
         " FROM conversation_heads WHERE conversation_id = ? ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
-           updated_at = excluded.updated_at"
-    ));
+           updated_at = excluded.updated_at"));
     batch.bind(summary.covers.as_str()).bind(body).bind(conversation.as_str());
     Ok(())
 }
@@ -367,15 +334,9 @@ fn summarize(batch: &mut Batch, conversation: &ConversationId, summary: &Context
 /// Stores a question of a run. Its owner is the run's.
 fn insert_question(batch: &mut Batch, request: &InputRequest) -> StoreResult<()> {
     let question = encode_storable("input_requests", "question", request.id.as_str(), &request.question)?;
-    batch.add(concat!(
-        "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at,
+    batch.add(sql!("INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at,
              expires_at)
-         SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, ",
-        now!(),
-        ", ",
-        now!(),
-        " + ? FROM runs WHERE id = ?"
-    ));
+         SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, " now ", " now " + ? FROM runs WHERE id = ?"));
     let call = request.call_id.as_ref().map(CallId::as_str);
     batch.bind(request.id.as_str()).bind(call).bind(request.kind.as_str()).bind(question).bind(request.state.as_str());
     batch.bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4))).bind(request.run_id.as_str());
@@ -383,21 +344,14 @@ fn insert_question(batch: &mut Batch, request: &InputRequest) -> StoreResult<()>
 }
 
 fn close_question(batch: &mut Batch, run: &RunId, id: &InputId, state: InputState) {
-    batch.add(concat!(
-        "UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, ",
-        now!(),
-        ") WHERE id = ? AND run_id = ?"
-    ));
+    batch.add(sql!("UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, " now
+        ") WHERE id = ? AND run_id = ?"));
     batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
 }
 
 /// Closes the pending questions of an ended run. The worker has closed the ones it knew, but an MCP server may have asked another
 /// one at the last moment.
 fn close_questions(batch: &mut Batch, run: &RunId) {
-    batch.add(concat!(
-        "UPDATE input_requests SET state = 'cancelled', resolved_at = ",
-        now!(),
-        " WHERE run_id = ? AND state = 'pending'"
-    ));
+    batch.add(sql!("UPDATE input_requests SET state = 'cancelled', resolved_at = " now " WHERE run_id = ? AND state = 'pending'"));
     batch.bind(run.as_str());
 }

@@ -14,23 +14,14 @@ use crate::store::StoreResult;
 /// approved first, and its unknown outcome decided later: the last decision counts.
 macro_rules! keep_ends {
     ($outcome:literal, $duration:literal, $which:literal) => {
-        concat!(
-            "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
+        sql!("INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
                                      decided_by, grant_id, duration_ms, at)
-             SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ",
-            $outcome,
+             SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, " $outcome
             ", coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
                    AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL
                    ORDER BY q.resolved_at DESC LIMIT 1), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
-                c.grant_id, coalesce(nullif(",
-            $duration,
-            ", 0), max(",
-            now!(),
-            " - c.started_at, 0), 0), ",
-            now!(),
-            " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE ",
-            $which
-        )
+                c.grant_id, coalesce(nullif(" $duration ", 0), max(" now " - c.started_at, 0), 0), " now
+            " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE " $which)
     };
 }
 

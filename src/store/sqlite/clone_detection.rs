@@ -207,13 +207,8 @@ fn unusable(path: &Path, why: &str) -> StoreError {
 
 /// Raises every log to numbers that were never assigned. The epochs are raised too, as on Postgres.
 async fn advance_sequences(tx: &mut SqliteConnection) -> StoreResult<()> {
-    let lifted = sqlx::query(concat!(
-        "UPDATE conversation_heads SET last_seq = max(last_seq + ?2, ",
-        now!(),
-        " * ?1), epoch = max(epoch + ?2, ",
-        now!(),
-        " * ?1)"
-    ))
+    let lifted = sqlx::query(sql!("UPDATE conversation_heads SET last_seq = max(last_seq + ?2, " now
+        " * ?1), epoch = max(epoch + ?2, " now " * ?1)"))
     .bind(NUMBERS_PER_MS)
     .bind(LEAST_JUMP)
     .execute(&mut *tx)

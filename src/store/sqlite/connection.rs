@@ -18,7 +18,7 @@ use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
-pub(in crate::store) type Tx = Transaction<'static, Sqlite>;
+pub type Tx = Transaction<'static, Sqlite>;
 
 /// How long a statement waits for another process that writes, such as `capstan keys create`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,18 +14,15 @@ impl SqliteStore {
     pub(super) async fn load(&self, fence: &Fence, words: TranscriptScope) -> StoreResult<Option<RunRecord>> {
         // The row and the history are read in one snapshot: the row counts the messages that joined the run.
         let mut tx = self.read().await?;
-        let run = sqlx::query(concat!(
+        let run = sqlx::query(sql!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
                     runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions, runs.contexts,
-                    c.system_prompt, c.instructions, ",
-            now!(),
-            " - runs.started_at AS elapsed_ms
+                    c.system_prompt, c.instructions, " now " - runs.started_at AS elapsed_ms
              FROM runs
              JOIN conversation_heads h ON h.conversation_id = runs.conversation_id AND h.run_id = runs.id AND h.epoch = ?
              JOIN conversations c ON c.id = runs.conversation_id
              LEFT JOIN tool_sets ON tool_sets.hash = runs.tools_hash
-             WHERE runs.id = ? AND runs.finished_at IS NULL"
-        ))
+             WHERE runs.id = ? AND runs.finished_at IS NULL"))
         .bind(fence.epoch)
         .bind(fence.run_id.as_str())
         .fetch_optional(&mut *tx)

@@ -15,7 +15,7 @@ use crate::domain::run::change::Change;
 use crate::domain::run::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode};
 use crate::store::runs::created_rows;
-use crate::store::{CommitReceipt, StoreError, StoreResult, WriteRejection};
+use crate::store::{CommitReceipt, CommitResults, StoreError, StoreResult, WriteRejection};
 
 /// The head of a conversation's log, as a transaction reads and changes it.
 struct Head {
@@ -29,13 +29,13 @@ struct Head {
 
 /// The outcome of one attempt to commit a batch.
 enum Attempt {
-    Committed(Vec<Result<CommitReceipt, WriteRejection>>),
+    Committed(CommitResults),
     /// The write at this index violates a rule of the rows. Nothing was committed: the batch must be repeated without it.
     Refused(usize),
 }
 
 impl SqliteStore {
-    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
         let mut refused = HashSet::new();
         loop {
             match self.try_commit(writes, &refused).await? {

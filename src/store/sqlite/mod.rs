@@ -5,25 +5,24 @@
 //! without row locks. There are few statements, because each crosses a channel to the connection's thread; many rows are inserted
 //! as one JSON array.
 
-/// The database's clock in milliseconds, as an SQL expression. Leases and timers are decided by this clock only.
-macro_rules! now {
-    () => {
-        "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
+/// Composes a text from [pieces](crate::store::sql::piece), such as `now`: leases and timers are decided by that clock only.
+macro_rules! sql {
+    ($($piece:tt)+) => {
+        $crate::store::sql::text!(sqlite: $($piece)+)
     };
 }
 
 mod apply_changes;
 mod audit;
+mod backend;
 mod batch;
 mod clock;
 mod clone_detection;
 pub(super) mod connection;
-mod delete;
 mod folder_lock;
 mod load;
 mod log;
 mod maintenance;
-mod per_backend;
 mod queue;
 
 pub use connection::SqliteStore;

@@ -27,20 +27,9 @@ const OUTAGE_FLOOR: i64 = 4;
 
 /// Tests whether a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled is never suspected.
 macro_rules! is_suspect {
-    ($row:literal) => {
-        concat!(
-            "CASE WHEN ",
-            $row,
-            ".crashes < ?3 OR ",
-            $row,
-            ".cancel_requested_at IS NOT NULL THEN 0 ELSE ",
-            $row,
-            ".max_crashes > 0 AND ",
-            $row,
-            ".crashes + 1 >= ",
-            $row,
-            ".max_crashes END"
-        )
+    (sqlite $row:literal) => {
+        sql!("CASE WHEN " $row ".crashes < ?3 OR " $row ".cancel_requested_at IS NOT NULL THEN 0 ELSE " $row ".max_crashes > 0 AND "
+            $row ".crashes + 1 >= " $row ".max_crashes END")
     };
 }
 
@@ -49,7 +38,7 @@ impl QueueStore for SqliteStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         self.follow_clock().await?;
         // A reader checks first, so that the polling of an idle worker does not use the writer.
-        let any: bool = sqlx::query_scalar(concat!("SELECT EXISTS (SELECT 1 FROM runs WHERE claimable_at <= ", now!(), ")"))
+        let any: bool = sqlx::query_scalar(sql!("SELECT EXISTS (SELECT 1 FROM runs WHERE claimable_at <= " now ")"))
             .fetch_one(self.reader())
             .await?;
         if !any || limit == 0 {
@@ -129,17 +118,11 @@ impl QueueStore for SqliteStore {
         let named: Vec<_> = known.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let named = json!(named).to_string();
         let mut tx = self.write().await?;
-        let renewed: Vec<String> = sqlx::query_scalar(concat!(
-            "UPDATE run_leases SET lease_until = ",
-            now!(),
-            " + ?3
+        let renewed: Vec<String> = sqlx::query_scalar(sql!("UPDATE run_leases SET lease_until = " now " + ?3
              FROM (SELECT value ->> 0 AS run_id, value ->> 1 AS epoch FROM json_each(?1)) AS named
              WHERE run_leases.run_id = named.run_id AND run_leases.epoch = named.epoch AND run_leases.node_id = ?2
-               AND run_leases.lease_until >= ",
-            now!(),
-            " - ?4
-             RETURNING run_leases.run_id"
-        ))
+               AND run_leases.lease_until >= " now " - ?4
+             RETURNING run_leases.run_id"))
         .bind(&named)
         .bind(node.as_str())
         .bind(millis(lease_ms))
@@ -177,12 +160,8 @@ impl QueueStore for SqliteStore {
     async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         self.follow_clock().await?;
         let asked_at = Instant::now();
-        let count = concat!(
-            "SELECT count(l.run_id), count(l.run_id) FILTER (WHERE l.lease_until < t.now), t.now
-             FROM (SELECT ",
-            now!(),
-            " AS now) t LEFT JOIN run_leases l ON true"
-        );
+        let count = sql!("SELECT count(l.run_id), count(l.run_id) FILTER (WHERE l.lease_until < t.now), t.now
+             FROM (SELECT " now " AS now) t LEFT JOIN run_leases l ON true");
         let (all, expired, counted_at): (i64, i64, i64) = sqlx::query_as(count).fetch_one(self.reader()).await?;
         if expired == 0 {
             return Ok(Sweep::default());
@@ -218,13 +197,8 @@ impl QueueStore for SqliteStore {
         take_away(&mut tx, &foreign, Some(ClaimCause::Crash)).await?;
         // Only a waiting run may have a time to wait for, unless it was answered, woken, cancelled, or released before it
         // continued. Any other run goes to the front of the queue, regardless of the clock.
-        sqlx::query(concat!(
-            "UPDATE runs SET claimable_at = ",
-            now!(),
-            " WHERE claimable_at > ",
-            now!(),
-            " AND (status <> 'waiting' OR claim_cause <> 'timer')"
-        ))
+        sqlx::query(sql!("UPDATE runs SET claimable_at = " now " WHERE claimable_at > " now
+            " AND (status <> 'waiting' OR claim_cause <> 'timer')"))
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -237,13 +211,10 @@ impl QueueStore for SqliteStore {
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
         self.follow_clock().await?;
-        let next: Option<i64> = sqlx::query_scalar(concat!(
-            "SELECT min(claimable_at) - ",
-            now!(),
+        let next: Option<i64> = sqlx::query_scalar(sql!("SELECT min(claimable_at) - " now
             " FROM runs WHERE claimable_at IS NOT NULL AND (?1 = 0 OR owner_id NOT IN (
                    SELECT owner_id FROM run_leases GROUP BY owner_id HAVING count(*) >= ?1
-                 ))"
-        ))
+                 ))"))
         .bind(self.owner_cap)
         .fetch_one(self.reader())
         .await?;
@@ -253,12 +224,9 @@ impl QueueStore for SqliteStore {
 
 /// Returns the leases of a node without the runs in `named`, a JSON list of runs and epochs.
 async fn unnamed_leases(executor: impl SqliteExecutor<'_>, node: &NodeId, named: &str) -> StoreResult<Vec<UnnamedLease>> {
-    let unnamed = sqlx::query_as(concat!(
-        "SELECT l.run_id, r.conversation_id, l.epoch, ",
-        now!(),
+    let unnamed = sqlx::query_as(sql!("SELECT l.run_id, r.conversation_id, l.epoch, " now
         " - l.claimed_at FROM run_leases l JOIN runs r ON r.id = l.run_id
-         WHERE l.node_id = ?1 AND l.run_id NOT IN (SELECT value ->> 0 FROM json_each(?2))"
-    ));
+         WHERE l.node_id = ?1 AND l.run_id NOT IN (SELECT value ->> 0 FROM json_each(?2))"));
     let unnamed: Vec<(String, String, i64, i64)> = unnamed.bind(node.as_str()).bind(named).fetch_all(executor).await?;
     Ok(unnamed.into_iter().map(unnamed_lease).collect())
 }
@@ -273,8 +241,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     // Owners with claimable runs are found by skipping along the index, and no more rows of an owner are read than can be claimed.
     // An owner's n-th run counts as if the n-1 runs before it had leases, which makes one claim of many runs as fair as many claims
     // of one. No run is claimed above `cap`, if there is a limit. At most one claimed run is suspected of crashing its workers.
-    let rows = sqlx::query(concat!(
-        "WITH RECURSIVE owners (owner_id) AS (
+    let rows = sqlx::query(sql!("WITH RECURSIVE owners (owner_id) AS (
            SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL
            UNION ALL
            SELECT (SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL AND owner_id > owners.owner_id)
@@ -283,29 +250,21 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
          live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
          SELECT id, conversation_id, owner_id, claim_cause, trace_id, crashes, queued_ms FROM (
           SELECT *, row_number() OVER (PARTITION BY is_suspect ORDER BY rank, claimable_at, id) AS place FROM (
-           SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, r.crashes, ",
-        now!(),
-        " - r.claimable_at AS queued_ms, ",
-        is_suspect!("r"),
-        " AS is_suspect,
+           SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, r.crashes, " now
+        " - r.claimable_at AS queued_ms, " (is_suspect "r") " AS is_suspect,
              coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id) AS rank
            FROM owners
            JOIN runs r ON r.id IN (
-             SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
-        now!(),
-        " AND NOT (",
-        is_suspect!("q"),
+             SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= " now " AND NOT (" (is_suspect "q")
         " AND EXISTS (
-               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND l.claimed_at > ",
-        now!(),
+               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND l.claimed_at > " now
         " - ?5 AND s.crashes > ?3 AND s.max_crashes > 0 AND s.crashes >= s.max_crashes))
              ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )
          WHERE ?2 = 0 OR rank <= ?2)
          WHERE place = 1 OR NOT is_suspect
-         ORDER BY rank, claimable_at, id LIMIT ?1"
-    ))
+         ORDER BY rank, claimable_at, id LIMIT ?1"))
     .bind(limit)
     .bind(cap)
     .bind(SUSPECT_CRASHES)
@@ -319,17 +278,15 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     let ids: Vec<&str> = rows.iter().map(|row| row.try_get("id")).collect::<Result<_, _>>()?;
     let ids = json!(ids).to_string();
     // Derived from the time, as on Postgres: the number after an epoch is its raised fence, never a later claim.
-    let epochs: Vec<(String, i64)> = sqlx::query_as(concat!(
-        "UPDATE conversation_heads SET run_id = r.id, epoch = max(epoch + 1, ",
-        now!(),
+    let epochs: Vec<(String, i64)> =
+        sqlx::query_as(sql!("UPDATE conversation_heads SET run_id = r.id, epoch = max(epoch + 1, " now
         " * 1000)
          FROM json_each(?) AS claimed JOIN runs r ON r.id = claimed.value
          WHERE conversation_heads.conversation_id = r.conversation_id
-         RETURNING conversation_heads.conversation_id, conversation_heads.epoch",
-    ))
-    .bind(&ids)
-    .fetch_all(&mut **tx)
-    .await?;
+         RETURNING conversation_heads.conversation_id, conversation_heads.epoch"))
+        .bind(&ids)
+        .fetch_all(&mut **tx)
+        .await?;
     let epochs: HashMap<String, i64> = epochs.into_iter().collect();
     sqlx::query(
         "UPDATE runs SET attempt = attempt + 1, crashes = crashes + 1, claimable_at = NULL, answered_at = NULL
@@ -338,18 +295,12 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     .bind(&ids)
     .execute(&mut **tx)
     .await?;
-    sqlx::query(concat!(
-        "INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
-         SELECT r.id, r.owner_id, ?2, h.epoch, ",
-        now!(),
-        ", ",
-        now!(),
-        " + ?3
+    sqlx::query(sql!("INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
+         SELECT r.id, r.owner_id, ?2, h.epoch, " now ", " now " + ?3
          FROM json_each(?1) AS claimed JOIN runs r ON r.id = claimed.value
          JOIN conversation_heads h ON h.conversation_id = r.conversation_id
          WHERE true ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
-           claimed_at = excluded.claimed_at, lease_until = excluded.lease_until"
-    ))
+           claimed_at = excluded.claimed_at, lease_until = excluded.lease_until"))
     .bind(&ids)
     .bind(node.as_str())
     .bind(millis(lease_ms))
@@ -372,11 +323,8 @@ async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> S
          WHERE conversation_id IN (SELECT r.conversation_id FROM runs r WHERE r.id IN (SELECT value FROM json_each(?1)))
            AND run_id IN (SELECT value FROM json_each(?1))";
     sqlx::query(heads).bind(&ids).execute(&mut **tx).await?;
-    let rows = concat!(
-        "UPDATE runs SET claimable_at = ",
-        now!(),
-        ", claim_cause = coalesce(?2, claim_cause) WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
-    );
+    let rows = sql!("UPDATE runs SET claimable_at = " now
+        ", claim_cause = coalesce(?2, claim_cause) WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL");
     sqlx::query(rows).bind(&ids).bind(cause.map(ClaimCause::as_str)).execute(&mut **tx).await?;
     let leases = "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))";
     sqlx::query(leases).bind(&ids).execute(&mut **tx).await?;

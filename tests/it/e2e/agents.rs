@@ -32,9 +32,7 @@ async fn told(server: &Server, model: &ModelMock, agent: &str, id: &str) -> (Val
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::new(kind).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(kind).await.with_model(model)).await;
     let agent = make(&server, &json!({"name": "poet", "profile": {"system_prompt": "Rhyme."}, "note": "first"})).await;
     assert_eq!((&agent["version"], &agent["scope"], &agent["effective"]["max_rounds"]), (&json!(1), &json!("own"), &json!(20)));
     let (run, prompt) = told(&server, &model, "poet", "one").await;
@@ -76,9 +74,7 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn built_in_agents_are_readable_and_read_only() {
-    let model = ModelMock::start().await;
-    let site = Site::new(Kind::Sqlite).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(Kind::Sqlite).await.with_model(model)).await;
     let list = server.get_json("/agents").await;
     let names: Vec<&str> = list["data"].as_array().unwrap().iter().map(|agent| agent["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["chat", "cms", "default", "desktop", "docker-tools", "react"]);
@@ -109,9 +105,7 @@ async fn built_in_agents_are_readable_and_read_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_lowers_limits_and_never_raises_them() {
-    let model = ModelMock::start().await;
-    let site = Site::new(Kind::Sqlite).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(Kind::Sqlite).await.with_model(model)).await;
     make(&server, &json!({"name": "short", "profile": {"max_rounds": 3, "on_limit": "fail"}})).await;
     let round = |n: usize| format!(r#"[[call:calculate {{"expression":"{n}"}}]]"#);
     let script = |id: &str| format!("[[id:{id}]]{}", (0..6).map(round).collect::<Vec<_>>().join("[[next]]"));
@@ -394,9 +388,7 @@ async fn no_agent_of_a_member_leaves_the_groups_of_the_servers_own() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_extends_another_and_names_what_differs(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::new(kind).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(kind).await.with_model(model)).await;
     let base = json!({"name": "base", "profile": {"system_prompt": "Rhyme.", "max_rounds": 9, "llm_retry": {"delays_ms": [1]}}});
     let base = make(&server, &base).await;
     let made = make(&server, &json!({"name": "short", "profile": {"extends": "base", "max_rounds": 3}})).await;

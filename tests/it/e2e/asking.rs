@@ -211,9 +211,9 @@ async fn cancelling_the_run_closes_its_question(#[values(Kind::Sqlite, Kind::Pos
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_asks_its_user(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases().env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let mut server = site.start().await;
+    let (model, site, mut server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.short_leases().env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#))
+            .await;
     let input = r#"[[id:ask]][[call:ask_user {"question":"Which one?","choices":["red","blue"]}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await["id"].as_str().unwrap().to_owned();
     waits(&server, &run).await;
@@ -239,9 +239,8 @@ async fn a_model_asks_its_user(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kin
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_has_its_user_fill_a_form_in(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let seats = json!({"type": "integer", "minimum": 1});
     let form = json!({"type": "object", "properties": {"day": {"type": "string"}, "seats": seats}, "required": ["day"]});
     let input = format!("[[id:form]][[call:ask_user {}]][[next]][[say:bye]]", json!({"question": "When?", "form": form}));

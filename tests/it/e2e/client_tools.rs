@@ -108,9 +108,8 @@ async fn client_result_outlives_killed_server(#[values(Kind::Sqlite, Kind::Postg
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_call_ends_with_cancel_expiry_or_steer() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "1500");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "1500")).await;
     // No result arrives in time.
     let (run, calls) = waiting(&server, None).await;
     let ended = server.finished(&run).await;

@@ -82,9 +82,8 @@ async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgr
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_LIMITS__COPY_MESSAGES", "5");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_LIMITS__COPY_MESSAGES", "5")).await;
     let first = server.say(None, CALLS).await;
     let source = first["conversation_id"].as_str().unwrap();
     let mut exported = server.get_json(&format!("/conversations/{source}/export")).await;

@@ -236,9 +236,8 @@ async fn connections_are_killed_again_and_again() {
 /// connection returns to the pool with an open transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_connections_for_hundreds_of_streams() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "2");
-    let server = site.start().await;
+    let (_model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Postgres, model).await.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "2")).await;
     let address = watch::Sender::new(server.url.clone());
     let mut clients = JoinSet::new();
     for index in 0..200 {

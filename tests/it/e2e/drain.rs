@@ -6,7 +6,6 @@ use rstest::rstest;
 use serde_json::json;
 
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::Site;
 use support::sse::{Next, kinds, stored};
 use support::wait;
@@ -46,14 +45,15 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_goes_on_at_once() {
-    let model = ModelMock::start().await;
     // With leases of a minute, a fast continuation proves that the run was handed back and no lease had to expire.
-    let site = Site::scripted(Kind::Postgres, &model)
-        .await
-        .env("CAPSTAN_WORKER__LEASE_MS", "60000")
-        .env("CAPSTAN_WORKER__SELF_STOP_MS", "50000")
-        .env("CAPSTAN_WORKER__DRAIN_GRACE_MS", "500");
-    let mut one = site.start().await;
+    let (model, site, mut one) = Site::serve(async |model| {
+        Site::scripted(Kind::Postgres, model)
+            .await
+            .env("CAPSTAN_WORKER__LEASE_MS", "60000")
+            .env("CAPSTAN_WORKER__SELF_STOP_MS", "50000")
+            .env("CAPSTAN_WORKER__DRAIN_GRACE_MS", "500")
+    })
+    .await;
     let run = one.start_run(&json!({"input": "[[id:h]][[text:3,0]][[hold]][[text:3,0]]"})).await;
     model.wait_for("the first attempt", "h", |seen| seen.iter().any(|one| one.sent.len() == 3)).await;
     let two = site.start().await;
@@ -96,9 +96,8 @@ async fn a_second_signal_does_not_wait(#[values(Kind::Sqlite, Kind::Postgres)] k
 /// Load balancers send requests for a while after the signal: none of them is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_delay_answers_requests_and_is_not_ready() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_SERVER__DRAIN_DELAY_MS", "60000");
-    let mut server = site.start().await;
+    let (_model, _site, mut server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_SERVER__DRAIN_DELAY_MS", "60000")).await;
     server.signal("TERM").await;
     wait::until("readiness to end", Duration::from_secs(10), || async {
         let answer = server.get("//readyz").send().await.expect("connections are accepted");

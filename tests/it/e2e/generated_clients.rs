@@ -8,7 +8,6 @@ use tokio::process::Command;
 
 use super::mcp_servers::installed;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::repository::root;
 use support::server::Site;
 use support::wait;
@@ -28,9 +27,7 @@ async fn output(what: &str, command: &mut Command) -> String {
 
 /// Plays a client against a server, and checks its findings.
 async fn plays(client: impl AsyncFnOnce(&Path, &str) -> String) {
-    let model = ModelMock::start().await;
-    let site = Site::new(Kind::Sqlite).await.with_model(&model);
-    let server = site.start().await;
+    let (_model, site, server) = Site::serve(async |model| Site::new(Kind::Sqlite).await.with_model(model)).await;
     let found: Value = serde_json::from_str(&client(site.folder.path(), &server.url).await).unwrap();
     let types = found["types"].as_array().unwrap();
     for kind in ["run.queued", "run.started", "run.cancelled"] {

@@ -34,9 +34,7 @@ fn prompt(request: &Value) -> &str {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn later_messages_go_to_the_agent_of_the_conversation(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::new(kind).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(kind).await.with_model(model)).await;
     request(&server, Method::POST, "/agents", &json!({"name": "poet", "profile": {"system_prompt": "Rhyme."}})).await;
     let named = json!({"agent": "poet", "model": "openai/other"});
     let (first, asked) = said(&server, &model, None, "first", &named).await;
@@ -78,9 +76,7 @@ async fn later_messages_go_to_the_agent_of_the_conversation(#[values(Kind::Sqlit
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn steering_message_sets_the_agent_of_later_runs(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::new(kind).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(kind).await.with_model(model)).await;
     request(&server, Method::POST, "/agents", &json!({"name": "poet", "profile": {"system_prompt": "Rhyme."}})).await;
     let script = "[[id:held]][[call:calculate {\"expression\":\"1\"}]][[hold]]";
     let held = server.start_run(&json!({"input": script})).await;

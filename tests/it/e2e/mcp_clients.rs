@@ -11,7 +11,6 @@ use super::approvals::{INPUT, site as site_with_approvals};
 use super::elicitation::{Asking, asking, told};
 use super::mcp_servers::installed;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::repository::root;
 use support::server::{Server, Site};
 use support::wait;
@@ -135,9 +134,8 @@ async fn mcp_node_package_decides_approvals() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_client_that_can_ask_answers_questions(#[values(LEGACY, MODERN)] mode: &str) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let input = r#"[[id:ask]][[call:ask_user {"question":"Which one?","choices":["red","blue"]}]][[next]][[say:bye]]"#;
     let found = python(&server, "any", mode, "ask", &[input, r#"{"choice": "blue"}"#]).await;
     assert_eq!((&found["text"], &found["asked"][0]["message"]), (&json!("bye"), &json!("Which one?")), "{found:#}");

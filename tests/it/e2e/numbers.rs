@@ -196,9 +196,8 @@ async fn form_and_its_answer_keep_order_and_numbers(#[values(Kind::Sqlite, Kind:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn form_of_a_model_keeps_the_order_of_its_fields() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let form = r#"{"type":"object","properties":{"zip":{"type":"string"},"amount":{"type":"number","minimum":0.10},"age":{"type":"integer"}}}"#;
     let call = format!(r#"[[call:ask_user {{"question":"Who?","form":{form}}}]]"#);
     let run = server.start_run(&json!({"input": format!("[[id:who]]{call}[[next]][[say:bye]]")})).await;

@@ -114,10 +114,9 @@ async fn openai_package_gets_responses(#[values(Kind::Sqlite, Kind::Postgres)] k
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn openai_package_gets_responses_over_a_socket(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
     // Without a time of grace, a run that seems to have lost its client would be cancelled at once.
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "0");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "0")).await;
     let inputs = ["[[id:one]][[reason:2,0]][[say:hello]]", "[[id:two]][[say:again]]"];
     let found =
         python(&server, "response_socket", &[inputs[0], inputs[1], "[[id:tool]][[call:look {}]][[next]][[say:a door]]"]).await;
@@ -224,9 +223,8 @@ async fn openai_package_answers_an_approval() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openai_package_answers_a_question() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let ask = |id: &str, question: Value| format!("[[id:{id}]][[call:ask_user {question}]][[next]][[say:{id} is over]]");
     let choice = json!({"question": "Which one?", "choices": ["red", "blue"]});
     let form = json!({"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]});
@@ -305,9 +303,7 @@ async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] sc
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn background_response_resumes_after_killed_server(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::serve(async |model| Site::scripted(kind, model).await.short_leases()).await;
     let begun = python(&server, "begin", &["[[id:cut]][[text:40,50]]"]).await;
     let (id, seen) = (begun["id"].as_str().unwrap(), begun["seen"].as_array().unwrap());
     server.kill9().await;
@@ -342,9 +338,9 @@ async fn openai_node_package_gets_chat_and_responses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_completion_without_its_client_is_cancelled() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "100");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_SERVER__COMPLETION_GRACE_MS", "100"))
+            .await;
     let body = json!({"model": "openai/mock", "stream": true, "messages": [{"role": "user", "content": "[[id:left]][[text:1,0]][[hold]]"}]});
     let mut answer = server.client.post(format!("{}/v1/chat/completions", server.url)).json(&body).send().await.unwrap();
     let mut read = String::new();

@@ -243,9 +243,8 @@ async fn answer_has_colours_formulas_and_directions() {
 // P9: a question shows in the list, in the title and in the inbox, where it is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_question_is_seen_and_answered_in_the_inbox() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let browser = looking_at(&server).await;
     let question = r#"{"question":"Which one?","choices":["red","blue"]}"#;
     let run = server.start_run(&json!({"input": format!("[[id:ask]][[call:ask_user {question}]][[next]][[say:bye]]")})).await;
@@ -262,9 +261,8 @@ async fn open_question_is_seen_and_answered_in_the_inbox() {
 // P10: the list, the badge and the inbox follow what other clients do, and the page does not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_follows_other_clients() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let browser = looking_at(&server).await;
     browser.shows("#conversations", "No conversations yet.").await;
     // The page reads the list once more as soon as it hears of changes.
@@ -582,9 +580,8 @@ async fn saved_conversation_is_imported_on_the_page() {
 // Notifications are off at first: nothing is stored, and the browser is not asked for a permission.
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_come_after_the_switch_only() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let browser = looking_at(&server).await;
     let played = "window.told = [];
         window.Notification = class {

@@ -167,9 +167,8 @@ async fn sockets_and_subscriptions_are_limited_by_settings() {
 /// W-09: a connection over the limit gets an error, and health checks still pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_over_the_limit_gets_an_error() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LIMITS__MAX_CONNECTIONS", "3");
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_LIMITS__MAX_CONNECTIONS", "3")).await;
     let address = server.url.trim_start_matches("http://").to_owned();
     // Over a new connection.
     let ask = async |path: &str| {
@@ -242,9 +241,8 @@ async fn idle_sockets_cost_little() {
 /// W-01 and W-03 for event streams, where the client sends nothing: unread data shows that the client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_event_stream_is_closed() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_LOG__LEVEL", "info")).await;
     let run = server.start_run(&json!({ "input": "[[id:flow]][[text:3000,1]]" })).await["id"].as_str().unwrap().to_owned();
     let address = server.url.trim_start_matches("http://").to_owned();
     let mut socket = narrow(&address).await;

@@ -121,9 +121,7 @@ async fn resume_of_an_interrupted_run_makes_its_pending_calls(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_call_names_its_run_conversation_and_user() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     let run = server.start_run(&json!({"input": r#"[[id:who]][[call:ledger__append {"text":"one"}]][[next]][[say:done]]"#})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
     let user = site.database.rows("SELECT owner_id FROM runs").await[0][0].clone().unwrap();

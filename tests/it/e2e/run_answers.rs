@@ -31,9 +31,8 @@ async fn waits(server: &Server, run: &str) -> Value {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_waits_for_a_run_waits_through_backoff(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[500, 500]");
-    let server = site.start().await;
+    let (model, _site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[500, 500]")).await;
     let waiting = async |path: &str, body: Value| {
         let answer = server.post(path, &body).header("prefer", "wait=30").send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
@@ -118,9 +117,8 @@ async fn explain_counts_real_crashes_only(#[values(Kind::Sqlite, Kind::Postgres)
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn retryable_error_of_a_run_is_helped_by_resume(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]");
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]")).await;
     let failing = |id: &str| format!("[[id:{id}]][[call:calculate {{\"expression\":\"1/\"}}]][[next]][[say:yes]]");
     let cases = [
         ("max_rounds", json!({"max_rounds": 1, "on_limit": "fail"}), {
@@ -196,9 +194,8 @@ async fn failed_undo_is_not_retryable_and_not_resumable() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn resume_and_retry_wait_for_their_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]");
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(kind, model).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]")).await;
     let sent = json!({"input": "[[id:a]][[flaky:1,503]][[say:yes]]"});
     let (status, accepted) = server.post_json("/runs", &sent).await;
     assert_eq!(status, 202);
@@ -223,9 +220,7 @@ async fn resume_and_retry_wait_for_their_run(#[values(Kind::Sqlite, Kind::Postgr
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_names_another_model(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(kind, &model).await;
-    let server = site.start().await;
+    let (model, _site, server) = Site::start_scripted(kind).await;
     let run = server.say(None, "[[id:a]][[say:yes]]").await;
     let path = format!("/runs/{}/retry", id(&run));
     let (status, refused) = server.post_json(&path, &json!({"model": "nobody/gpt"})).await;

@@ -3,14 +3,12 @@
 use serde_json::{Value, json};
 
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::Site;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_calls_uses_tools() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__OUTPUT", "structured");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_AGENT__OUTPUT", "structured")).await;
     let script = r#"[[id:s]][[say:{"tool":"ledger__pay",]][[say:"arguments":{"text":"rent"}}]][[next]][[say:{"answer":"Paid \]][[say:u00fc the rent."}]]"#;
     let run = server.start_run(&json!({"input": script})).await;
     let ended = server.finished(run["id"].as_str().unwrap()).await;
@@ -40,9 +38,8 @@ async fn a_model_without_calls_uses_tools() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_keeps_to_no_form_fails_its_run() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__OUTPUT", "structured");
-    let server = site.start().await;
+    let (model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_AGENT__OUTPUT", "structured")).await;
     let run = server.start_run(&json!({"input": r#"[[id:s]][[say:{"answer":"I paid", ]][[say:and that is it]]"#})).await;
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("invalid_output")), "{ended}");

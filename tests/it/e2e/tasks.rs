@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use support::audit;
 use support::database::Kind;
-use support::model::ModelMock;
 use support::server::{Server, Site};
 use support::wait;
 
@@ -55,9 +54,7 @@ async fn a_killed_process_leaves_its_task_to_the_next_one(#[values(Kind::Sqlite,
 /// The time of a deploy does not depend on how long tasks take.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deploy_waits_for_no_task() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Postgres, &model).await;
-    let mut one = site.start().await;
+    let (_model, site, mut one) = Site::start_scripted(Kind::Postgres).await;
     let run = one.start_run(&script(15_000)).await["id"].as_str().unwrap().to_owned();
     at_work(&site).await;
     let other = site.start().await;

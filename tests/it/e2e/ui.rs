@@ -210,9 +210,8 @@ async fn approval_shows_the_arguments_that_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_are_answered_on_the_page() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (_model, site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let browser = looking_at(&server).await;
     let question = r#"{"question":"Which\u200b one?","choices":["red","blue"]}"#;
     say(&browser, &format!("[[id:choice]][[call:ask_user {question}]][[next]][[say:bye]]")).await;
@@ -249,9 +248,8 @@ async fn questions_are_answered_on_the_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn form_on_the_page_keeps_numbers_and_order() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
-    let server = site.start().await;
+    let (_model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let browser = looking_at(&server).await;
     // On one line, because a line break would send the message.
     let form = concat!(

@@ -94,10 +94,7 @@ async fn regenerated_answer_has_a_new_id() {
 
 #[tokio::test]
 async fn active_run_is_replayed_from_its_beginning() {
-    let rig = Rig::new().await;
-    let (conversation, run) = rig.start("hello").await;
-    let fence = rig.claim().await;
-    let act = rig.play_half(&fence).await;
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
     let path = format!("/api/chat/{conversation}/stream");
     let (reply, ()) = tokio::join!(rig.get(&path), rig.play_rest(&fence, act));
     let sent = chunks(&reply);

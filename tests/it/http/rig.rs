@@ -359,6 +359,16 @@ impl Rig {
         (rig, conversation, run)
     }
 
+    /// Starts a server with one run, which is in the middle of its answer. Returns the server, the run's conversation and id, its
+    /// fence, and the ids of the answer.
+    pub async fn with_half_played_run(input: &str) -> (Self, String, String, Fence, Act) {
+        let rig = Self::new().await;
+        let (conversation, run) = rig.start(input).await;
+        let fence = rig.claim().await;
+        let act = rig.play_half(&fence).await;
+        (rig, conversation, run, fence, act)
+    }
+
     /// Claims the next run as a worker does.
     pub async fn claim(&self) -> Fence {
         let claims = self.store.claim_runs(&NodeId::generate(&UuidIds), 1, 10_000).await.unwrap();

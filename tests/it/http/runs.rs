@@ -217,10 +217,7 @@ async fn unclaimed_run_is_cancelled_at_once() {
 
 #[tokio::test]
 async fn a_run_in_progress_is_asked_to_end() {
-    let rig = Rig::new().await;
-    let (_, run) = rig.start("hello").await;
-    let fence = rig.claim().await;
-    let act = rig.play_half(&fence).await;
+    let (rig, _, run, fence, act) = Rig::with_half_played_run("hello").await;
     let reply = rig.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
     assert_eq!(reply.json()["status"], "processing");
     tokio::time::timeout(super::rig::SOON, rig.hub.control_signal().wait()).await.expect("the worker is woken");

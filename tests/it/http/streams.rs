@@ -119,10 +119,7 @@ async fn two_runs_in_one_conversation_keep_apart() {
 
 #[tokio::test]
 async fn a_conversation_begins_with_a_snapshot() {
-    let rig = Rig::new().await;
-    let (conversation, run) = rig.start("hello").await;
-    let fence = rig.claim().await;
-    let act = rig.play_half(&fence).await;
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
     let path = format!("/api/v1/conversations/{conversation}/events");
     let mut stream = rig.stream(&path, &[]).await;
     let snapshot = stream.next().await.unwrap();
@@ -228,10 +225,7 @@ async fn deletion_by_another_process_ends_new_streams() {
 /// Few but large events: pages end early, and following them yields every event.
 #[tokio::test]
 async fn large_events_come_in_small_pages() {
-    let rig = Rig::new().await;
-    let (conversation, run) = rig.start("hello").await;
-    let fence = rig.claim().await;
-    let act = rig.play_half(&fence).await;
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
     let part_id = capstan::domain::ids::PartId::generate(&capstan::support::ids::UuidIds);
     for _ in 0..12 {
         let delta = capstan::domain::event::EventBody::PartDelta { part_id: part_id.clone(), delta: "x".repeat(400_000) };

@@ -4,13 +4,13 @@ use capstan::domain::ids::RunId;
 use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::run::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
-use capstan::domain::trace::TraceId;
 use capstan::store::{CancelOutcome, CancelRun, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
-    LONG, NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, planned_call, released, started, user,
+    LONG, NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, planned_call, released,
+    resume_request, started, user,
 };
 
 contract! {
@@ -158,17 +158,7 @@ async fn a_run_that_is_over_stays_as_it_is(world: &World) {
 }
 
 fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
-    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun {
-        owner: owner.clone(),
-        run_id: id.clone(),
-        how: ResumeKind::Resume,
-        model: None,
-        new_run_id,
-        trace,
-        max_active_runs: 0,
-        now: NOW,
-    }
+    resume_request(owner, id, ResumeKind::Resume)
 }
 
 async fn a_waiting_run_is_woken(world: &World) {

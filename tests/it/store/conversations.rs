@@ -6,16 +6,15 @@ use capstan::domain::conversation::message::Message;
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::ConversationId;
 use capstan::domain::run::change::Change;
-use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptOutcome, AcceptRun, BeforeCursor, CancelOutcome, CancelRun, ConversationChange, ConversationFilter, CopyConversation,
     CopyLimits, CopyOutcome, CopySource, CopyUntil, CreateOutcome, EarlierPage, IdempotentOutcome, IdleAction, NewConversation,
-    PAGE_BYTES, ResumeKind, ResumeOutcome, ResumeRun, RunFilter,
+    PAGE_BYTES, ResumeKind, ResumeOutcome, RunFilter,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, conversation, earlier, fresh, hello, key, page, user};
+use super::fixture::{NOW, World, assistant, changes, conversation, earlier, fresh, hello, key, page, resume_request, user};
 
 contract! {
     a_conversation_is_made_once,
@@ -361,17 +360,7 @@ async fn foreign_resource_looks_missing(world: &World) {
         fresh(store.cancel_run(CancelRun { owner: &other, id: run, by: "user", now: NOW }, None).await.unwrap()),
         CancelOutcome::NoRun
     );
-    let new_run_id = capstan::domain::ids::RunId::generate(&UuidIds);
-    let resume = ResumeRun {
-        owner: other.clone(),
-        run_id: run.clone(),
-        how: ResumeKind::Resume,
-        model: None,
-        new_run_id,
-        trace: TraceId::generate(&UuidIds),
-        max_active_runs: 0,
-        now: NOW,
-    };
+    let resume = resume_request(&other, run, ResumeKind::Resume);
     assert_eq!(fresh(store.resume_run(resume, None).await.unwrap()), ResumeOutcome::NoRun);
     for create_with_title in [None, Some(String::new())] {
         let accept = AcceptRun { create_with_title, ..hello(&other, id) };

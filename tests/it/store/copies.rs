@@ -8,7 +8,6 @@ use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::change::Change;
-use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, CopyConversation, CopyLimits, CopyOutcome, CopySource, CopyUntil, IdempotentOutcome, ResumeKind, ResumeOutcome,
     ResumeRun, UsageFilter,
@@ -16,7 +15,9 @@ use capstan::store::{
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, user};
+use super::fixture::{
+    NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, resume_request, user,
+};
 
 contract! {
     @databases
@@ -183,8 +184,7 @@ async fn copied_runs_keep_the_crash_limit(world: &World) {
     assert!(matches!(forked(world, request).await, CopyOutcome::Conversation(_)));
 
     let run_id = listed(world, &owner, &copy).await[0].run_id.clone();
-    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    let resume = ResumeRun { owner, run_id, how: ResumeKind::Turn, model: None, new_run_id, trace, max_active_runs: 0, now: LATER };
+    let resume = ResumeRun { now: LATER, ..resume_request(&owner, &run_id, ResumeKind::Turn) };
     let ResumeOutcome::Run { run, .. } = fresh(world.store.resume_run(resume, None).await.unwrap()) else { panic!("it goes on") };
     let limits = format!("SELECT CAST(max_crashes AS text) FROM runs WHERE conversation_id = '{copy}' AND id {{}} '{}'", run.id);
     for run in ["=", "<>"] {

@@ -16,7 +16,8 @@ use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptOutcome, AcceptRun, AppendMessages, BeforeCursor, Claim, CopiedEnd, CopiedTurn, EarlierPage, IdempotencyKey,
-    IdempotentOutcome, InvalidCursor, PAGE_BYTES, Page, PageRequest, RunView, Store, StoreOptions, WriteRejection, open,
+    IdempotentOutcome, InvalidCursor, PAGE_BYTES, Page, PageRequest, ResumeKind, ResumeRun, RunView, Store, StoreOptions,
+    WriteRejection, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -158,6 +159,12 @@ pub fn write(fence: &Fence, body: &EventBody, changes: Vec<Change>) -> RunWrite 
 /// Returns a write of changes with a placeholder event.
 pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
     write(fence, &EventBody::StepCompleted { step: 1, usage: None }, changes)
+}
+
+/// A request to resume a run, with the next ids.
+pub fn resume_request(owner: &UserId, run: &RunId, how: ResumeKind) -> ResumeRun {
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    ResumeRun { owner: owner.clone(), run_id: run.clone(), how, model: None, new_run_id, trace, max_active_runs: 0, now: NOW }
 }
 
 pub fn completed(fence: &Fence) -> RunWrite {

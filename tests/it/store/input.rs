@@ -7,14 +7,13 @@ use capstan::domain::run::question::{InputAnswer, InputChoice, InputKind, InputR
 use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::tool::approval::ApprovalScope;
-use capstan::domain::trace::TraceId;
 use capstan::store::{
     CancelRun, IdempotentOutcome, InputFilter, NewGrant, PageRequest, QuestionFilterKind, ResolveInput, ResolveOutcome, ResumeKind,
-    ResumeOutcome, ResumeRun,
+    ResumeOutcome,
 };
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, NOW, World, changes, fresh, key, released, started, user};
+use super::fixture::{LONG, NOW, World, changes, fresh, key, released, resume_request, started, user};
 
 contract! {
     an_answer_wakes_the_run_once,
@@ -305,16 +304,7 @@ async fn a_question_is_its_owners_alone(world: &World) {
 async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
     let owner = user();
     let (fence, _) = waiting(world, &owner).await;
-    let resume = ResumeRun {
-        owner: owner.clone(),
-        run_id: fence.run_id.clone(),
-        how: ResumeKind::Resume,
-        model: None,
-        new_run_id: capstan::domain::ids::RunId::generate(&UuidIds),
-        trace: TraceId::generate(&UuidIds),
-        max_active_runs: 0,
-        now: NOW,
-    };
+    let resume = resume_request(&owner, &fence.run_id, ResumeKind::Resume);
     let resumed = fresh(world.store.resume_run(resume, None).await.unwrap());
     assert!(matches!(&resumed, ResumeOutcome::NotResumable { run } if run.reason == Some(WaitReason::Input)), "{resumed:?}");
     assert_eq!(world.claim(10).await, []);

@@ -13,18 +13,19 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::budget::{Allowance, Amount, ReservationOutcome, ReservationRequest};
 use capstan::domain::run::record::RunWrite;
-use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
 use capstan::store::{
     AcceptOutcome, AcceptRun, AcceptingWorker, CancelOutcome, CancelRun, ConversationChange, IdempotentOutcome, NewConversation,
-    ResumeKind, ResumeRun, StoreError, StoreOptions, Sweep, WriteRejection, open,
+    ResumeKind, StoreError, StoreOptions, Sweep, WriteRejection, open,
 };
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
-use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, updated, user};
+use super::fixture::{
+    LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, resume_request, started, updated, user,
+};
 use support::database::Kind;
 use support::link::Link;
 use support::wait::{until, within};
@@ -451,18 +452,7 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     .unwrap();
     let cancel =
         world.store.cancel_run(CancelRun { owner: &owner, id: &waiting.id, by: "user", now: NOW }, key(&owner, "a", "one"));
-    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    let request = ResumeRun {
-        owner: owner.clone(),
-        run_id: other.id.clone(),
-        how: ResumeKind::Resume,
-        model: None,
-        new_run_id,
-        trace,
-        max_active_runs: 0,
-        now: NOW,
-    };
-    let resume = world.store.resume_run(request, key(&owner, "b", "two"));
+    let resume = world.store.resume_run(resume_request(&owner, &other.id, ResumeKind::Resume), key(&owner, "b", "two"));
     let after = async {
         blocked(&world, 2).await;
         sqlx::query("COMMIT").execute(&mut session).await.unwrap();

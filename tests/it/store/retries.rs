@@ -9,13 +9,13 @@ use capstan::domain::run::change::{Change, StepKind, StepStatus};
 use capstan::domain::run::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use capstan::domain::trace::TraceId;
 use capstan::store::{AcceptRun, CallBatch, CancelRun, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::fixture::{
-    NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, planned_call, stored, user,
+    NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, planned_call,
+    resume_request, stored, user,
 };
 
 contract! {
@@ -28,11 +28,6 @@ contract! {
     only_calls_of_the_retry_are_undone,
     undo_of_an_earlier_turn_is_kept,
     resumed_run_has_the_profile_of_its_predecessor,
-}
-
-fn retry(owner: &UserId, id: &RunId, how: ResumeKind) -> ResumeRun {
-    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, model: None, new_run_id, trace, max_active_runs: 0, now: NOW }
 }
 
 async fn ask(world: &World, resume: ResumeRun) -> ResumeOutcome {
@@ -62,7 +57,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     world.commit_one(changes(&first, vec![Change::AddMessage(answer.clone())])).await.unwrap();
     world.commit_one(failed(&first)).await.unwrap();
     // A run that resumed it belongs to the same message.
-    let resumed = ask(world, retry(&owner, &first.run_id, ResumeKind::Resume)).await;
+    let resumed = ask(world, resume_request(&owner, &first.run_id, ResumeKind::Resume)).await;
     assert_eq!(superseded(&resumed), Vec::<String>::new());
     let second = world.claim_one().await;
     let rest = assistant(&second, "the rest");
@@ -71,7 +66,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     world.commit_one(changes(&second, vec![Change::AddMessage(rest.clone())])).await.unwrap();
     world.commit_one(completed(&second)).await.unwrap();
 
-    let request = retry(&owner, &second.run_id, ResumeKind::Turn);
+    let request = resume_request(&owner, &second.run_id, ResumeKind::Turn);
     let again = fresh(world.store.resume_run(request.clone(), key(&owner, "k", "f")).await.unwrap());
     let gone = [&hint.id, &answer.id, &hinted.id, &rest.id];
     assert_eq!(superseded(&again), gone.map(MessageId::as_str));
@@ -94,7 +89,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     let left = listed(world, &owner, &third).await;
     assert!(left.contains(&better.id) && gone.iter().all(|id| !left.contains(*id)), "{left:?}");
     // Another retry: the message is still the first run's.
-    assert_eq!(superseded(&ask(world, retry(&owner, &third.run_id, ResumeKind::Turn)).await), [better.id.as_str()]);
+    assert_eq!(superseded(&ask(world, resume_request(&owner, &third.run_id, ResumeKind::Turn)).await), [better.id.as_str()]);
 }
 
 async fn a_call_is_the_first_step_of_a_run(world: &World) {
@@ -168,7 +163,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
             panic!("expected a refusal: {other:?}")
         }
     };
-    let again = async |run: &Run| ask(world, retry(&owner, &run.id, ResumeKind::Turn)).await;
+    let again = async |run: &Run| ask(world, resume_request(&owner, &run.id, ResumeKind::Turn)).await;
     let run = world.run(&owner).await.run;
     assert_eq!(refused(again(&run).await), run, "it waits for a worker");
     let fence = world.claim_one().await;
@@ -181,7 +176,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let ResumeOutcome::Run { run: next, .. } = again(&behind).await else { panic!("the newest goes on") };
     refused(again(&behind).await);
     refused(again(&next).await);
-    assert_eq!(ask(world, retry(&user(), &behind.id, ResumeKind::Turn)).await, ResumeOutcome::NoRun, "another owner");
+    assert_eq!(ask(world, resume_request(&user(), &behind.id, ResumeKind::Turn)).await, ResumeOutcome::NoRun, "another owner");
 }
 
 async fn a_retry_counts_like_a_message(world: &World) {
@@ -251,7 +246,7 @@ async fn undo_of_an_earlier_turn_is_kept(world: &World) {
         world.commit_one(completed(&undoing)).await.unwrap();
         undone.push(listed(world, &owner, &undoing).await.pop().unwrap());
     }
-    let again = ask(world, retry(&owner, &second.run_id, ResumeKind::Turn)).await;
+    let again = ask(world, resume_request(&owner, &second.run_id, ResumeKind::Turn)).await;
     let gone = superseded(&again);
     assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "an undo of the retried run is removed with it");
     let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
@@ -333,7 +328,7 @@ async fn a_call_is_taken_back_once(world: &World) {
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(failed(&undoing)).await.unwrap();
         for how in [ResumeKind::Turn, ResumeKind::Resume] {
-            assert!(is_refused(retry(&owner, &undoing.run_id, how)).await, "an undo run has no message to answer");
+            assert!(is_refused(resume_request(&owner, &undoing.run_id, how)).await, "an undo run has no message to answer");
         }
         if !is_free {
             assert!(is_refused(undo(false)).await, "{state:?}");
@@ -341,7 +336,7 @@ async fn a_call_is_taken_back_once(world: &World) {
     }
     assert!(is_refused(undo(true)).await, "the call is undone");
     // A run that only undoes a call answers nothing: the run before it is still the newest.
-    assert!(matches!(ask(world, retry(&owner, &fence.run_id, ResumeKind::Turn)).await, ResumeOutcome::Run { .. }));
+    assert!(matches!(ask(world, resume_request(&owner, &fence.run_id, ResumeKind::Turn)).await, ResumeOutcome::Run { .. }));
 }
 
 /// A retry of a call reuses the results of the other calls, and keeps the call's key.
@@ -407,7 +402,7 @@ async fn undone_call_is_not_reused_by_a_retry(world: &World) {
             assert_eq!(resumed, ResumeOutcome::TakenBack, "{is_itself} {became:?}");
             assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), log, "nothing is written");
             // The message can be answered again: the undone call is superseded with its answer.
-            let again = ask(world, retry(&owner, &fence.run_id, ResumeKind::Turn)).await;
+            let again = ask(world, resume_request(&owner, &fence.run_id, ResumeKind::Turn)).await;
             assert_eq!(superseded(&again).len(), 2);
         }
         world.commit_one(failed(&world.claim_one().await)).await.unwrap();
@@ -427,6 +422,8 @@ async fn resumed_run_has_the_profile_of_its_predecessor(world: &World) {
 
     let fence = world.claim_one().await;
     world.commit_one(failed(&fence)).await.unwrap();
-    let ResumeOutcome::Run { run, .. } = ask(world, retry(&owner, &first, ResumeKind::Resume)).await else { panic!("it goes on") };
+    let ResumeOutcome::Run { run, .. } = ask(world, resume_request(&owner, &first, ResumeKind::Resume)).await else {
+        panic!("it goes on")
+    };
     assert_eq!(read(&owner, &run.id).await, Some(profile));
 }

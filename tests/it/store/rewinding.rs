@@ -5,15 +5,15 @@ use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use capstan::domain::run::OnBusy;
 use capstan::domain::run::change::Change;
-use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptOutcome, AcceptRun, EditOutcome, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun, Rewind, RewindFrom,
-    RewindOutcome,
+    AcceptOutcome, AcceptRun, EditOutcome, IdempotentOutcome, ResumeKind, ResumeOutcome, Rewind, RewindFrom, RewindOutcome,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, user};
+use super::fixture::{
+    NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, resume_request, user,
+};
 
 const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
 
@@ -57,10 +57,7 @@ async fn turn(world: &World, owner: &UserId, id: &ConversationId) -> (MessageId,
 }
 
 async fn go_on(world: &World, owner: &UserId, run: &RunId, how: ResumeKind) -> ResumeOutcome {
-    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    let resume =
-        ResumeRun { owner: owner.clone(), run_id: run.clone(), how, model: None, new_run_id, trace, max_active_runs: 0, now: NOW };
-    fresh(world.store.resume_run(resume, None).await.unwrap())
+    fresh(world.store.resume_run(resume_request(owner, run, how), None).await.unwrap())
 }
 
 async fn later_messages_are_taken_out(world: &World) {

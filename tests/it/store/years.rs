@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::Fence;
-use capstan::domain::trace::TraceId;
-use capstan::store::{ConversationFilter, ResumeKind, ResumeRun, RunFilter, Store, StoreOptions, open};
-use capstan::support::ids::UuidIds;
+use capstan::store::{ConversationFilter, ResumeKind, RunFilter, Store, StoreOptions, open};
 use sqlx::{Connection as _, PgConnection};
 
-use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, earlier, failed, hello, page, started, user};
+use super::fixture::{
+    LONG, World, assistant, changes, completed, conversation, earlier, failed, hello, page, resume_request, started, user,
+};
 use support::database::Kind;
 use support::measure::{percentile, size};
 use support::{print_figure, wait};
@@ -222,23 +222,7 @@ async fn finished_runs_cost_nothing_on_postgres() {
         })
         .await,
         cost(&world, "resume", async |store, n| {
-            let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-            store
-                .resume_run(
-                    ResumeRun {
-                        owner: unlucky.clone(),
-                        run_id: broken[n].clone(),
-                        how: ResumeKind::Resume,
-                        model: None,
-                        new_run_id,
-                        trace,
-                        max_active_runs: 0,
-                        now: NOW,
-                    },
-                    None,
-                )
-                .await
-                .unwrap();
+            store.resume_run(resume_request(&unlucky, &broken[n], ResumeKind::Resume), None).await.unwrap();
         })
         .await,
         cost(&world, "claim and load", async |store, _| {

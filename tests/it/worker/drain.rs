@@ -14,10 +14,7 @@ use support::database::Kind;
 
 #[tokio::test]
 async fn a_drain_hands_runs_back_without_counting_a_crash() {
-    let h = Harness::with_answers([Answer::Hang("half an answer "), Answer::Text("a whole one")]).await;
-    let worker = h.worker().await;
-    let (conversation, run) = h.say("go").await;
-    h.until_event(&conversation, "part.delta").await;
+    let (h, worker, conversation, run) = Harness::in_answer([Answer::Hang("half an answer "), Answer::Text("a whole one")]).await;
     worker.drain(Duration::from_millis(50)).await;
     let explanation = h.explain(&run).await;
     assert_eq!((explanation.crashes, explanation.lease_node), (0, None));

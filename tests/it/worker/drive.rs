@@ -147,10 +147,7 @@ async fn cancel_during_tools_gives_every_call_an_outcome() {
 
 #[tokio::test]
 async fn a_queued_message_runs_next_and_interrupt_cancels_first() {
-    let h = Harness::with_answers([Answer::Hang("first "), Answer::Text("third")]).await;
-    let _worker = h.worker().await;
-    let (conversation, first) = h.say("one").await;
-    h.until_event(&conversation, "part.delta").await;
+    let (h, _worker, conversation, first) = Harness::in_answer([Answer::Hang("first "), Answer::Text("third")]).await;
     let queued = h.say_in(&conversation, "two", OnBusy::Queue).await;
     assert_eq!(h.run(&queued).await.status, RunStatus::Queued);
     let third = h.say_in(&conversation, "three", OnBusy::Interrupt).await;

@@ -252,6 +252,16 @@ impl Harness {
         h
     }
 
+    /// Starts a harness with a worker, and waits until a run is in the first of these answers. Returns the run with its conversation,
+    /// too.
+    pub async fn in_answer<const N: usize>(answers: [Answer; N]) -> (Self, Arc<Worker>, ConversationId, RunId) {
+        let h = Self::with_answers(answers).await;
+        let worker = h.worker().await;
+        let (conversation, run) = h.say("go").await;
+        h.until_event(&conversation, "part.delta").await;
+        (h, worker, conversation, run)
+    }
+
     /// Starts a harness on either store.
     pub async fn on(kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();

@@ -20,10 +20,8 @@ use support::wait::within;
 
 #[tokio::test]
 async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
-    let h = Harness::with_answers([Answer::Hang("never to be finished "), Answer::Text("finished")]).await;
-    let _worker = h.worker().await;
-    let (conversation, run) = h.say("go").await;
-    h.until_event(&conversation, "part.delta").await;
+    let (h, _worker, conversation, run) =
+        Harness::in_answer([Answer::Hang("never to be finished "), Answer::Text("finished")]).await;
     // As if the lease had expired: the start of another node takes over every run of this one.
     let other = NodeId::generate(h.ids.as_ref());
     assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);

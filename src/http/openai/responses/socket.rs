@@ -6,10 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
@@ -28,10 +24,9 @@ use crate::http::openai::responses::create::{Begun, begin};
 use crate::http::openai::responses::request::CreateRequest;
 use crate::http::openai::responses::translate::ResponseTranslator;
 use crate::http::options::App;
-use crate::http::streams::ws::{self, Close, SocketProtocol};
+use crate::http::streams::ws::{self, Close, Handshake, SocketProtocol};
 use crate::http::wire::extract::parse;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::http::wire::request::Trace;
 use crate::service::{Access, Error, Reader, StoreError};
 
 /// Limit of requests that wait for the end of earlier responses. Each may contain a whole history.
@@ -50,14 +45,8 @@ const MAX_STREAM_ID: usize = 256;
     get, path = "/v1/responses", tag = "responses", operation_id = "openai_connect_responses",
     responses((status = 101, description = "The WebSocket is open")),
 )]
-pub(in crate::http) async fn connect(
-    state: State<App>,
-    trace: Trace,
-    uri: Uri,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Answer<Response> {
-    ws::open::<ResponseSocket>(state, trace, uri, headers, upgrade).await
+pub(in crate::http) async fn connect(handshake: Handshake) -> Answer<Response> {
+    ws::open::<ResponseSocket>(handshake).await
 }
 
 /// The fields of a client's frame beside those of a request over HTTP.

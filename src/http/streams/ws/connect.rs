@@ -41,24 +41,16 @@ const BUFFER_BYTES: usize = 4 * 1024;
     params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
-pub(crate) async fn connect(
-    state: State<App>,
-    trace: Trace,
-    uri: Uri,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Answer<Response> {
-    open::<NativeProtocol>(state, trace, uri, headers, upgrade).await
+pub(crate) async fn connect(handshake: Handshake) -> Answer<Response> {
+    open::<NativeProtocol>(handshake).await
 }
 
+/// A request that opens a WebSocket, as the handler of its route receives it.
+pub(in crate::http) type Handshake = (State<App>, Trace, Uri, HeaderMap, Result<WebSocketUpgrade, WebSocketUpgradeRejection>);
+
 /// Opens a WebSocket with the frames of a protocol. This is the handler of its route.
-pub(in crate::http) async fn open<P: SocketProtocol>(
-    State(app): State<App>,
-    Trace(trace): Trace,
-    uri: Uri,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Answer<Response> {
+pub(in crate::http) async fn open<P: SocketProtocol>(handshake: Handshake) -> Answer<Response> {
+    let (State(app), Trace(trace), uri, headers, upgrade) = handshake;
     let identity = identify(&app, &uri, &headers).await?;
     let upgrade = match (&identity, upgrade) {
         (Identity::Known(_), Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket")),

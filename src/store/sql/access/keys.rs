@@ -6,11 +6,12 @@ use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::{KeyId, UserId};
 use crate::store::pages::page_by_time;
 use crate::store::rows::parse_word;
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::{Row, the_row};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyKey, IdempotentOutcome, KeyCursor, Page, PageRequest, RecordStore, StoreResult, StoredKey};
+use crate::store::{IdempotencyKey, IdempotentResult, KeyCursor, Page, PageRequest, RecordStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
 
 /// The number of the lock that allows one request per user to count keys at a time.
@@ -69,9 +70,9 @@ impl dyn RecordStore + '_ {
         &self,
         new: &StoredKey,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<Option<KeyId>>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<Option<KeyId>> {
+        let (database, key) = (self.database(), key.as_ref());
         let insert = values![new.id.as_str(), new.user.id.as_str(), &new.hash, &new.label, new.created_at];
         let user = new.user.id.as_str();
         let create = async |tx: &mut Transaction| {
@@ -80,13 +81,12 @@ impl dyn RecordStore + '_ {
                 return Ok(recorded);
             }
             if most > 0 && tx.fetch_one(COUNT, values![user]).await?.only::<i64>()? >= i64::from(most) {
-                return Ok(IdempotentOutcome::Fresh(None));
+                return refuse(None);
             }
             tx.execute(INSERT, insert).await?;
-            tx.record(key, &new.id).await?;
-            Ok(IdempotentOutcome::Fresh(Some(new.id.clone())))
+            tx.record(key, Some(new.id.clone())).await
         };
-        database.once(key, || database.transaction(create, |outcome| outcome.is_fresh_and(Option::is_some))).await
+        database.once(key, || database.transaction(create, if_fresh(Option::is_some))).await
     }
 
     /// Returns the user of a key that is not revoked.
@@ -141,7 +141,7 @@ fn read_key(row: &Row) -> StoreResult<StoredKey> {
 }
 
 /// Reads `id`, `name` and `role`.
-pub(in crate::store::sql) fn read_user(row: &Row) -> StoreResult<User> {
+pub fn read_user(row: &Row) -> StoreResult<User> {
     let id: String = row.get("id")?;
     let role = parse_word("users", "role", &id, row.get("role")?, UserRole::from_name)?;
     Ok(User { id: UserId::from_stored(id), name: row.get("name")?, role })

@@ -77,12 +77,10 @@ pub(in crate::store::sql) mod owned {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the user with that name.
     pub async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         self.maintenance_database().read_optional(BY_NAME, values![name], read_user).await
     }
 
-    /// Returns the user with that id.
     pub async fn user(&self, id: &UserId) -> StoreResult<Option<StoredUser>> {
         self.database().read_optional(BY_ID, values![id.as_str()], read_stored_user).await
     }
@@ -124,7 +122,6 @@ impl dyn RecordStore + '_ {
         row.map_or_else(|| Ok(Vec::new()), |row| decode("users", "groups", user.as_str(), row.only()?))
     }
 
-    /// Returns the account of a user.
     pub async fn account(&self, user: &UserId) -> StoreResult<Option<Account>> {
         let Some(row) = self.database().fetch_optional(ACCOUNT, values![user.as_str()]).await? else { return Ok(None) };
         let groups = decode("users", "groups", user.as_str(), row.get("groups")?)?;
@@ -137,7 +134,6 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Counts the rows of a user.
     pub async fn owned_by(&self, user: &UserId) -> StoreResult<OwnedCounts> {
         let row = self.maintenance_database().fetch_one(COUNT_OWNED, values![user.as_str()]).await?;
         Ok(OwnedCounts { conversations: row.count("conversations")?, records: row.count("records")? })

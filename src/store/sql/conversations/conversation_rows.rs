@@ -69,11 +69,7 @@ statements! {
 }
 
 /// Reads a conversation, unless it is missing or belongs to another owner.
-pub(in crate::store::sql) async fn find(
-    tx: &mut Transaction,
-    owner: &UserId,
-    id: &ConversationId,
-) -> StoreResult<Option<Conversation>> {
+pub async fn find(tx: &mut Transaction, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
     let row = tx.fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
     row.as_ref().map(read_conversation).transpose()
 }
@@ -81,7 +77,7 @@ pub(in crate::store::sql) async fn find(
 /// Returns whether the owner has reached the limit of conversations that are not archived.
 ///
 /// Concurrent requests may exceed the limit: there is no row to lock that all conversations of an owner share.
-pub(in crate::store::sql) async fn has_all(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
+pub async fn has_all(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
     if most == 0 {
         return Ok(false);
     }
@@ -89,7 +85,7 @@ pub(in crate::store::sql) async fn has_all(tx: &mut Transaction, owner: &UserId,
 }
 
 /// Inserts a conversation with an empty log. Returns false if its id exists.
-pub(in crate::store::sql) async fn insert_conversation(
+pub async fn insert_conversation(
     tx: &mut Transaction,
     owner: &UserId,
     conversation: &Conversation,
@@ -120,7 +116,7 @@ pub(in crate::store::sql) async fn insert_conversation(
 }
 
 /// Reads a row of [`BY_ID`], [`LIST`] or [`LIST_ITEMS`].
-pub(in crate::store::sql) fn read_conversation(row: &Row) -> StoreResult<Conversation> {
+pub fn read_conversation(row: &Row) -> StoreResult<Conversation> {
     let (table, id) = ("conversations", row.get::<String>("id")?);
     let last_run = match (row.get::<Option<String>>("last_run_id")?, row.get::<Option<&str>>("last_run_status")?) {
         (Some(id), Some(status)) => Some(LastRun {

@@ -3,16 +3,19 @@
 //!
 //! Owns the columns for feedback in `messages`. Must not know what feedback is used for.
 
-use crate::domain::conversation::feedback::{FeedbackRecord, Rating, Review};
+use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating, Review};
+use crate::domain::conversation::message::Role;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback, is_answer};
+use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};
+use crate::store::conversations::messages::has_visible_role;
 use crate::store::pages::page_by_time;
-use crate::store::rows::parse_word;
+use crate::store::rows::{parse_word, unsigned_count};
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{FeedbackCursor, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult};
+use crate::store::{FeedbackCursor, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// Selects feedback of messages `m`. A deletion removes the runs of a conversation first, and so its feedback disappears with the
@@ -57,19 +60,10 @@ statements! {
 /// Feedback of users on answers.
 impl dyn RecordStore + '_ {
     /// Stores feedback on an answer. It replaces earlier feedback.
-    pub async fn give_feedback(
-        &self,
-        give: GiveFeedback,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<FeedbackOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| insert_feedback(tx, &give, key).await,
-                |outcome| outcome.is_fresh_and(|given| matches!(given, FeedbackOutcome::Kept(_))),
-            )
-        };
-        database.once(key, work).await
+    pub async fn give_feedback(&self, give: GiveFeedback, key: Option<IdempotencyKey>) -> IdempotentResult<FeedbackOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |given: &FeedbackOutcome| matches!(given, FeedbackOutcome::Kept(_));
+        database.once(key, || database.transaction(async |tx| insert_feedback(tx, &give, key).await, if_fresh(is_stored))).await
     }
 
     /// Deletes feedback. Returns false if there is none.
@@ -111,20 +105,19 @@ async fn insert_feedback(
     tx: &mut Transaction,
     give: &GiveFeedback,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<FeedbackOutcome>> {
+) -> IdempotentResult<FeedbackOutcome> {
     let message = give.message_id.as_str();
     let row = tx.fetch_optional(BODY, values![message, give.conversation_id.as_str(), give.owner.as_str()]).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(row) = row else { return Ok(IdempotentOutcome::Fresh(FeedbackOutcome::NoMessage)) };
-    if !is_answer(&give.message_id, row.only()?)? {
-        return Ok(IdempotentOutcome::Fresh(FeedbackOutcome::NotAnAnswer));
+    let Some(row) = row else { return refuse(FeedbackOutcome::NoMessage) };
+    if !has_visible_role(Role::Assistant, &give.message_id, row.only()?)? {
+        return refuse(FeedbackOutcome::NotAnAnswer);
     }
     tx.execute(GIVE, values![give.rating.as_str(), give.comment.as_deref(), give.now, message]).await?;
-    let outcome = FeedbackOutcome::Kept(give.feedback());
-    tx.record(key, &outcome).await?;
-    Ok(IdempotentOutcome::Fresh(outcome))
+    let feedback = Feedback { rating: give.rating, comment: give.comment.clone(), at: give.now.to_rfc3339() };
+    tx.record(key, FeedbackOutcome::Kept(feedback)).await
 }
 
 /// Reads feedback with the time that orders pages.
@@ -139,7 +132,7 @@ fn read_feedback(row: &Row) -> StoreResult<(i64, FeedbackRecord)> {
         run_id: RunId::from_stored(row.get("run_id")?),
         owner_id: UserId::from_stored(row.get("owner_id")?),
         agent: row.get("agent")?,
-        agent_version: u32::try_from(row.count("agent_version")?).unwrap_or(0),
+        agent_version: unsigned_count(row.get("agent_version")?),
         model: row.get("model")?,
         rating: parse_word("messages", "rating", &id, row.get("rating")?, Rating::from_name)?,
         comment: row.get("comment")?,

@@ -7,7 +7,7 @@ use crate::domain::ids::{FileId, UserId};
 use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileFilter, NewFile};
 use crate::store::pages::page_of;
 use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{FileCursor, IdCursor, Page, PageRequest, RecordStore, StoreResult};
@@ -22,11 +22,8 @@ macro_rules! columns {
 /// Tests whether no message uses file `f`, and it is older than `$1` milliseconds.
 macro_rules! is_unused {
     ($dialect:ident) => {
-        concat!(
-            "f.created_at <= ",
-            crate::store::sql::statement::piece!($dialect now),
-            " - $1 AND NOT EXISTS (SELECT 1 FROM file_uses u WHERE u.file_id = f.id)"
-        )
+        text!($dialect: "f.created_at <= " now
+            " - $1 AND NOT EXISTS (SELECT 1 FROM file_uses u WHERE u.file_id = f.id)")
     };
 }
 
@@ -116,7 +113,6 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(BY_CONTENT, values![owner.as_str(), sha256, name], read_file).await
     }
 
-    /// Returns a page of files.
     pub async fn files(&self, owner: &UserId, filter: FileFilter, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
         let after = page.after.as_ref().map(|after| after.0.as_str());
@@ -159,7 +155,6 @@ impl dyn RecordStore + '_ {
         database.retry(|| database.transaction(async |tx| remove_unused(tx, age_ms).await, |_| true)).await
     }
 
-    /// Returns the bytes of all files.
     pub async fn file_bytes(&self) -> StoreResult<u64> {
         count(&self.maintenance_database().fetch_one(BYTES, &[]).await?)
     }

@@ -9,11 +9,12 @@ use crate::store::conversations::fork::{
 };
 use crate::store::rows::{decode_profile, encode_storable};
 use crate::store::sql::conversations::conversation_rows::{find, has_all, insert_conversation};
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::new_run::{PIECE, fresh_counters, fresh_usage, insert_messages};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{IdempotencyKey, IdempotentOutcome, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentResult, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
@@ -35,22 +36,22 @@ statements! {
          FROM ", (elements "$6")];
 }
 
-pub(in crate::store::sql) async fn copy_in(
+pub async fn copy_in(
     tx: &mut Transaction,
     request: &CopyConversation,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
+) -> IdempotentResult<CopyOutcome> {
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     if has_all(tx, &request.owner, request.max_conversations).await? {
-        return Ok(IdempotentOutcome::Fresh(CopyOutcome::TooMany));
+        return refuse(CopyOutcome::TooMany);
     }
     let (document, from) = match &request.source {
         CopySource::Document(document) => (document.clone(), None),
         CopySource::Conversation { id, until } => match read(tx, request, id, until).await? {
             Ok((document, from)) => (document, Some(from)),
-            Err(refused) => return Ok(IdempotentOutcome::Fresh(refused)),
+            Err(outcome) => return refuse(outcome),
         },
     };
     let written = fork::write(request, document, from)?;
@@ -60,9 +61,7 @@ pub(in crate::store::sql) async fn copy_in(
         tx.append(&request.id, base, events.to_vec()).await?;
         base += i64::try_from(events.len()).unwrap_or(0);
     }
-    let copied = CopyOutcome::Conversation(Box::new(written.conversation));
-    tx.record(key, &copied).await?;
-    Ok(IdempotentOutcome::Fresh(copied))
+    tx.record(key, CopyOutcome::Conversation(Box::new(written.conversation))).await
 }
 
 async fn read(
@@ -86,7 +85,7 @@ async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &Copy
 }
 
 /// Inserts the runs and messages of turns. The caller appends their events.
-pub(in crate::store::sql) async fn insert_turns(
+pub async fn insert_turns(
     tx: &mut Transaction,
     owner: &UserId,
     conversation: &ConversationId,

@@ -1,6 +1,6 @@
 //! Appends events of use cases to a conversation's log, and reads the log.
 //!
-//! Owns the lock of a log's head. Must not know what the events mean. Workers append through [`PerBackend::commit`].
+//! Owns the lock of a log's head. Must not know what the events mean. Workers append through [`Backend::commit`].
 
 use async_trait::async_trait;
 
@@ -9,12 +9,12 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::rows::{encode, unsigned_count};
 use crate::store::runs::created_rows;
-use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::backend::Backend;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{CommitReceipt, LogBounds, LogStore, RecordStore, SQL_PAGE_BYTES, StoreResult, WriteRejection};
+use crate::store::{CommitResults, LogBounds, LogStore, RecordStore, SQL_PAGE_BYTES, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// Selects the events of a log after `$3`, at most `$4`, until their data has `$5` bytes. `page_end` follows.
@@ -133,13 +133,13 @@ impl Transaction {
 }
 
 #[async_trait]
-impl<B: PerBackend> LogStore for B {
+impl<B: Backend> LogStore for B {
     async fn ready(&self) -> StoreResult<()> {
-        PerBackend::ready(self).await
+        Backend::ready(self).await
     }
 
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
-        PerBackend::commit(self, writes).await
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
+        Backend::commit(self, writes).await
     }
 
     async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {

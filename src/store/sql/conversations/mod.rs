@@ -29,13 +29,14 @@ use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
+use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::append::append_in;
 use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
 use crate::store::sql::conversations::fork::copy_in;
 use crate::store::sql::conversations::rewind::rewind_in;
 use crate::store::sql::conversations::summaries::compact_in;
 use crate::store::sql::database::Database;
-use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
@@ -43,8 +44,8 @@ use crate::store::sql::value::values;
 use crate::store::{
     AppendMessages, AppendOutcome, BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor,
     ConversationFilter, ConversationStore, CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages,
-    EarlierPage, IdempotencyKey, IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome,
-    SQL_PAGE_BYTES, StoreResult,
+    EarlierPage, IdempotencyKey, IdempotentOutcome, IdempotentResult, MessageCursor, NewConversation, Page, PageRequest, Rewind,
+    RewindOutcome, SQL_PAGE_BYTES, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -86,20 +87,11 @@ statements! {
 }
 
 #[async_trait]
-impl<B: PerBackend> ConversationStore for B {
-    async fn create_conversation(
-        &self,
-        new: NewConversation,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| create_in(tx, &new, key).await,
-                |outcome| outcome.is_fresh_and(|created| matches!(created, CreateOutcome::Conversation(_))),
-            )
-        };
-        database.once(key, work).await
+impl<B: Backend> ConversationStore for B {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |created: &CreateOutcome| matches!(created, CreateOutcome::Conversation(_));
+        database.once(key, || database.transaction(async |tx| create_in(tx, &new, key).await, if_fresh(is_stored))).await
     }
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
@@ -139,60 +131,28 @@ impl<B: PerBackend> ConversationStore for B {
         database.retry(|| database.transaction(async |tx| change_in(tx, owner, id, change, now).await, Option::is_some)).await
     }
 
-    async fn compact(
-        &self,
-        compact: Compact,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| compact_in(tx, &compact, key).await,
-                |outcome| outcome.is_fresh_and(|compacted| matches!(compacted, CompactOutcome::Done { .. })),
-            )
-        };
-        database.once(key, work).await
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> IdempotentResult<CompactOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |compacted: &CompactOutcome| matches!(compacted, CompactOutcome::Done { .. });
+        database.once(key, || database.transaction(async |tx| compact_in(tx, &compact, key).await, if_fresh(is_stored))).await
     }
 
-    async fn rewind_conversation(
-        &self,
-        rewind: Rewind,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| rewind_in(tx, &rewind, key).await,
-                |outcome| outcome.is_fresh_and(|rewound| matches!(rewound, RewindOutcome::Conversation { .. })),
-            )
-        };
-        database.once(key, work).await
+    async fn rewind_conversation(&self, rewind: Rewind, key: Option<IdempotencyKey>) -> IdempotentResult<RewindOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |rewound: &RewindOutcome| matches!(rewound, RewindOutcome::Conversation { .. });
+        database.once(key, || database.transaction(async |tx| rewind_in(tx, &rewind, key).await, if_fresh(is_stored))).await
     }
 
-    async fn append_messages(
-        &self,
-        append: AppendMessages,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| append_in(tx, &append, key).await,
-                |outcome| outcome.is_fresh_and(|appended| matches!(appended, AppendOutcome::Appended { .. })),
-            )
-        };
-        database.once(key, work).await
+    async fn append_messages(&self, append: AppendMessages, key: Option<IdempotencyKey>) -> IdempotentResult<AppendOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |appended: &AppendOutcome| matches!(appended, AppendOutcome::Appended { .. });
+        database.once(key, || database.transaction(async |tx| append_in(tx, &append, key).await, if_fresh(is_stored))).await
     }
 
-    async fn copy_conversation(
-        &self,
-        copy: CopyConversation,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work =
-            || database.transaction(async |tx| copy_in(tx, &copy, key).await, |outcome| outcome.is_fresh_and(CopyOutcome::is_made));
-        database.once(key, work).await
+    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CopyOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |copied: &CopyOutcome| matches!(copied, CopyOutcome::Conversation(_));
+        database.once(key, || database.transaction(async |tx| copy_in(tx, &copy, key).await, if_fresh(is_stored))).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -232,16 +192,12 @@ impl<B: PerBackend> ConversationStore for B {
     }
 }
 
-async fn create_in(
-    tx: &mut Transaction,
-    new: &NewConversation,
-    key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
+async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&IdempotencyKey>) -> IdempotentResult<CreateOutcome> {
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     if has_all(tx, &new.owner, new.max_conversations).await? {
-        return Ok(IdempotentOutcome::Fresh(CreateOutcome::TooMany));
+        return refuse(CreateOutcome::TooMany);
     }
     let created_conversation = new_conversation(new);
     if !insert_conversation(tx, &new.owner, &created_conversation, new.now).await? {
@@ -249,9 +205,7 @@ async fn create_in(
         // returned.
         return Ok(tx.recorded(key).await?.unwrap_or(IdempotentOutcome::Fresh(CreateOutcome::Exists)));
     }
-    let created = CreateOutcome::Conversation(Box::new(created_conversation));
-    tx.record(key, &created).await?;
-    Ok(IdempotentOutcome::Fresh(created))
+    tx.record(key, CreateOutcome::Conversation(Box::new(created_conversation))).await
 }
 
 /// Returns at most `limit` conversations, newest first, each with the time that orders the list.

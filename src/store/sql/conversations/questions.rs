@@ -13,12 +13,13 @@ use crate::store::rows::{encode_storable, read_json, read_optional_json, read_ti
 use crate::store::runs::created_rows;
 use crate::store::sql::backend::Backend;
 use crate::store::sql::database::Database;
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{
-    IdempotencyKey, IdempotentOutcome, InputCursor, InputFilter, InputStore, Page, PageRequest, QuestionFilterKind, RecordStore,
+    IdempotencyKey, IdempotentResult, InputCursor, InputFilter, InputStore, Page, PageRequest, QuestionFilterKind, RecordStore,
     ResolveInput, ResolveOutcome, StoreError, StoreResult, ToolResults, ToolResultsOutcome,
 };
 use crate::support::clock::UnixMillis;
@@ -112,34 +113,16 @@ impl<B: Backend> InputStore for B {
         self.database().delete_tool_grant(owner, id).await
     }
 
-    async fn resolve_input(
-        &self,
-        resolve: ResolveInput,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResolveOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| resolve_in(tx, &resolve, key).await,
-                |outcome| outcome.is_fresh_and(|resolved| matches!(resolved, ResolveOutcome::Answered { .. })),
-            )
-        };
-        database.once(key, work).await
+    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyKey>) -> IdempotentResult<ResolveOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |resolved: &ResolveOutcome| matches!(resolved, ResolveOutcome::Answered { .. });
+        database.once(key, || database.transaction(async |tx| resolve_in(tx, &resolve, key).await, if_fresh(is_stored))).await
     }
 
-    async fn store_tool_results(
-        &self,
-        results: ToolResults,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| store_results_in(tx, &results, key).await,
-                |outcome| outcome.is_fresh_and(|stored| matches!(stored, ToolResultsOutcome::Stored)),
-            )
-        };
-        database.once(key, work).await
+    async fn store_tool_results(&self, results: ToolResults, key: Option<IdempotencyKey>) -> IdempotentResult<ToolResultsOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |stored: &ToolResultsOutcome| matches!(stored, ToolResultsOutcome::Stored);
+        database.once(key, || database.transaction(async |tx| store_results_in(tx, &results, key).await, if_fresh(is_stored))).await
     }
 }
 
@@ -147,7 +130,7 @@ async fn store_results_in(
     tx: &mut Transaction,
     results: &ToolResults,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>> {
+) -> IdempotentResult<ToolResultsOutcome> {
     let ToolResults { owner, run_id, results } = results;
     let run = tx.fetch_optional(CONVERSATION, values![run_id.as_str(), owner.as_str()]).await?;
     let conversation = run.map(|row| Ok::<_, StoreError>(ConversationId::from_stored(row.only()?))).transpose()?;
@@ -160,31 +143,29 @@ async fn store_results_in(
         return Ok(recorded);
     }
     if base.is_none() {
-        return Ok(IdempotentOutcome::Fresh(ToolResultsOutcome::NoRun));
+        return refuse(ToolResultsOutcome::NoRun);
     }
     for (call, answer) in results {
         let row = tx.fetch_optional(OF_CALL, values![run_id.as_str(), owner.as_str(), call.as_str()]).await?;
         let Some(record) = row.as_ref().map(read_input).transpose()? else {
-            return Ok(IdempotentOutcome::Fresh(ToolResultsOutcome::NoCall { call_id: call.clone() }));
+            return refuse(ToolResultsOutcome::NoCall { call_id: call.clone() });
         };
         let id = record.request.id;
         let answer = encode_storable("input_requests", "answer", id.as_str(), answer)?;
         if tx.execute(ANSWER, values![id.as_str(), answer, owner.as_str()]).await? == 0 {
             let state = record.request.state;
-            return Ok(IdempotentOutcome::Fresh(ToolResultsOutcome::Closed { call_id: call.clone(), state }));
+            return refuse(ToolResultsOutcome::Closed { call_id: call.clone(), state });
         }
     }
     tx.execute(WAKE, values![run_id.as_str()]).await?;
-    let stored = ToolResultsOutcome::Stored;
-    tx.record(key, &stored).await?;
-    Ok(IdempotentOutcome::Fresh(stored))
+    tx.record(key, ToolResultsOutcome::Stored).await
 }
 
 async fn resolve_in(
     tx: &mut Transaction,
     resolve: &ResolveInput,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<ResolveOutcome>> {
+) -> IdempotentResult<ResolveOutcome> {
     let ResolveInput { owner, id, answer, grant, .. } = resolve;
     let found = find(tx, owner, id).await?;
     let base = match &found {
@@ -194,14 +175,14 @@ async fn resolve_in(
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(base) = base else { return Ok(IdempotentOutcome::Fresh(ResolveOutcome::NoRequest)) };
+    let Some(base) = base else { return refuse(ResolveOutcome::NoRequest) };
     let answer = encode_storable("input_requests", "answer", id.as_str(), answer)?;
     let answered = tx.execute(ANSWER, values![id.as_str(), answer, owner.as_str()]).await?;
     let Some(record) = find(tx, owner, id).await?.map(Box::new) else {
-        return Ok(IdempotentOutcome::Fresh(ResolveOutcome::NoRequest));
+        return refuse(ResolveOutcome::NoRequest);
     };
     if answered == 0 {
-        return Ok(IdempotentOutcome::Fresh(ResolveOutcome::Closed { record }));
+        return refuse(ResolveOutcome::Closed { record });
     }
     if let Some(grant) = grant {
         tx.insert_tool_grant(owner, grant).await?;
@@ -212,9 +193,7 @@ async fn resolve_in(
     let attempt = attempt.map(|row| row.only()).transpose()?.map_or(0, unsigned_count);
     let event = created_rows::input_answered(request, attempt, resolve);
     let events = tx.append(&request.conversation_id, base, vec![event]).await?;
-    let resolved = ResolveOutcome::Answered { record, events };
-    tx.record(key, &resolved).await?;
-    Ok(IdempotentOutcome::Fresh(resolved))
+    tx.record(key, ResolveOutcome::Answered { record, events }).await
 }
 
 async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
@@ -223,7 +202,7 @@ async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult
 }
 
 /// Reads the questions of a claimed run that it has not applied.
-pub(in crate::store::sql) async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+pub async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
     let rows = database.fetch_all(OPEN, values![run.as_str()]).await?;
     let questions = rows.iter().map(|row| {
         let left: Option<i64> = row.get("expires_in")?;

@@ -10,10 +10,10 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_word};
 use crate::store::runs::created_rows;
+use crate::store::sql::backend::IdleAge;
 use crate::store::sql::database::Database;
-use crate::store::sql::per_backend::IdleAge;
 use crate::store::sql::row::Row;
-use crate::store::sql::statement::{piece, statements};
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{EndedRun, ExpiredRowCounts, IdleAction, RecordStore, StoreResult, TOOL_SETS_PIECE};
@@ -25,53 +25,40 @@ const FOLDING: i64 = 0x0043_4150_464f_4c44;
 /// Tests whether conversation `c` has been idle for `$1` milliseconds. A conversation without an owner is being deleted.
 macro_rules! is_idle {
     ($dialect:ident) => {
-        concat!("NOT c.pinned AND c.updated_at <= ", piece!($dialect now), " - $1 AND c.owner_id <> ''")
+        text!($dialect: "NOT c.pinned AND c.updated_at <= " now " - $1 AND c.owner_id <> ''")
     };
 }
 
 macro_rules! is_to_archive {
     ($dialect:ident) => {
-        concat!(
-            "c.archived_at IS NULL AND c.status IN ('idle', 'failed') AND ",
-            is_idle!($dialect),
-            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
-        )
+        text!($dialect: "c.archived_at IS NULL AND c.status IN ('idle', 'failed') AND " is_idle
+            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)")
     };
 }
 
 /// Tests whether conversation `c` was archived that long ago.
 macro_rules! is_to_delete {
     ($dialect:ident) => {
-        concat!(
-            "c.archived_at <= ",
-            piece!($dialect now),
-            " - $1 AND c.status IN ('idle', 'failed') AND ",
-            is_idle!($dialect),
-            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
-        )
+        text!($dialect: "c.archived_at <= " now " - $1 AND c.status IN ('idle', 'failed') AND " is_idle
+            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)")
     };
 }
 
 /// Tests whether conversation `c` has no messages, and no user has named or prepared it.
 macro_rules! is_empty {
     ($dialect:ident) => {
-        concat!(
-            "c.title = '' AND c.tags = '[]' AND c.system_prompt IS NULL AND c.instructions IS NULL AND c.forked_from IS NULL AND ",
-            is_idle!($dialect),
-            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id)
-             AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = c.id)"
-        )
+        text!($dialect:
+            "c.title = '' AND c.tags = '[]' AND c.system_prompt IS NULL AND c.instructions IS NULL AND c.forked_from IS NULL AND "
+            is_idle " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id)
+             AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = c.id)")
     };
 }
 
 /// Tests whether conversation `c` served one request that long ago.
 macro_rules! is_hidden {
     ($dialect:ident) => {
-        concat!(
-            "c.hidden AND ",
-            is_idle!($dialect),
-            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
-        )
+        text!($dialect: "c.hidden AND " is_idle
+            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)")
     };
 }
 
@@ -227,11 +214,7 @@ impl dyn RecordStore + '_ {
 }
 
 /// Counts the rows that the next cleaning would remove.
-pub(in crate::store) async fn count_expired(
-    database: Database<'_>,
-    keys_ms: u64,
-    audit_ms: Option<u64>,
-) -> StoreResult<ExpiredRowCounts> {
+pub async fn count_expired(database: Database<'_>, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<ExpiredRowCounts> {
     let row = database.fetch_one(COUNT_EXPIRED, values![keys_ms, audit_ms]).await?;
     Ok(ExpiredRowCounts {
         tickets: row.count("tickets")?,

@@ -2,17 +2,21 @@
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
+use crate::domain::conversation::message::Role;
 use crate::domain::ids::MessageId;
-use crate::store::conversations::rewind::{RemovedMessage, before_edit, is_the_users, removed_messages, taken_for_edit};
+use crate::store::conversations::messages::has_visible_role;
+use crate::store::conversations::rewind::{RemovedMessage, before_edit, removed_messages, taken_for_edit};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
-use crate::store::sql::row::Row;
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::accept::accept_in;
 use crate::store::sql::runs::run_rows::unfinished_run;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{AcceptOutcome, AcceptRun, EditOutcome, IdempotencyKey, IdempotentOutcome, Rewind, RewindOutcome, StoreResult};
+use crate::store::{
+    AcceptOutcome, AcceptRun, EditOutcome, IdempotencyKey, IdempotentOutcome, IdempotentResult, Rewind, RewindOutcome, StoreResult,
+};
 
 statements! {
     PLACE = ["SELECT r.first_seq, m.position FROM messages m JOIN runs r ON r.id = m.run_id
@@ -30,12 +34,12 @@ statements! {
 }
 
 /// Replaces a message: supersedes it and all later ones, and accepts the new message.
-pub(in crate::store::sql) async fn edit_in(
+pub async fn edit_in(
     tx: &mut Transaction,
     accept: &AcceptRun,
     message: &MessageId,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<EditOutcome>> {
+) -> IdempotentResult<EditOutcome> {
     // A request with the same key waits here for the first one.
     tx.lock_head(&accept.owner, &accept.conversation_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
@@ -46,10 +50,10 @@ pub(in crate::store::sql) async fn edit_in(
     };
     let events = match taken_for_edit(rewound) {
         Ok(events) => events,
-        Err(refused) => return Ok(IdempotentOutcome::Fresh(refused)),
+        Err(outcome) => return refuse(outcome),
     };
-    if !is_the_users(message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
-        return Ok(IdempotentOutcome::Fresh(EditOutcome::NotTheUsers));
+    if !has_visible_role(Role::User, message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
+        return refuse(EditOutcome::NotTheUsers);
     }
     Ok(match accept_in(tx, accept, key).await? {
         Some(IdempotentOutcome::Fresh(accepted)) => IdempotentOutcome::Fresh(EditOutcome::from(accepted).after(events)),
@@ -58,48 +62,37 @@ pub(in crate::store::sql) async fn edit_in(
     })
 }
 
-pub(in crate::store::sql) async fn rewind_in(
-    tx: &mut Transaction,
-    rewind: &Rewind,
-    key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
+pub async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&IdempotencyKey>) -> IdempotentResult<RewindOutcome> {
     let Rewind { owner, conversation_id: id, from, now } = rewind;
     let base = tx.lock_head(owner, id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(base) = base else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
+    let Some(base) = base else { return refuse(RewindOutcome::NoConversation) };
     if let Some(run_id) = unfinished_run(tx, id).await? {
-        return Ok(IdempotentOutcome::Fresh(RewindOutcome::Active { run_id }));
+        return refuse(RewindOutcome::Active { run_id });
     }
     let message = from.message().as_str();
     let Some(place) = tx.fetch_optional(PLACE, values![message, id.as_str()]).await? else {
-        return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoMessage));
+        return refuse(RewindOutcome::NoMessage);
     };
     let (first_seq, position): (i64, i64) = (place.get("first_seq")?, place.get("position")?);
     let later = tx.fetch_all(LATER, values![id.as_str(), first_seq, position, from.takes_it(), message]).await?;
-    let later = later.iter().map(read_taken_out).collect::<Result<Vec<_>, _>>()?;
+    let later = later.iter().map(|row| -> StoreResult<RemovedMessage> {
+        let (first_seq, position) = (row.get("first_seq")?, row.get("position")?);
+        Ok(RemovedMessage { first_seq, position, id: row.get("id")?, role: row.get("role")? })
+    });
+    let later = later.collect::<StoreResult<_>>()?;
     let Some(superseded) = removed_messages(later, first_seq) else {
-        return Ok(IdempotentOutcome::Fresh(RewindOutcome::PartsCalls));
+        return refuse(RewindOutcome::PartsCalls);
     };
     if !superseded.is_empty() {
         tx.execute(SUPERSEDE, &[message.into(), superseded.iter().map(MessageId::as_str).collect()]).await?;
         tx.execute(SET_IDLE, values![id.as_str(), *now]).await?;
     }
-    let Some(conversation) = find(tx, owner, id).await? else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
+    let Some(conversation) = find(tx, owner, id).await? else { return refuse(RewindOutcome::NoConversation) };
     let mut conversation = Box::new(conversation);
     let events = tx.append(id, base, created_rows::rewind_events(&conversation.title, &superseded, *now)).await?;
     conversation.last_seq = events.last().map_or(base, |event| event.seq);
-    let rewound = RewindOutcome::Conversation { conversation, superseded, events };
-    tx.record(key, &rewound).await?;
-    Ok(IdempotentOutcome::Fresh(rewound))
-}
-
-fn read_taken_out(row: &Row) -> Result<RemovedMessage, sqlx::Error> {
-    Ok(RemovedMessage {
-        first_seq: row.get("first_seq")?,
-        position: row.get("position")?,
-        id: row.get("id")?,
-        role: row.get("role")?,
-    })
+    tx.record(key, RewindOutcome::Conversation { conversation, superseded, events }).await
 }

@@ -4,12 +4,14 @@
 //! is made.
 
 use crate::domain::conversation::summary::compact_history;
+use crate::domain::run::context::ContextSummary;
 use crate::store::rows::{decode, encode_storable, history};
 use crate::store::runs::created_rows;
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{Compact, CompactOutcome, IdempotencyKey, IdempotentOutcome, StoreResult};
+use crate::store::{Compact, CompactOutcome, IdempotencyKey, IdempotentResult};
 
 statements! {
     IS_BUSY = ["SELECT EXISTS (SELECT 1 FROM runs WHERE conversation_id = $1 AND finished_at IS NULL)"];
@@ -30,22 +32,18 @@ statements! {
          SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at"];
 }
 
-pub(in crate::store::sql) async fn compact_in(
-    tx: &mut Transaction,
-    compact: &Compact,
-    key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
+pub async fn compact_in(tx: &mut Transaction, compact: &Compact, key: Option<&IdempotencyKey>) -> IdempotentResult<CompactOutcome> {
     let Compact { owner, conversation, policy, now } = compact;
     let id = conversation.as_str();
     let head = tx.lock_head(owner, conversation).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(base) = head else { return Ok(IdempotentOutcome::Fresh(CompactOutcome::NoConversation)) };
+    let Some(base) = head else { return refuse(CompactOutcome::NoConversation) };
     if tx.fetch_one(IS_BUSY, values![id]).await?.only()? {
-        return Ok(IdempotentOutcome::Fresh(CompactOutcome::Busy));
+        return refuse(CompactOutcome::Busy);
     }
-    let (mut before, mut covered) = (None, (None::<i64>, None::<i64>));
+    let (mut before, mut covered) = (None::<ContextSummary>, (None::<i64>, None::<i64>));
     if let Some(row) = tx.fetch_optional(SUMMARY, values![id]).await? {
         before = Some(decode("context_summaries", "body", id, row.get("body")?)?);
         covered = (row.get("first_seq")?, row.get("position")?);
@@ -53,12 +51,12 @@ pub(in crate::store::sql) async fn compact_in(
     let rows = tx.fetch_all(HISTORY, values![id, covered.0, covered.1]).await?;
     let bodies = rows.iter().map(|row| row.only()).collect::<Result<Vec<String>, _>>()?;
     let after = compact_history(policy, before.as_ref(), &history(id, &bodies)?);
-    let (done, event) = created_rows::compaction_events(before, after, *now);
-    if let (CompactOutcome::Done { summary: Some(summary), .. }, Some(_)) = (&done, &event) {
-        let body = encode_storable("context_summaries", "body", id, summary)?;
-        tx.execute(SUMMARIZE, values![id, owner.as_str(), summary.covers.as_str(), body]).await?;
-    }
-    tx.record(key, &done).await?;
-    let events = tx.append(conversation, base, event.into_iter().collect()).await?;
-    Ok(IdempotentOutcome::Fresh(done.with(events)))
+    let Some(after) = after else {
+        return tx.record(key, CompactOutcome::Done { messages: 0, summary: before, events: Vec::new() }).await;
+    };
+    let body = encode_storable("context_summaries", "body", id, &after)?;
+    tx.execute(SUMMARIZE, values![id, owner.as_str(), after.covers.as_str(), body]).await?;
+    let messages = after.messages.saturating_sub(before.map_or(0, |before| before.messages));
+    let events = tx.append(conversation, base, vec![created_rows::context_compacted(messages, &after, *now)]).await?;
+    tx.record(key, CompactOutcome::Done { messages, summary: Some(after), events }).await
 }

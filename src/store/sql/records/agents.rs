@@ -6,14 +6,14 @@ use crate::domain::agent::agent_record::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
 use crate::store::pages::page_of;
 use crate::store::records::agents::{AgentCursor, AgentVersionCursor, MAX_AGENT_VERSIONS};
-use crate::store::rows::{decode, encode_storable};
+use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{
-    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
+    CreateNamedOutcome, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
 };
 use crate::support::clock::UnixMillis;
 
@@ -72,8 +72,8 @@ impl dyn RecordStore + '_ {
         new: &AgentRecord,
         first: &AgentVersion,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<AgentId>>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<CreateNamedOutcome<AgentId>> {
         let insert = values![
             new.id.as_str(),
             new.owner.as_ref().map(UserId::as_str),
@@ -85,9 +85,8 @@ impl dyn RecordStore + '_ {
             new.updated_at,
             new.revision,
         ];
-        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
-        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, insert), (INSERT_VERSION, &version_values(&new.id, first)?)]).await
+        let row = NamedRow { count: COUNT, lock: LOCK, owner: new.owner.as_ref(), most, id: &new.id };
+        self.database().create_named(row, &[(INSERT, insert), (INSERT_VERSION, &version_values(&new.id, first)?)], key).await
     }
 
     /// Returns the agent, unless it is missing or belongs to another owner.
@@ -171,8 +170,8 @@ fn read_agent(row: &Row) -> StoreResult<AgentRecord> {
         owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
         name: row.get("name")?,
         description: row.get("description")?,
-        pinned: row.get::<Option<i64>>("pinned")?.map(number),
-        latest: number(row.get("latest")?),
+        pinned: row.get::<Option<i64>>("pinned")?.map(unsigned_count),
+        latest: unsigned_count(row.get("latest")?),
         profile: decode("agent_versions", "profile", &id, row.get("profile")?)?,
         created_at: UnixMillis(row.get("created_at")?),
         updated_at: UnixMillis(row.get("updated_at")?),
@@ -183,14 +182,10 @@ fn read_agent(row: &Row) -> StoreResult<AgentRecord> {
 
 fn read_version(row: &Row) -> StoreResult<AgentVersion> {
     Ok(AgentVersion {
-        number: number(row.get("number")?),
+        number: unsigned_count(row.get("number")?),
         profile: decode("agent_versions", "profile", row.get("agent_id")?, row.get("profile")?)?,
         note: row.get("note")?,
         created_by: UserId::from_stored(row.get("created_by")?),
         created_at: UnixMillis(row.get("created_at")?),
     })
-}
-
-fn number(stored: i64) -> u32 {
-    u32::try_from(stored).unwrap_or(0)
 }

@@ -86,7 +86,6 @@ impl dyn RecordStore + '_ {
         Ok(read_login(&row)?.map(|login| (server, login)))
     }
 
-    /// Returns the tokens for a server.
     pub async fn mcp_tokens(&self, server: &McpServerId) -> StoreResult<Option<McpTokens>> {
         let row = self.database().fetch_optional(TOKENS, values![server.as_str()]).await?;
         row.as_ref().map_or(Ok(None), read_tokens)

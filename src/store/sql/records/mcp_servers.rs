@@ -5,8 +5,9 @@
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::model::provider::EgressScope;
 use crate::domain::tool::mcp_server::McpServerRecord;
-use crate::store::records::mcp_servers::McpServerCursor;
+use crate::store::records::mcp_logins::McpServerCursor;
 use crate::store::rows::{encode_storable, read_json, read_word};
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::records::providers::read_encrypted;
 use crate::store::sql::row::Row;
@@ -14,7 +15,7 @@ use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{
-    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
+    CreateNamedOutcome, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
 };
 use crate::support::clock::UnixMillis;
 
@@ -68,13 +69,12 @@ impl dyn RecordStore + '_ {
         &self,
         new: &McpServerRecord,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<McpServerId>>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<CreateNamedOutcome<McpServerId>> {
         let mut insert = values_of(new)?;
         insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into(), new.generation.into()]);
-        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
-        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, &insert)]).await
+        let row = NamedRow { count: COUNT, lock: LOCK, owner: new.owner.as_ref(), most, id: &new.id };
+        self.database().create_named(row, &[(INSERT, &insert)], key).await
     }
 
     /// Returns the server, unless it is missing or belongs to another owner.
@@ -110,16 +110,11 @@ impl dyn RecordStore + '_ {
     pub async fn replace_mcp_server(
         &self,
         changed: &McpServerRecord,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<UpdateNamedOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| replace(tx, changed, key).await,
-                |outcome| outcome.is_fresh_and(|outcome| matches!(outcome, UpdateNamedOutcome::Changed(_))),
-            )
-        };
-        database.once(key, work).await
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<UpdateNamedOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |outcome: &UpdateNamedOutcome| matches!(outcome, UpdateNamedOutcome::Changed(_));
+        database.once(key, || database.transaction(async |tx| replace(tx, changed, key).await, if_fresh(is_stored))).await
     }
 
     /// Increments the generation of a server of that owner, or of the server. Returns false if there is none.
@@ -147,17 +142,14 @@ async fn replace(
     tx: &mut Transaction,
     changed: &McpServerRecord,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<UpdateNamedOutcome>> {
+) -> IdempotentResult<UpdateNamedOutcome> {
     // A request that is repeated while the first one is running must find the changed server, and the first one's outcome.
     tx.lock(owner_text(changed.owner.as_ref()), LOCK).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     let outcome = tx.change_named(UPDATE, &values_of(changed)?).await?;
-    if let UpdateNamedOutcome::Changed(_) = &outcome {
-        tx.record(key, &outcome).await?;
-    }
-    Ok(IdempotentOutcome::Fresh(outcome))
+    if matches!(outcome, UpdateNamedOutcome::Changed(_)) { tx.record(key, outcome).await } else { refuse(outcome) }
 }
 
 /// Returns the values for [`UPDATE`]. The values for [`INSERT`] begin with them.

@@ -10,7 +10,6 @@ use crate::store::{RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 
-/// The most limitations that one query returns.
 const MAX_LIMITATIONS: i64 = 2_000;
 
 statements! {
@@ -43,7 +42,6 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Returns how many were removed.
     pub async fn remove_expired_model_limitations(&self) -> StoreResult<u64> {
         self.maintenance_database().execute(DELETE_EXPIRED, &[]).await
     }

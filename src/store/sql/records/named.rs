@@ -10,12 +10,13 @@ use serde::de::DeserializeOwned;
 use crate::domain::ids::UserId;
 use crate::store::pages::page_of;
 use crate::store::sql::database::Database;
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::Statement;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::store::{
-    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, NameCursor, Page, PageRequest, StoreResult, UpdateNamedOutcome,
+    CreateNamedOutcome, IdempotencyKey, IdempotentResult, NameCursor, Page, PageRequest, StoreResult, UpdateNamedOutcome,
 };
 
 /// A named row to create.
@@ -27,7 +28,6 @@ pub struct NamedRow<'a, I> {
     pub owner: Option<&'a UserId>,
     pub most: u32,
     pub id: &'a I,
-    pub key: Option<&'a IdempotencyKey>,
 }
 
 /// Returns the owner as statements compare it: empty for the server.
@@ -41,11 +41,12 @@ impl Database<'_> {
         self,
         row: NamedRow<'_, I>,
         inserts: &[(Statement, &[Value<'_>])],
-    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<I>>> {
-        let is_made = |outcome: &IdempotentOutcome<CreateNamedOutcome<I>>| {
-            outcome.is_fresh_and(|outcome| matches!(outcome, CreateNamedOutcome::Made(_)))
-        };
-        self.once(row.key, || self.transaction(async |tx| create_named_in(tx, &row, inserts).await, is_made)).await
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<CreateNamedOutcome<I>> {
+        let is_made = |outcome: &CreateNamedOutcome<I>| matches!(outcome, CreateNamedOutcome::Made(_));
+        let key = key.as_ref();
+        let work = || self.transaction(async |tx| create_named_in(tx, &row, inserts, key).await, if_fresh(is_made));
+        self.once(key, work).await
     }
 
     /// Reads a page of the rows that `viewer` may see, by name.
@@ -73,24 +74,23 @@ async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
     tx: &mut Transaction,
     row: &NamedRow<'_, I>,
     inserts: &[(Statement, &[Value<'_>])],
-) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<I>>> {
-    let NamedRow { count, lock, owner, most, id, key } = *row;
+    key: Option<&IdempotencyKey>,
+) -> IdempotentResult<CreateNamedOutcome<I>> {
+    let NamedRow { count, lock, owner, most, id } = *row;
     let owner = owner_text(owner);
     tx.lock(owner, lock).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     if tx.fetch_one(count, values![owner]).await?.only::<i64>()? >= i64::from(most) {
-        return Ok(IdempotentOutcome::Fresh(CreateNamedOutcome::TooMany));
+        return refuse(CreateNamedOutcome::TooMany);
     }
     for (insert, values) in inserts {
         if tx.execute(*insert, values).await? == 0 {
-            return Ok(IdempotentOutcome::Fresh(CreateNamedOutcome::NameTaken));
+            return refuse(CreateNamedOutcome::NameTaken);
         }
     }
-    let outcome = CreateNamedOutcome::Made(id.clone());
-    tx.record(key, &outcome).await?;
-    Ok(IdempotentOutcome::Fresh(outcome))
+    tx.record(key, CreateNamedOutcome::Made(id.clone())).await
 }
 
 impl Transaction {

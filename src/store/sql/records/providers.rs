@@ -12,7 +12,7 @@ use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::{Statement, statements};
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::encryption::EncryptedSecret;
 
@@ -91,13 +91,12 @@ impl dyn RecordStore + '_ {
         &self,
         new: &ProviderRecord,
         most: u32,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ProviderMade>> {
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<ProviderMade> {
         let mut insert = values_of(new)?;
         insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into()]);
-        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
-        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, &insert)]).await
+        let row = NamedRow { count: COUNT, lock: LOCK, owner: new.owner.as_ref(), most, id: &new.id };
+        self.database().create_named(row, &[(INSERT, &insert)], key).await
     }
 
     /// Returns the provider, unless it is missing or belongs to another owner.
@@ -217,7 +216,7 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
 }
 
 /// Reads `key_id` and `key_data`.
-pub(in crate::store::sql) fn read_encrypted(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
+pub fn read_encrypted(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
     let (key_id, data): (Option<String>, Option<String>) = (row.get("key_id")?, row.get("key_data")?);
     Ok(key_id.zip(data).map(|(key_id, data)| EncryptedSecret { key_id, data }))
 }
@@ -230,14 +229,14 @@ fn read_encrypted_row(row: &Row) -> StoreResult<Option<EncryptedRow>> {
 }
 
 /// Returns the first values for the insertion of a login.
-pub(in crate::store::sql) fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
+pub fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
     let (owner, key_hash) = (login.owner.as_str(), login.key_hash.as_deref());
     let EncryptedSecret { key_id, data } = &login.verifier;
     values![owner, state_hash, &login.browser_hash, key_hash, key_id, data, lifetime_ms].to_vec()
 }
 
 /// Reads a consumed login, unless it has expired.
-pub(in crate::store::sql) fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
+pub fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
     if !row.get::<bool>("is_valid")? {
         return Ok(None);
     }

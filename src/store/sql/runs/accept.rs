@@ -57,7 +57,7 @@ struct ConversationAtAccept {
 
 /// Accepts a message in one transaction. `None` if its conversation is missing and Postgres should create it with the message, or if
 /// another request creates it now.
-pub(in crate::store) async fn accept_once(
+pub async fn accept_once(
     database: Database<'_>,
     accept: &AcceptRun,
     key: Option<&IdempotencyKey>,
@@ -69,7 +69,7 @@ pub(in crate::store) async fn accept_once(
 }
 
 /// Accepts a message within a transaction. The caller rolls the transaction back unless a message was stored.
-pub(in crate::store::sql) async fn accept_in(
+pub async fn accept_in(
     tx: &mut Transaction,
     accept: &AcceptRun,
     key: Option<&IdempotencyKey>,
@@ -95,13 +95,13 @@ pub(in crate::store::sql) async fn accept_in(
         }
     };
     let accepted = store_message(tx, accept, base).await?;
-    if let AcceptOutcome::Run { .. } | AcceptOutcome::Steered { .. } = &accepted {
-        if let Some(refused) = refused_files(tx, accept).await? {
-            return Ok(Some(IdempotentOutcome::Fresh(refused)));
-        }
-        tx.record(key, &accepted).await?;
+    if !matches!(accepted, AcceptOutcome::Run { .. } | AcceptOutcome::Steered { .. }) {
+        return Ok(Some(IdempotentOutcome::Fresh(accepted)));
     }
-    Ok(Some(IdempotentOutcome::Fresh(accepted)))
+    if let Some(refused) = refused_files(tx, accept).await? {
+        return Ok(Some(IdempotentOutcome::Fresh(refused)));
+    }
+    tx.record(key, accepted).await.map(Some)
 }
 
 /// Returns why no conversation is created for a message whose owner has none with its id.
@@ -228,7 +228,7 @@ async fn steer(
 }
 
 /// Returns why the message, which was just stored, is refused because of its files.
-pub(in crate::store) async fn refused_files(tx: &mut Transaction, accept: &AcceptRun) -> StoreResult<Option<AcceptOutcome>> {
+pub async fn refused_files(tx: &mut Transaction, accept: &AcceptRun) -> StoreResult<Option<AcceptOutcome>> {
     let files = accept.files();
     if files.is_empty() {
         return Ok(None);
@@ -244,6 +244,6 @@ pub(in crate::store) async fn refused_files(tx: &mut Transaction, accept: &Accep
 }
 
 /// Returns the number of uploaded files in the messages of a conversation.
-pub(in crate::store::sql) async fn count_files(tx: &mut Transaction, conversation: &ConversationId) -> StoreResult<u32> {
+pub async fn count_files(tx: &mut Transaction, conversation: &ConversationId) -> StoreResult<u32> {
     Ok(unsigned_count(tx.fetch_one(COUNT_FILES, values![conversation.as_str()]).await?.only()?))
 }

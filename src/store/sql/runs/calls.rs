@@ -50,17 +50,12 @@ statements! {
 }
 
 /// Reads the calls of a run, by step and position.
-pub(in crate::store) async fn calls_of_run(database: Database<'_>, run: &RunId) -> StoreResult<Vec<ToolCall>> {
+pub async fn calls_of_run(database: Database<'_>, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     database.read_all(OF_RUN, values![run.as_str()], |row| read_call(row, run)).await
 }
 
 /// Reads the answer of a run that contains a call, with all calls of the run.
-pub(in crate::store::sql) async fn call_batch(
-    database: Database<'_>,
-    owner: &UserId,
-    run: &RunId,
-    call: &CallId,
-) -> StoreResult<Option<CallBatch>> {
+pub async fn call_batch(database: Database<'_>, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
     let answer = values![call.as_str(), run.as_str(), owner.as_str()];
     let Some(row) = database.fetch_optional(ANSWER, answer).await? else { return Ok(None) };
     let message = decode("messages", "body", row.get("id")?, row.get("body")?)?;
@@ -68,23 +63,7 @@ pub(in crate::store::sql) async fn call_batch(
     Ok(Some(CallBatch::from_parts(message, calls_of_run(database, run).await?, tools, call)))
 }
 
-/// Reads one call of a run with its complete result.
-pub(in crate::store::sql) async fn call_record(
-    database: Database<'_>,
-    owner: &UserId,
-    run: &RunId,
-    call: &CallId,
-) -> StoreResult<Option<ToolCallRecord>> {
-    database.read_optional(RECORD, values![call.as_str(), run.as_str(), owner.as_str()], read_call_record).await
-}
-
-/// Inserts a call into a run.
-pub(in crate::store::sql) async fn insert_call(
-    tx: &mut Transaction,
-    owner: &UserId,
-    run: &RunId,
-    call: &ToolCall,
-) -> StoreResult<()> {
+pub async fn insert_call(tx: &mut Transaction, owner: &UserId, run: &RunId, call: &ToolCall) -> StoreResult<()> {
     let id = call.id.as_str();
     let values = values![
         id,
@@ -132,8 +111,8 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
     })
 }
 
-/// Reads a row of `tool_calls` with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
-fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
+/// Reads a row of [`RECORD`]: a call with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
+pub fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
     let id: String = row.get("id")?;
     let arguments: Value = read_json(row, TABLE, "arguments", &id)?;
     let written = row.get::<Option<&str>>("written")?.map(|text| decode::<Value>("messages", "body", &id, text)).transpose()?;

@@ -8,11 +8,12 @@ use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::RunStatus;
 use crate::store::rows::unsigned_count;
 use crate::store::runs::created_rows;
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{CancelOutcome, CancelRun, IdempotencyKey, IdempotentOutcome, StoreResult};
+use crate::store::{CancelOutcome, CancelRun, IdempotencyKey, IdempotentResult, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
@@ -54,7 +55,7 @@ statements! {
 
 /// The outcome of cancelling runs.
 #[derive(Default)]
-pub(in crate::store::sql) struct CancelledRuns {
+pub struct CancelledRuns {
     /// The events of the ended runs. They must be appended before any others, because the runs' `last_seq` refers to them.
     pub events: Vec<NewEvent>,
     /// Whether the conversation's active run has ended.
@@ -64,16 +65,16 @@ pub(in crate::store::sql) struct CancelledRuns {
 }
 
 /// Cancels a run, or requests that its worker ends it.
-pub(in crate::store::sql) async fn cancel_in(
+pub async fn cancel_in(
     tx: &mut Transaction,
     CancelRun { owner, id, by, now }: CancelRun<'_>,
     key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
+) -> IdempotentResult<CancelOutcome> {
     let head = lock_head_of_run(tx, owner, id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some((conversation, base)) = head else { return Ok(IdempotentOutcome::Fresh(CancelOutcome::NoRun)) };
+    let Some((conversation, base)) = head else { return refuse(CancelOutcome::NoRun) };
     let mut stopped = stop_runs(tx, &conversation, Some(id), base, by, now).await?;
     if stopped.ended_active {
         let is_queued = tx.execute(PROMOTE_NEXT, values![conversation.as_str()]).await? > 0;
@@ -83,17 +84,16 @@ pub(in crate::store::sql) async fn cancel_in(
         }
     }
     let events = tx.append(&conversation, base, stopped.events).await?;
-    let Some(run) = find_run(tx, owner, id).await? else { return Ok(IdempotentOutcome::Fresh(CancelOutcome::NoRun)) };
+    let Some(run) = find_run(tx, owner, id).await? else { return refuse(CancelOutcome::NoRun) };
     let cancelled = if run.status.is_terminal() { CancelOutcome::Over { run, events } } else { CancelOutcome::Requested { run } };
-    tx.record(key, &cancelled).await?;
-    Ok(IdempotentOutcome::Fresh(cancelled))
+    tx.record(key, cancelled).await
 }
 
 /// Ends the unfinished runs of a conversation that have not begun, and marks the others for their workers. With `only`, just that
 /// run.
 ///
 /// The head is locked, and `base` is its newest number.
-pub(in crate::store::sql) async fn stop_runs(
+pub async fn stop_runs(
     tx: &mut Transaction,
     conversation: &ConversationId,
     only: Option<&RunId>,

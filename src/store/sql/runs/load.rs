@@ -41,7 +41,7 @@ statements! {
 
 /// The messages for the model.
 #[derive(Default)]
-pub(in crate::store) struct History {
+pub struct History {
     pub messages: Vec<Message>,
     pub summary: Option<ContextSummary>,
     /// Number of first messages that the summary covers.
@@ -52,13 +52,7 @@ pub(in crate::store) struct History {
 ///
 /// These statements need no common snapshot. While the fence is valid, no other process writes steps and calls. When it is void, no
 /// decision based on them can be written. The calls of earlier runs have all ended.
-pub(in crate::store) async fn record(
-    database: Database<'_>,
-    fence: &Fence,
-    row: &Row,
-    history: History,
-    has_steps: bool,
-) -> StoreResult<RunRecord> {
+pub async fn record(database: Database<'_>, fence: &Fence, row: &Row, history: History, has_steps: bool) -> StoreResult<RunRecord> {
     let (run, id) = (&fence.run_id, fence.run_id.as_str());
     let (mut steps, mut calls, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     if has_steps {

@@ -5,7 +5,6 @@
 pub(super) mod accept;
 pub(super) mod calls;
 pub(super) mod cancel;
-pub(in crate::store) mod charge_budget;
 pub(super) mod load;
 pub(super) mod new_run;
 pub(super) mod reserve_budget;
@@ -25,16 +24,17 @@ use crate::domain::tool::call_record::ToolCallRecord;
 use crate::store::pages::page_of;
 use crate::store::rows::{decode_profile, read_json};
 use crate::store::runs::created_rows;
+use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::rewind::edit_in;
-use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::idempotency_keys::if_fresh;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::cancel::cancel_in;
-use crate::store::sql::runs::resume::{is_resumable, resume_in};
+use crate::store::sql::runs::resume::{is_internal, is_resumable, messages_of, only_undid, resume_in, turn_taken_out};
 use crate::store::sql::runs::run_rows::{BY_ID, RunRow, run_columns};
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::value::values;
 use crate::store::{
-    AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentOutcome,
+    AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
     Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunFilter, RunStore, RunView, StoreError, StoreResult,
 };
 
@@ -95,29 +95,20 @@ statements! {
 }
 
 #[async_trait]
-impl<B: PerBackend> RunStore for B {
-    async fn accept_run(
-        &self,
-        accept: AcceptRun,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
-        self.accept(&accept, idempotency.as_ref()).await
+impl<B: Backend> RunStore for B {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
+        self.accept(&accept, key.as_ref()).await
     }
 
     async fn edit_message(
         &self,
         accept: AcceptRun,
         message: &MessageId,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<EditOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| edit_in(tx, &accept, message, key).await,
-                |outcome| outcome.is_fresh_and(|edited| edited.stored().is_some()),
-            )
-        };
-        database.once(key, work).await
+        key: Option<IdempotencyKey>,
+    ) -> IdempotentResult<EditOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |edited: &EditOutcome| edited.stored().is_some();
+        database.once(key, || database.transaction(async |tx| edit_in(tx, &accept, message, key).await, if_fresh(is_stored))).await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
@@ -176,29 +167,15 @@ impl<B: PerBackend> RunStore for B {
         Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
     }
 
-    async fn cancel_run(
-        &self,
-        cancel: CancelRun<'_>,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || database.transaction(async |tx| cancel_in(tx, cancel, key).await, |outcome| outcome.is_fresh_and(|_| true));
-        database.once(key, work).await
+    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        database.once(key, || database.transaction(async |tx| cancel_in(tx, cancel, key).await, if_fresh(|_| true))).await
     }
 
-    async fn resume_run(
-        &self,
-        resume: ResumeRun,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
-        let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| resume_in(tx, &resume, key).await,
-                |outcome| outcome.is_fresh_and(|resumed| matches!(resumed, ResumeOutcome::Run { .. })),
-            )
-        };
-        database.once(key, work).await
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome> {
+        let (database, key) = (self.database(), key.as_ref());
+        let is_stored = |resumed: &ResumeOutcome| matches!(resumed, ResumeOutcome::Run { .. });
+        database.once(key, || database.transaction(async |tx| resume_in(tx, &resume, key).await, if_fresh(is_stored))).await
     }
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
@@ -206,7 +183,8 @@ impl<B: PerBackend> RunStore for B {
     }
 
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
-        calls::call_record(self.database(), owner, run, call).await
+        let values = values![call.as_str(), run.as_str(), owner.as_str()];
+        self.database().read_optional(calls::RECORD, values, calls::read_call_record).await
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {

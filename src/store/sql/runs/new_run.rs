@@ -18,7 +18,7 @@ use crate::store::{AcceptRun, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// Number of rows that one statement writes, so that none takes long.
-pub(in crate::store::sql) const PIECE: usize = 500;
+pub const PIECE: usize = 500;
 
 statements! {
     // A model may replace a title that was made from the first words.
@@ -42,14 +42,14 @@ statements! {
 }
 
 /// The new title and status of a conversation, and its agent and model.
-pub(in crate::store::sql) struct ConversationState<'a> {
+pub struct ConversationState<'a> {
     pub title: &'a str,
     pub status: ConversationStatus,
     pub choice: &'a AgentChoice,
     pub default_agent: Option<&'a str>,
 }
 
-pub(in crate::store::sql) async fn update_conversation(
+pub async fn update_conversation(
     tx: &mut Transaction,
     id: &ConversationId,
     state: ConversationState<'_>,
@@ -61,7 +61,7 @@ pub(in crate::store::sql) async fn update_conversation(
     Ok(())
 }
 
-pub(in crate::store::sql) struct NewRun<'a> {
+pub struct NewRun<'a> {
     pub owner: &'a UserId,
     pub run: &'a Run,
     /// The frozen profile as JSON.
@@ -73,7 +73,7 @@ pub(in crate::store::sql) struct NewRun<'a> {
     pub now: UnixMillis,
 }
 
-pub(in crate::store::sql) async fn insert_run(tx: &mut Transaction, new: NewRun<'_>) -> StoreResult<()> {
+pub async fn insert_run(tx: &mut Transaction, new: NewRun<'_>) -> StoreResult<()> {
     let NewRun { owner, run, profile, max_crashes, is_active, first_seq, now } = new;
     let values = values![
         run.id.as_str(),
@@ -96,7 +96,7 @@ pub(in crate::store::sql) async fn insert_run(tx: &mut Transaction, new: NewRun<
 }
 
 /// Inserts a message with `body` at a position in its conversation.
-pub(in crate::store::sql) async fn insert_message(
+pub async fn insert_message(
     tx: &mut Transaction,
     owner: &UserId,
     message: &Message,
@@ -109,8 +109,7 @@ pub(in crate::store::sql) async fn insert_message(
     Ok(())
 }
 
-/// Inserts messages of a conversation.
-pub(in crate::store::sql) async fn insert_messages(
+pub async fn insert_messages(
     tx: &mut Transaction,
     owner: &UserId,
     conversation: &ConversationId,
@@ -131,14 +130,14 @@ pub(in crate::store::sql) async fn insert_messages(
     Ok(())
 }
 
-pub(in crate::store) fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
+pub fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
     encode_storable("runs", "profile", accept.run_id.as_str(), &accept.profile)
 }
 
-pub(in crate::store) fn fresh_counters() -> StoreResult<String> {
+pub fn fresh_counters() -> StoreResult<String> {
     encode("runs", "counters", "", &RunCounters::default())
 }
 
-pub(in crate::store) fn fresh_usage() -> StoreResult<String> {
+pub fn fresh_usage() -> StoreResult<String> {
     encode("runs", "usage", "", &Usage::default())
 }

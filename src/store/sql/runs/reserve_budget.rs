@@ -1,6 +1,6 @@
 //! Reserves the budget of an owner before a model call, and charges embeddings, which belong to no run.
 //!
-//! Owns the reservations in `spending`. `charge_budget.rs` ends them. Must not know what a budget allows.
+//! Owns the reservations in `spending`. The log writer ends them. Must not know what a budget allows.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::runs::budget::{self, BudgetStore, OLD_PIECE, amount, parts};
 use crate::store::sql::backend::Backend;
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{EmbeddingCharge, RecordStore, StoreResult};
@@ -29,10 +29,7 @@ const TURN_LIMIT: Duration = Duration::from_secs(2);
 /// Selects what owner `$1` has used of the day. The reservation of run `$2` is not held by others.
 macro_rules! day_use {
     ($dialect:ident) => {
-        concat!(
-            "WITH t AS (SELECT ",
-            crate::store::sql::statement::piece!($dialect now),
-            " AS now), d AS (
+        text!($dialect: "WITH t AS (SELECT " now " AS now), d AS (
                  SELECT CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens, CAST(coalesce(sum(cost), 0) AS bigint) AS cost
                  FROM spending WHERE owner_id = $1 AND day = (SELECT now / 86400000 FROM t)
              ), o AS (
@@ -46,8 +43,7 @@ macro_rules! day_use {
              )
              SELECT t.now / 86400000 AS day, 86400000 - t.now % 86400000 AS left_ms,
                  d.tokens, d.cost, o.held_tokens, o.held_cost, o.lost_tokens, o.lost_cost
-             FROM t CROSS JOIN d CROSS JOIN o"
-        )
+             FROM t CROSS JOIN d CROSS JOIN o")
     };
 }
 

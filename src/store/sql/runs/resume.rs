@@ -8,48 +8,30 @@ use crate::domain::ids::{CallId, ConversationId, MessageId};
 use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{decode_profile, encode_storable, storable_message};
 use crate::store::runs::created_rows;
+use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::calls::insert_call;
 use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs, lock_head_of_run};
-use crate::store::sql::statement::statements;
+use crate::store::sql::statement::{statements, text};
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{CallBatch, IdempotencyKey, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
+use crate::store::{CallBatch, IdempotencyKey, IdempotentResult, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
 
 /// Tests whether a message body in a column is an internal message.
 macro_rules! is_internal {
     (postgres $body:literal) => {
-        concat!("(", $body, "::json ->> 'internal' IS NOT NULL)")
+        text!(postgres: "(" $body "::json ->> 'internal' IS NOT NULL)")
     };
     (sqlite $body:literal) => {
-        concat!("(", $body, " ->> 'internal' IS NOT NULL)")
-    };
-}
-
-macro_rules! is_internal_body {
-    ($dialect:ident) => {
-        is_internal!($dialect "body")
-    };
-}
-
-macro_rules! is_internal_message {
-    ($dialect:ident) => {
-        $crate::store::sql::runs::resume::is_internal!($dialect "m.body")
+        text!(sqlite: "(" $body " ->> 'internal' IS NOT NULL)")
     };
 }
 
 /// Tests whether run `$run` was created to undo a call, and has answered no message.
 macro_rules! only_undid {
     ($dialect:ident $run:literal) => {
-        concat!(
-            "(EXISTS (SELECT 1 FROM tool_calls t WHERE t.run_id = ",
-            $run,
-            ".id AND t.undoes IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.run_id = ",
-            $run,
-            ".id AND m.role = 'user' AND NOT ",
-            $crate::store::sql::runs::resume::is_internal_message!($dialect),
-            "))"
-        )
+        text!($dialect: "(EXISTS (SELECT 1 FROM tool_calls t WHERE t.run_id = " $run ".id AND t.undoes IS NOT NULL)
+             AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.run_id = " $run ".id AND m.role = 'user' AND NOT " (is_internal "m.body") "))")
     };
 }
 
@@ -57,36 +39,20 @@ macro_rules! only_undid {
 /// this one, that has any. Ignores messages that were superseded before the run began, which `NOTE_REWINDS` marks.
 macro_rules! turn_taken_out {
     ($dialect:ident $run:literal) => {
-        concat!(
-            "coalesce((
+        text!($dialect: "coalesce((
                  SELECT m.superseded_by IS NOT NULL FROM messages m JOIN runs t ON t.id = m.run_id
-                 WHERE m.conversation_id = ",
-            $run,
-            ".conversation_id AND m.role = 'user' AND NOT ",
-            $crate::store::sql::runs::resume::is_internal_message!($dialect),
-            " AND t.first_seq <= ",
-            $run,
-            ".first_seq AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by AND s.first_seq <= ",
-            $run,
-            ".first_seq)
+                 WHERE m.conversation_id = " $run ".conversation_id AND m.role = 'user' AND NOT " (is_internal "m.body") "
+                     AND t.first_seq <= " $run ".first_seq
+                     AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by AND s.first_seq <= " $run ".first_seq)
                  ORDER BY t.first_seq DESC, m.position LIMIT 1
-             ), false)"
-        )
+             ), false)")
     };
 }
 
-/// Tests whether run `$run` has a message that meets a condition.
-macro_rules! has_message {
-    ($run:literal $condition:literal) => {
-        concat!(
-            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
-            $run,
-            ".conversation_id AND m.run_id = ",
-            $run,
-            ".id AND ",
-            $condition,
-            ")"
-        )
+/// Selects the messages of run `$run`, for a further condition.
+macro_rules! messages_of {
+    ($dialect:ident $run:literal) => {
+        text!($dialect: "SELECT 1 FROM messages m WHERE m.conversation_id = " $run ".conversation_id AND m.run_id = " $run ".id")
     };
 }
 
@@ -94,33 +60,21 @@ macro_rules! has_message {
 /// message.
 macro_rules! is_resumable {
     ($dialect:ident) => {
-        concat!(
+        text!($dialect:
             // A later run has answered the message, or has resumed this run already. A run that only undid a call answers no
             // message, and neither does a run that a rewind has superseded completely.
             "(NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = runs.conversation_id
-                 AND (n.finished_at IS NULL OR n.first_seq > runs.first_seq AND NOT ",
-            $crate::store::sql::runs::resume::only_undid!($dialect "n"),
-            " AND (",
-            $crate::store::sql::runs::resume::has_message!("n" "m.superseded_by IS NULL"),
-            " OR NOT (",
-            $crate::store::sql::runs::resume::turn_taken_out!($dialect "n"),
-            " OR ",
+                 AND (n.finished_at IS NULL OR n.first_seq > runs.first_seq AND NOT " (only_undid "n")
+            " AND (EXISTS (" (messages_of "n") " AND m.superseded_by IS NULL) OR NOT (" (turn_taken_out "n")
             // Messages that a retry replaces contain the id of the retry's run. All other superseded messages were superseded by a
             // rewind.
-            $crate::store::sql::runs::resume::has_message!("n" "m.superseded_by IS NOT NULL
-                 AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by)"),
-            ")))) AND NOT ",
-            $crate::store::sql::runs::resume::only_undid!($dialect "runs"),
-            " AND (",
-            $crate::store::sql::runs::resume::has_message!("runs" "m.superseded_by IS NULL"),
-            " OR NOT ",
-            $crate::store::sql::runs::resume::turn_taken_out!($dialect "runs"),
-            "))"
-        )
+            " OR EXISTS (" (messages_of "n") " AND m.superseded_by IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by))))))
+             AND NOT " (only_undid "runs")
+            " AND (EXISTS (" (messages_of "runs") " AND m.superseded_by IS NULL) OR NOT " (turn_taken_out "runs") "))")
     };
 }
-
-pub(in crate::store) use {has_message, is_internal, is_internal_message, is_resumable, only_undid, turn_taken_out};
+pub(in crate::store) use {is_internal, is_resumable, messages_of, only_undid, turn_taken_out};
 
 statements! {
     WAKE = ["UPDATE runs SET claim_cause = 'request', claimable_at = ", least, "(coalesce(claimable_at, ", now, "), ", now, ")
@@ -150,10 +104,10 @@ statements! {
     // one, have undone a call, or are superseded. Models still read the undone calls of earlier turns.
     SUPERSEDE = ["WITH turn AS (
              SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
-             WHERE m.conversation_id = $2 AND m.role = 'user' AND NOT ", is_internal_message, " AND m.superseded_by IS NULL
+             WHERE m.conversation_id = $2 AND m.role = 'user' AND NOT ", (is_internal "m.body"), " AND m.superseded_by IS NULL
          )
          UPDATE messages SET superseded_by = $1
-         WHERE conversation_id = $2 AND (role <> 'user' OR ", is_internal_body, ") AND superseded_by IS NULL
+         WHERE conversation_id = $2 AND (role <> 'user' OR ", (is_internal "body"), ") AND superseded_by IS NULL
              AND CASE WHEN CAST($4 AS text) IS NULL THEN
              run_id IN (SELECT r.id FROM runs r, turn WHERE r.conversation_id = $2 AND r.first_seq >= turn.begins AND NOT EXISTS (
                  SELECT 1 FROM tool_calls u JOIN tool_calls undone ON undone.id = u.undoes JOIN runs earlier ON earlier.id = undone.run_id
@@ -169,7 +123,7 @@ statements! {
     // Marks the messages that rewinds have superseded so far. The new run answers the remaining messages, and earlier runs answer
     // none.
     NOTE_REWINDS = ["UPDATE messages SET superseded_by = $1
-         WHERE conversation_id = $2 AND role = 'user' AND NOT ", is_internal_body, " AND superseded_by IS NOT NULL
+         WHERE conversation_id = $2 AND role = 'user' AND NOT ", (is_internal "body"), " AND superseded_by IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = messages.superseded_by)"];
 
     BEGIN_STEP = ["INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
@@ -184,18 +138,14 @@ statements! {
     }, " WHERE id = $1"];
 }
 
-pub(in crate::store::sql) async fn resume_in(
-    tx: &mut Transaction,
-    resume: &ResumeRun,
-    key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
+pub async fn resume_in(tx: &mut Transaction, resume: &ResumeRun, key: Option<&IdempotencyKey>) -> IdempotentResult<ResumeOutcome> {
     let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some((conversation, base)) = head else { return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun)) };
+    let Some((conversation, base)) = head else { return refuse(ResumeOutcome::NoRun) };
     let Some(run) = find_run(tx, &resume.owner, &resume.run_id).await? else {
-        return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun));
+        return refuse(ResumeOutcome::NoRun);
     };
     let resumed = match (&resume.how, run.status) {
         (ResumeKind::Resume, RunStatus::Waiting) if created_rows::can_be_woken(&run) => {
@@ -207,10 +157,7 @@ pub(in crate::store::sql) async fn resume_in(
         }
         _ => ResumeOutcome::NotResumable { run },
     };
-    if let ResumeOutcome::Run { .. } = &resumed {
-        tx.record(key, &resumed).await?;
-    }
-    Ok(IdempotentOutcome::Fresh(resumed))
+    if matches!(resumed, ResumeOutcome::Run { .. }) { tx.record(key, resumed).await } else { refuse(resumed) }
 }
 
 /// Stores a new run with the profile of the ended run, or with another model. It continues with the same history.

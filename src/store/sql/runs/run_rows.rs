@@ -33,7 +33,7 @@ statements! {
 }
 
 /// A run with the columns that clients do not see.
-pub(in crate::store::sql) struct RunRow {
+pub struct RunRow {
     pub run: Run,
     pub crashes: u32,
     pub first_seq: i64,
@@ -43,7 +43,7 @@ pub(in crate::store::sql) struct RunRow {
 }
 
 impl RunRow {
-    pub(in crate::store::sql) fn read(row: &Row) -> StoreResult<Self> {
+    pub fn read(row: &Row) -> StoreResult<Self> {
         let (table, id, created_at) = ("runs", row.get::<String>("id")?, row.get("created_at")?);
         let usage: Usage = read_json(row, table, "usage", &id)?;
         let run = Run {
@@ -76,7 +76,7 @@ impl RunRow {
 }
 
 /// Reads a run, unless it is missing or belongs to another owner.
-pub(in crate::store::sql) async fn find_run(tx: &mut Transaction, owner: &UserId, id: &RunId) -> StoreResult<Option<Run>> {
+pub async fn find_run(tx: &mut Transaction, owner: &UserId, id: &RunId) -> StoreResult<Option<Run>> {
     let row = tx.fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
     Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
 }
@@ -84,25 +84,18 @@ pub(in crate::store::sql) async fn find_run(tx: &mut Transaction, owner: &UserId
 /// Locks the head of a run's conversation, unless the run is missing or belongs to another owner.
 ///
 /// Returns the conversation and its newest sequence number. Rows that the head protects must be read after this.
-pub(in crate::store::sql) async fn lock_head_of_run(
-    tx: &mut Transaction,
-    owner: &UserId,
-    id: &RunId,
-) -> StoreResult<Option<(ConversationId, i64)>> {
+pub async fn lock_head_of_run(tx: &mut Transaction, owner: &UserId, id: &RunId) -> StoreResult<Option<(ConversationId, i64)>> {
     let Some(Run { conversation_id, .. }) = find_run(tx, owner, id).await? else { return Ok(None) };
     Ok(tx.lock_head(owner, &conversation_id).await?.map(|base| (conversation_id, base)))
 }
 
 /// Returns the first unfinished run of a conversation whose head is locked.
-pub(in crate::store::sql) async fn unfinished_run(
-    tx: &mut Transaction,
-    conversation: &ConversationId,
-) -> StoreResult<Option<RunId>> {
+pub async fn unfinished_run(tx: &mut Transaction, conversation: &ConversationId) -> StoreResult<Option<RunId>> {
     let row = tx.fetch_optional(UNFINISHED, values![conversation.as_str()]).await?;
     Ok(row.map(|row| row.only()).transpose()?.map(RunId::from_stored))
 }
 
 /// Returns whether the owner has reached the limit of unfinished runs; 0 for no limit.
-pub(in crate::store::sql) async fn has_all_runs(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
+pub async fn has_all_runs(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
     Ok(most > 0 && tx.fetch_one(COUNT_UNFINISHED, values![owner.as_str(), most]).await?.only::<i64>()? >= i64::from(most))
 }

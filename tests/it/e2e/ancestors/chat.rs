@@ -20,9 +20,8 @@ async fn word(server: &Server, conversation: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_test_tools_answer_in_blocks_that_are_all_stored() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", "['get_weather']");
-    let mut server = site.start().await;
+    let (_model, site, mut server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", "['get_weather']")).await;
     let script = r#"all [[id:a]][[say:Let me see.]][[call:get_weather {"location":"Rome"}]][[call:calculate {"expression":"2+2"}]][[call:current_time {"timezone":"Europe/Berlin"}]][[next]][[say:Sunny, 4, and late.]]"#;
     let run = run_of(&server, "chat", script).await;
     assert_eq!(run["status"], "completed", "{run}");
@@ -118,11 +117,8 @@ async fn names_of_tools_keep_to_what_providers_take() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_reports_progress_and_stops_on_cancel() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let ledger = Ledger::new(site.folder.path());
-    let site = site.mcp(ledger.mcp_config());
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let ledger = &site.ledger;
     let script = r#"q [[id:s]][[hold]][[call:ledger__slow_append {"text":"x","ms":60000}]]"#;
     let run = server.start_run(&json!({"input": script, "agent": "chat"})).await;
     let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
@@ -199,11 +195,8 @@ async fn arguments_that_cannot_be_read_are_kept_as_they_were_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_are_connected_again_after_a_restart() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let ledger = Ledger::new(site.folder.path());
-    let site = site.mcp(ledger.mcp_config());
-    let mut server = site.start().await;
+    let (model, site, mut server) = Site::start_scripted(Kind::Sqlite).await;
+    let ledger = &site.ledger;
     let script = |text: &str| format!(r#"q [[id:{text}]][[call:ledger__append {{"text":"{text}"}}]][[next]][[say:Written.]]"#);
     let run = run_of(&server, "chat", &script("before")).await;
     server.signal("TERM").await;

@@ -17,10 +17,8 @@ use support::wire::{Answer, Wire};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tools_it_is_one_completion() {
-    let model = ModelMock::start().await;
     // No MCP server is configured. Built-in tools do not count.
-    let site = Site::new(Kind::Sqlite).await.with_model(&model);
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| Site::new(Kind::Sqlite).await.with_model(model)).await;
     assert!(!server.get_json("/tools").await["data"].as_array().unwrap().is_empty());
     let run = run_of(&server, "cms", "hello [[id:one]][[say:Good morning.]]").await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")));
@@ -34,11 +32,8 @@ async fn without_tools_it_is_one_completion() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_tools_it_goes_on_until_there_is_a_text() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let ledger = Ledger::new(site.folder.path());
-    let site = site.mcp(ledger.mcp_config());
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let ledger = &site.ledger;
     let calls: String = (1..=3).map(|n| format!(r#"[[call:ledger__append {{"text":"{n}"}}]]"#)).collect();
     let script = format!(r#"write [[id:loop]]{calls}[[next]][[call:ledger__append {{"text":"4"}}]][[next]][[say:Written.]]"#);
     let run = run_of(&server, "cms", &script).await;
@@ -107,11 +102,8 @@ async fn cms_limits_runs_conversations_and_text_length() {
 /// The original code failed the whole conversation. Its document appends the error as a result and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_fails_does_not_end_the_conversation() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let ledger = Ledger::new(site.folder.path());
-    let site = site.mcp(ledger.mcp_config());
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let ledger = &site.ledger;
     let calls = r#"[[call:ledger__fail {"text":"x"}]][[call:ledger__append {"text":"y"}]]"#;
     let run = run_of(&server, "cms", &format!("write [[id:fail]]{calls}[[next]][[say:One of them failed.]]")).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
@@ -145,10 +137,9 @@ async fn twenty_rounds_are_the_most() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_errors_are_retried_twice_and_others_never() {
-    let model = ModelMock::start().await;
     // So many failures at once would open the circuit breaker.
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_BREAKER__FAILURES", "0");
-    let server = site.start().await;
+    let (model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_BREAKER__FAILURES", "0")).await;
     // Status 529 is an overloaded provider.
     let transient = [(503, "provider_overloaded"), (429, "provider_rate_limit"), (529, "provider_overloaded")];
     let (model_seen, server_asked) = (&model, &server);

@@ -478,9 +478,7 @@ async fn failed_models_fall_back_and_then_a_fixed_text_ends_the_run() {
 /// "On all models fail: static fallback text", for every kind of failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_request_ends_with_the_fixed_text_too() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let server = site.start().await;
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     for status in [400, 404, 422] {
         let run = run_of(&server, "desktop", &format!("Hello. [[id:no{status}]][[status:{status}]]")).await;
         assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_invalid_request")), "{run}");

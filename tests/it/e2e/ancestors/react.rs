@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{asked, decide, rounds, run_of, said, site_of_a_stranger};
 use support::database::Kind;
 use support::dialects::{Dialect, Says};
-use support::ledger::Ledger;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 use support::wait;
@@ -130,14 +129,15 @@ async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_is_out_of_reach_ends_the_run_and_is_named() {
-    let model = ModelMock::start().await;
     // No process listens on this port.
-    let site = Site::scripted(Kind::Sqlite, &model)
-        .await
-        .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
-        .env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1")
-        .env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY");
-    let server = site.start().await;
+    let (model, _site, server) = Site::serve(async |model| {
+        Site::scripted(Kind::Sqlite, model)
+            .await
+            .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
+            .env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1")
+            .env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY")
+    })
+    .await;
     copy(&server, "brisk", "llm_retry", json!({"delays_ms": [1, 2, 4]})).await;
     let dead = server.start_run(&json!({"input": "q", "agent": "brisk", "model": "dead/mock"})).await;
     let dead = server.finished(dead["id"].as_str().unwrap()).await;
@@ -157,9 +157,8 @@ async fn a_provider_that_is_out_of_reach_ends_the_run_and_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__SYSTEM_PROMPT", "STAY");
-    let server = site.start().await;
+    let (model, _site, server) =
+        Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_AGENT__SYSTEM_PROMPT", "STAY")).await;
     let (_, conversation) = server.post_json("/conversations", &json!({})).await;
     let id = conversation["id"].as_str().unwrap();
     for name in ["one", "two", "three"] {
@@ -185,11 +184,8 @@ async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_takes_too_long_is_an_observation() {
-    let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
-    let ledger = Ledger::new(site.folder.path());
-    let site = site.mcp(ledger.mcp_config());
-    let server = site.start().await;
+    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let ledger = &site.ledger;
     let agent = server.get_json("/agents/react").await;
     assert_eq!((&agent["profile"]["tool_timeout_ms"], &agent["effective"]["tool_timeout_ms"]), (&json!(30_000), &json!(30_000)));
     let script = r#"q [[id:slow]][[call:ledger__slow_append {"text":"x","ms":60000}]][[next]][[say:It takes too long.]]"#;

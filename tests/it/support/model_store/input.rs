@@ -7,7 +7,7 @@ use capstan::domain::run::question::{InputKind, InputRecord, InputState};
 use capstan::domain::run::record::ClaimCause;
 use capstan::domain::tool::approval::{ApprovalState, ToolGrant};
 use capstan::store::{
-    IdempotencyKey, IdempotentOutcome, InputCursor, InputFilter, InputStore, NewGrant, Page, PageRequest, QuestionFilterKind,
+    IdempotencyKey, IdempotentResult, InputCursor, InputFilter, InputStore, NewGrant, Page, PageRequest, QuestionFilterKind,
     ResolveInput, ResolveOutcome, StoreResult, ToolResults, ToolResultsOutcome,
 };
 
@@ -54,19 +54,11 @@ impl InputStore for ModelStore {
         Ok(model.grants.len() < before)
     }
 
-    async fn resolve_input(
-        &self,
-        resolve: ResolveInput,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ResolveOutcome>> {
+    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyKey>) -> IdempotentResult<ResolveOutcome> {
         Ok(self.state().keyed(key, |state| state.resolve(&resolve)))
     }
 
-    async fn store_tool_results(
-        &self,
-        results: ToolResults,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ToolResultsOutcome>> {
+    async fn store_tool_results(&self, results: ToolResults, key: Option<IdempotencyKey>) -> IdempotentResult<ToolResultsOutcome> {
         Ok(self.state().keyed(key, |state| state.store_results(&results)))
     }
 }

@@ -31,11 +31,7 @@ impl State {
 
 #[async_trait]
 impl ConversationStore for ModelStore {
-    async fn create_conversation(
-        &self,
-        new: NewConversation,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome> {
         Ok(self.state().keyed(key, |state| {
             if state.has_all_conversations(&new.owner, new.max_conversations) {
                 return (CreateOutcome::TooMany, false);
@@ -110,31 +106,19 @@ impl ConversationStore for ModelStore {
         Ok(state.shown(id).map(|conversation| (conversation, events)))
     }
 
-    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyKey>) -> IdempotentResult<CompactOutcome> {
         Ok(self.state().keyed(key, |state| state.compact(&compact)))
     }
 
-    async fn rewind_conversation(
-        &self,
-        rewind: Rewind,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
+    async fn rewind_conversation(&self, rewind: Rewind, key: Option<IdempotencyKey>) -> IdempotentResult<RewindOutcome> {
         Ok(self.state().keyed(key, |state| state.rewind(&rewind)))
     }
 
-    async fn append_messages(
-        &self,
-        _append: AppendMessages,
-        _key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<AppendOutcome>> {
+    async fn append_messages(&self, _append: AppendMessages, _key: Option<IdempotencyKey>) -> IdempotentResult<AppendOutcome> {
         panic!("nobody appends messages to conversations of the model")
     }
 
-    async fn copy_conversation(
-        &self,
-        _copy: CopyConversation,
-        _key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
+    async fn copy_conversation(&self, _copy: CopyConversation, _key: Option<IdempotencyKey>) -> IdempotentResult<CopyOutcome> {
         panic!("nobody copies conversations of the model")
     }
 
@@ -188,7 +172,7 @@ impl ConversationStore for ModelStore {
 
 #[async_trait]
 impl RunStore for ModelStore {
-    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         Ok(self.state().keyed(key, |state| state.accept(&accept)))
     }
 
@@ -197,7 +181,7 @@ impl RunStore for ModelStore {
         accept: AcceptRun,
         message: &MessageId,
         key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<EditOutcome>> {
+    ) -> IdempotentResult<EditOutcome> {
         Ok(self.state().edit(accept, message, key))
     }
 
@@ -243,16 +227,12 @@ impl RunStore for ModelStore {
         Ok(state.active_in(conversation).filter(|row| row.owner == *owner).map(|row| row.view().run))
     }
 
-    async fn cancel_run(
-        &self,
-        cancel: CancelRun<'_>,
-        key: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
+    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome> {
         let (CancelRun { owner, id, by, now }, overwrites) = (cancel, self.has(Bug::TerminalOverwritten));
         Ok(self.state().keyed(key, |state| state.cancel(owner, id, by, now, overwrites)))
     }
 
-    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome> {
         Ok(self.state().keyed(key, |state| state.resume(&resume)))
     }
 

@@ -7,25 +7,36 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::PostgresStore;
+use super::delete::{remove_rest, take_away};
 use super::errors::retry_transaction;
 use super::timeouts::ANSWER_LIMIT;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::sql::{IdleAge, PerBackend};
-use crate::store::{
-    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
-};
+use crate::store::sql::{Backend, Database, IdleAge};
+use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 
 /// The time limit for an acceptance to get its turn.
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 
 #[async_trait]
-impl PerBackend for PostgresStore {
+impl Backend for PostgresStore {
+    fn database(&self) -> Database<'_> {
+        Database::Postgres(&self.api)
+    }
+
+    fn maintenance_database(&self) -> Database<'_> {
+        Database::Postgres(&self.chores)
+    }
+
+    fn worker(&self) -> Database<'_> {
+        Database::Postgres(&self.worker)
+    }
+
     fn owner_cap(&self) -> u32 {
         self.owner_cap
     }
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
         // Requests that wait for their turn fail like those before them when the database is silent.
         let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
             let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
@@ -36,7 +47,17 @@ impl PerBackend for PostgresStore {
     }
 
     async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>> {
-        self.delete(owner, id, idle).await
+        // No client waits for a conditional deletion.
+        let guarded_pool = if idle.is_some() { &self.chores } else { &self.api };
+        let database = Database::Postgres(guarded_pool);
+        let work = || database.transaction(async |tx| take_away(tx, owner, id, idle).await, Option::is_some);
+        let deleted = database.retry(work).await?;
+        if deleted.is_some()
+            && let Err(error) = remove_rest(guarded_pool, id.as_str()).await
+        {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
+        }
+        Ok(deleted)
     }
 
     async fn ready(&self) -> StoreResult<()> {
@@ -47,7 +68,7 @@ impl PerBackend for PostgresStore {
         Ok(())
     }
 
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
         self.commit_batch(writes).await
     }
 }

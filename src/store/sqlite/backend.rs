@@ -1,10 +1,17 @@
-//! Deletes a conversation with all its rows.
+//! The operations with a separate implementation on SQLite.
+//!
+//! Owns how a conversation is deleted with all its rows. Must not know how writes are committed.
+
+use async_trait::async_trait;
 
 use super::SqliteStore;
 use super::audit::insert_abandoned;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::sql::IdleAge;
-use crate::store::{DeletedConversation, StoreResult};
+use crate::domain::run::record::RunWrite;
+use crate::store::sql::{Backend, Database, IdleAge, accept_once};
+use crate::store::{
+    AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentOutcome, IdempotentResult, StoreResult,
+};
 
 /// Without its head, the conversation accepts no write of any run.
 const REMOVE: [&str; 10] = [
@@ -20,13 +27,21 @@ const REMOVE: [&str; 10] = [
     "DELETE FROM runs WHERE conversation_id = ?",
 ];
 
-impl SqliteStore {
-    pub(super) async fn delete(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        idle: Option<IdleAge>,
-    ) -> StoreResult<Option<DeletedConversation>> {
+#[async_trait]
+impl Backend for SqliteStore {
+    fn database(&self) -> Database<'_> {
+        Database::Sqlite(self)
+    }
+
+    fn owner_cap(&self) -> u32 {
+        self.owner_cap
+    }
+
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> IdempotentResult<AcceptOutcome> {
+        Ok(accept_once(self.database(), accept, key).await?.unwrap_or(IdempotentOutcome::Fresh(AcceptOutcome::NoConversation)))
+    }
+
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>> {
         // Dropping the transaction rolls it back.
         let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(IdleAge { statement, age_ms }) = idle {
@@ -54,5 +69,9 @@ impl SqliteStore {
         }
         tx.commit().await?;
         Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
+    }
+
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<CommitResults> {
+        self.commit_batch(writes).await
     }
 }
