@@ -105,6 +105,12 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     let on_busy = Thread::on_busy(row.as_ref());
     let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
+        if let Some(name) = name.filter(|_| row.is_some())
+            && let Some(run) = thread.repeated_run(name).await?
+        {
+            // The request's idempotency record may have expired, or its first attempt had none.
+            return follow(thread, run, Section::default()).await;
+        }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
         return start(thread, request, key).await;
     };
