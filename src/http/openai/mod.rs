@@ -13,6 +13,7 @@ mod ids;
 mod models;
 mod responses;
 mod target;
+mod tool_choice;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -7,6 +7,7 @@ pub(super) mod budget;
 pub(super) mod calls;
 pub(super) mod cancel;
 pub(in crate::store) mod charge_budget;
+pub(super) mod deleted_responses;
 pub(super) mod load;
 pub(super) mod new_run;
 pub(super) mod resume;
