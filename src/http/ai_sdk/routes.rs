@@ -88,8 +88,8 @@ pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<Requ
     match (body.trigger, body.newest_message()) {
         (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
         (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => Box::pin(proceed(thread, message)).await,
-        (Trigger::SubmitMessage, Some(message)) => Box::pin(submit(thread, body, message, key)).await,
-        (Trigger::SubmitMessage, None) => Err(Error::field("/messages", "must end with the new message").into()),
+        (Trigger::SubmitMessage, Some(message)) if message.role == "user" => Box::pin(submit(thread, body, message, key)).await,
+        (Trigger::SubmitMessage, _) => Err(Error::field("/messages", "must end with the new message").into()),
     }
 }
 

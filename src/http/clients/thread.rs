@@ -133,7 +133,7 @@ impl Thread {
     /// Returns whether a client calls a message `name`.
     fn is_named(&self, name: &str) -> impl Fn(&Message) -> bool + use<> {
         let (id, part) = (name.parse::<MessageId>().ok(), ids::first_part(&self.id, name));
-        move |message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part)
+        move |message: &Message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part)
     }
 
     /// Returns the run of the user's newest message, if a client calls that message `name`: the client sends it again.

@@ -147,6 +147,10 @@ async fn error_is_one_sentence() {
         (json!({ "id": "chat-1", "messages": [] }), 400),
         (json!({ "id": "", "messages": [message("m1", "hi")] }), 400),
         (json!({ "id": "chat-1", "messages": [message("m1", "")] }), 400),
+        (
+            json!({ "id": "chat-1", "messages": [{ "id": "s1", "role": "system", "parts": [{ "type": "text", "text": "hi" }] }] }),
+            400,
+        ),
         (json!({ "id": "chat-1", "model": "no/model", "messages": [message("m1", "hi")] }), 400),
         (json!({ "id": new_conversation_id(), "messages": [{ "id": "x", "role": "assistant", "parts": [] }] }), 400),
         (json!({ "messages": [message("m1", "hi")] }), 400),

@@ -23,9 +23,9 @@ async fn deleted_responses_are_those_of_the_owner(world: &World) {
     let (owner, stranger) = (user(), user());
     let run = accept(world, &owner, &conversation(), "default", 0).await;
     let deleted = async |of: &UserId| world.store.deleted_responses(of, &run).await.unwrap().into_iter().collect::<Vec<_>>();
-    assert_eq!(deleted(&owner).await, [0; 0]);
+    assert!(deleted(&owner).await.is_empty());
     world.store.delete_response(&stranger, &run, 0).await.unwrap();
-    assert_eq!(deleted(&owner).await, [0; 0]);
+    assert!(deleted(&owner).await.is_empty());
     for number in [2, 0, 2] {
         world.store.delete_response(&owner, &run, number).await.unwrap();
     }
