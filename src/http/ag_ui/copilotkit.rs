@@ -84,9 +84,7 @@ async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, re
     let active = row.and_then(|row| row.active_run_id.clone());
     let head = row.map_or(0, |row| row.last_seq);
     let shown = ag_ui_messages(messages, active.as_ref());
-    let name = |what: &str| json!({ "type": what, "threadId": body.thread_id, "runId": body.run_id });
-    let history = vec![name("RUN_STARTED"), json!({ "type": "MESSAGES_SNAPSHOT", "messages": shown }), name("RUN_FINISHED")];
-    connect_stream(thread, (active, head), body, history).await
+    connect_stream(thread, (active, head), body, shown).await
 }
 
 /// Cancels the active run of a thread

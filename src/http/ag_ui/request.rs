@@ -71,16 +71,16 @@ pub(super) enum RunIntent {
     Message(Content, Option<String>),
 }
 
-/// Limit of the client's messages that a stream keeps for a snapshot, in bytes of JSON.
+/// Limit of the messages that a stream keeps for a snapshot, in bytes of JSON.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 
-impl RunInput {
-    /// Returns the client's messages as JSON, for a snapshot; `None` above the limit, because a stream holds them until it ends.
-    pub fn kept_messages(&self) -> Option<Box<str>> {
-        let json = serde_json::to_string(&self.messages).ok()?;
-        (json.len() <= MAX_KEPT_BYTES).then(|| json.into())
-    }
+/// Returns messages as JSON, for a snapshot; `None` above the limit, because a stream holds them until it ends.
+pub(super) fn kept_messages(messages: &[Value]) -> Option<Box<str>> {
+    let json = serde_json::to_string(messages).ok()?;
+    (json.len() <= MAX_KEPT_BYTES).then(|| json.into())
+}
 
+impl RunInput {
     pub fn is_one(&self) -> bool {
         self.protocol_version.is_some()
     }
@@ -124,7 +124,7 @@ impl RunInput {
             return Ok(RunIntent::Message(content(message)?, name));
         }
         let results = self.messages.iter().rev().take_while(|message| role(message) == "tool").filter_map(result);
-        let mut results: Vec<NewToolResult> = results.collect();
+        let mut results: Vec<NewToolResult> = results.collect::<Answer<_>>()?;
         results.reverse();
         match results.is_empty() {
             false => Ok(RunIntent::Results(results)),
@@ -133,11 +133,21 @@ impl RunInput {
     }
 }
 
-fn result(message: &Value) -> Option<NewToolResult> {
+/// Returns the result in a tool's message; `None` if it is of no call of this server. An error stands before what the tool returned.
+fn result(message: &Value) -> Option<Answer<NewToolResult>> {
     let call_id = message["toolCallId"].as_str()?.parse().ok()?;
     let error = message["error"].as_str();
-    let content = error.or_else(|| message["content"].as_str()).unwrap_or_default();
-    Some(NewToolResult { call_id, content: Content::Text(content.to_owned()), is_error: error.is_some() })
+    let returned = if message["content"].is_null() { Ok(Content::Text(String::new())) } else { content(message) };
+    let content = returned.map(|content| match (error, content) {
+        (None, content) => content,
+        (Some(error), Content::Text(text)) if text.is_empty() || text == error => Content::Text(error.to_owned()),
+        (Some(error), Content::Text(text)) => Content::Text(format!("{error}\n{text}")),
+        (Some(error), Content::Parts(mut parts)) => {
+            parts.insert(0, NewPart::Text { text: error.to_owned() });
+            Content::Parts(parts)
+        }
+    });
+    Some(content.map(|content| NewToolResult { call_id, content, is_error: error.is_some() }))
 }
 
 fn content(message: &Value) -> Answer<Content> {
@@ -159,17 +169,24 @@ fn new_part(part: &Value) -> Option<NewPart> {
         return Some(NewPart::Text { text: text(&part["text"]).or_else(|| text(&part["content"]))? });
     }
     let (source, name) = (&part["source"], text(&part["filename"]));
+    let file_id = match source["type"] == "file" {
+        true => Some(source["value"].as_str()?.parse().ok()?),
+        false => None,
+    };
     let media_type = text(&source["mimeType"]).or_else(|| text(&part["mimeType"]));
     let data = (source["type"] == "data").then(|| text(&source["value"])).flatten().or_else(|| text(&part["data"]));
     let url = match data {
+        _ if file_id.is_some() => None,
         Some(data) => Some(format!("data:{};base64,{data}", media_type.as_deref().unwrap_or("application/octet-stream"))),
         None => text(&source["value"]).or_else(|| text(&part["url"])),
     };
     let is_picture = kind == "image" || media_type.as_deref().is_some_and(|kind| kind.starts_with("image/"));
-    match is_picture {
-        true => Some(NewPart::Image { media_type: media_type.or_else(|| Some("image/png".to_owned())), url, file_id: None, name }),
-        false => Some(NewPart::File { media_type, url, file_id: None, name }),
+    if !is_picture {
+        return Some(NewPart::File { media_type, url, file_id, name });
     }
+    // A stored file has its type already.
+    let media_type = media_type.or_else(|| file_id.is_none().then(|| "image/png".to_owned()));
+    Some(NewPart::Image { media_type, url, file_id, name })
 }
 
 #[cfg(test)]
@@ -178,14 +195,42 @@ mod tests {
 
     use super::*;
 
+    fn results(mut message: Value) -> Answer<RunIntent> {
+        let call = json!({ "id": "m1", "role": "tool", "toolCallId": format!("call_{:032x}", 1) });
+        message.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
+        serde_json::from_value::<RunInput>(json!({ "threadId": "t", "runId": "r", "messages": [message] })).unwrap().intent()
+    }
+
+    #[test]
+    fn result_of_a_frontend_tool_is_text_or_parts() {
+        let text = |text: &str| NewPart::Text { text: text.to_owned() };
+        let file = format!("file_{:032x}", 1);
+        let picture = json!({ "type": "image", "source": { "type": "file", "value": file } });
+        let parts = json!([{ "type": "text", "text": "a door" }, picture]);
+        let image = NewPart::Image { media_type: None, url: None, file_id: file.parse().ok(), name: None };
+        for (message, content, is_error) in [
+            (json!({ "content": "a door" }), Content::Text("a door".to_owned()), false),
+            (json!({ "content": parts }), Content::Parts(vec![text("a door"), image.clone()]), false),
+            (json!({ "content": "", "error": "locked" }), Content::Text("locked".to_owned()), true),
+            (json!({ "content": "locked", "error": "locked" }), Content::Text("locked".to_owned()), true),
+            (json!({ "content": "a door", "error": "locked" }), Content::Text("locked\na door".to_owned()), true),
+            (json!({ "content": parts, "error": "locked" }), Content::Parts(vec![text("locked"), text("a door"), image]), true),
+        ] {
+            let RunIntent::Results(results) = results(message).unwrap() else { panic!("results") };
+            assert_eq!((&results[0].content, results[0].is_error), (&content, is_error));
+        }
+        let unknown = json!({ "content": [{ "type": "image", "source": { "type": "file", "value": "other" } }] });
+        assert!(results(unknown).is_err(), "nothing is lost in silence");
+    }
+
     #[test]
     fn large_histories_are_not_kept_while_a_run_streams() {
         let input = |bytes: usize| -> RunInput {
             let said = json!({ "id": "m1", "role": "user", "content": "x".repeat(bytes) });
             serde_json::from_value(json!({ "threadId": "t", "runId": "r", "messages": [said] })).unwrap()
         };
-        let kept = input(1_000).kept_messages().unwrap();
+        let kept = kept_messages(&input(1_000).messages).unwrap();
         assert_eq!(serde_json::from_str::<Vec<Value>>(&kept).unwrap()[0]["id"], "m1");
-        assert_eq!(input(MAX_KEPT_BYTES).kept_messages(), None);
+        assert_eq!(kept_messages(&input(MAX_KEPT_BYTES).messages), None);
     }
 }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::IntoParams;
 
-use super::messages::tanstack_messages;
-use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent};
+use super::messages::{ag_ui_messages, tanstack_messages};
+use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent, kept_messages};
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::{InputId, RunId};
@@ -71,7 +71,7 @@ async fn run_agent(
         None => Box::pin(proceed(&thread, agent, &body, key, cursor)).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
-    let (is_one, messages) = (body.is_one(), body.kept_messages());
+    let (is_one, messages) = (body.is_one(), kept_messages(&body.messages));
     let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
 }
@@ -260,9 +260,13 @@ async fn join(
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
     let section = whole_run(&thread, &id, 0).await?;
+    // The stream does not show the parts that are void already, so only a run that goes on may need a snapshot.
+    let messages = match run.status.is_terminal() {
+        true => None,
+        false => thread.history().await?.and_then(|(_, messages)| kept_messages(&ag_ui_messages(&messages, Some(&id)))),
+    };
     let (_, reader, section) = follow(&thread, id, section, cursor).await?;
-    let facts =
-        AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages: None, history: Vec::new() };
+    let facts = AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -271,15 +275,18 @@ pub(super) async fn connect_stream(
     thread: Thread,
     (active, head): (Option<RunId>, i64),
     body: RunInput,
-    history: Vec<Value>,
+    messages: Vec<Value>,
 ) -> Answer<Response> {
+    let name = |what: &str| json!({ "type": what, "threadId": body.thread_id, "runId": body.run_id });
+    let snapshot = json!({ "type": "MESSAGES_SNAPSHOT", "messages": messages });
+    let history = vec![name("RUN_STARTED"), snapshot, name("RUN_FINISHED")];
     let Some(run) = active else { return Ok(stream::complete(FRAMES, &history)) };
     let section = whole_run(&thread, &run, head).await?;
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
     let (_, reader, section) = follow(&thread, run, section, None).await?;
     let is_one = body.is_one();
-    let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: None, history };
+    let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: kept_messages(&messages), history };
     Ok(respond(thread, reader, facts, None))
 }
 

@@ -27,7 +27,7 @@ pub(super) struct AgUiRunFacts {
     /// Whether the client speaks release 1.0.
     pub is_one: bool,
     pub section: Section,
-    /// The messages that the client has sent, as a JSON list. Without them, a voided step is not removed from the client's messages.
+    /// The messages before the run, as a JSON list. Without them, no snapshot voids what a step has shown.
     pub messages: Option<Box<str>>,
     /// Events before the run.
     pub history: Vec<Value>,

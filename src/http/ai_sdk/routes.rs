@@ -87,8 +87,8 @@ pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<Requ
     match (body.trigger, body.newest_message()) {
         (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
         (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => Box::pin(proceed(thread, message)).await,
-        (Trigger::SubmitMessage, Some(message)) => Box::pin(submit(thread, body, message, key)).await,
-        (Trigger::SubmitMessage, None) => Err(Error::field("/messages", "must end with the new message").into()),
+        (Trigger::SubmitMessage, Some(message)) if message.role == "user" => Box::pin(submit(thread, body, message, key)).await,
+        (Trigger::SubmitMessage, _) => Err(Error::field("/messages", "must end with the new message").into()),
     }
 }
 
@@ -104,6 +104,12 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     let on_busy = Thread::on_busy(row.as_ref());
     let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
+        if let Some(name) = name.filter(|_| row.is_some())
+            && let Some(run) = thread.repeated_run(name).await?
+        {
+            // The request's idempotency record may have expired, or its first attempt had none.
+            return follow(thread, run, Section::default()).await;
+        }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
         return start(thread, request, key).await;
     };

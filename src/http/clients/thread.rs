@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, RunId};
 use crate::domain::run::OnBusy;
 use crate::domain::run::question::{InputRequest, InputState};
@@ -25,6 +25,8 @@ use crate::support::json;
 
 /// Number of rows in one read.
 const PAGE: u32 = 100;
+/// Number of rows in the first read for one message, which is often among the newest. Each further read doubles it, up to a page.
+const FIRST_ROWS: u32 = 10;
 /// Limit of reads for one message, so that no request reads without end.
 const MAX_PAGES: usize = 200;
 /// Limit of reads for a list of messages, each of about 1 MiB at most.
@@ -123,19 +125,35 @@ impl Thread {
         if waits { OnBusy::Interrupt } else { OnBusy::Queue }
     }
 
-    /// Returns the newest message of the user that a client calls `name`.
+    /// Returns the newest message that a client calls `name`.
     pub async fn find_message(&self, name: &str) -> Answer<Option<Message>> {
+        self.find(self.is_named(name)).await
+    }
+
+    /// Returns whether a client calls a message `name`.
+    fn is_named(&self, name: &str) -> impl Fn(&Message) -> bool + use<> {
         let (id, part) = (name.parse::<MessageId>().ok(), ids::first_part(&self.id, name));
-        let is_named =
-            |message: &Message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part);
-        self.find(is_named).await
+        move |message: &Message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part)
+    }
+
+    /// Returns the run of the user's newest message, if a client calls that message `name`: the client sends it again.
+    pub async fn repeated_run(&self, name: &str) -> Answer<Option<RunId>> {
+        let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
+        let Some(message) = newest.filter(self.is_named(name)) else { return Ok(None) };
+        match self.service().run(self.principal(), &message.run_id).await {
+            Ok(run) => Ok(Some(run.id)),
+            // The run of an imported message does not exist.
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the newest message for which `is_wanted` holds. Asks from the newest message on.
     pub async fn find(&self, mut is_wanted: impl FnMut(&Message) -> bool) -> Answer<Option<Message>> {
         let mut before: Option<BeforeCursor> = None;
+        let mut rows = FIRST_ROWS;
         for _ in 0..MAX_PAGES {
-            let page = match self.service().earlier_messages(self.principal(), &self.id, before, PAGE).await {
+            let page = match self.service().earlier_messages(self.principal(), &self.id, before, rows).await {
                 Ok(page) => page,
                 Err(Error::NotFound(_)) if !self.is_native => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -147,6 +165,7 @@ impl Thread {
             if before.is_none() {
                 break;
             }
+            rows = (rows * 2).min(PAGE);
         }
         Ok(None)
     }

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::domain::ids::FileId;
-use crate::domain::model::{ToolChoice, Usage};
+use crate::domain::model::Usage;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputChoice, Question};
 use crate::service::{Content, Error, NewPart, Result};
 
 /// The content of a message: a text, or parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text, or a list of parts")]
 pub(super) enum WireContent {
     Text(String),
     Parts(Vec<WirePart>),
@@ -31,7 +31,7 @@ pub(super) struct WirePart {
 }
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a URL, or an object with a url")]
 enum ImageUrl {
     Plain(String),
     Object { url: String },
@@ -123,18 +123,6 @@ fn picture_type(url: &str) -> String {
         Some(_) | None => "image/jpeg",
     };
     declared_type(url).unwrap_or(by_name).to_owned()
-}
-
-/// Reads `"auto"`, `"none"`, `"required"`, or a named function in the form of either API.
-pub(super) fn tool_choice(choice: &Value) -> Result<ToolChoice> {
-    let name = choice.pointer("/function/name").or_else(|| choice.get("name")).and_then(Value::as_str);
-    match (choice.as_str(), name) {
-        (Some("auto"), _) => Ok(ToolChoice::Auto),
-        (Some("none"), _) => Ok(ToolChoice::None),
-        (Some("required"), _) => Ok(ToolChoice::Required),
-        (None, Some(name)) => Ok(ToolChoice::Tool(name.to_owned())),
-        (Some(_) | None, _) => Err(Error::field("/tool_choice", "must be auto, none, required, or a function by name")),
-    }
 }
 
 /// Returns several contents as one, in order; `None` for none.

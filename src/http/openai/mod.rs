@@ -13,6 +13,7 @@ mod ids;
 mod models;
 mod responses;
 mod target;
+mod tool_choice;
 
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::openai::responses::{conversations, input_items};

@@ -11,6 +11,7 @@ pub(super) mod transcript;
 pub(super) mod undo;
 pub(super) mod user_counts;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -238,6 +239,16 @@ impl Service {
     /// Returns the profile that a run has frozen.
     pub async fn run_profile(&self, principal: &Principal, id: &RunId) -> Result<AgentProfile> {
         self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
+    }
+
+    /// Returns the numbers of the run's responses that their client has deleted.
+    pub async fn deleted_responses(&self, principal: &Principal, id: &RunId) -> Result<BTreeSet<u32>> {
+        Ok(self.store.deleted_responses(&principal.user_id, id).await?)
+    }
+
+    /// Marks a response of a run as deleted. The run and its messages stay.
+    pub async fn delete_response(&self, principal: &Principal, id: &RunId, number: u32) -> Result<()> {
+        Ok(self.store.delete_response(&principal.user_id, id, number).await?)
     }
 
     pub async fn run(&self, principal: &Principal, id: &RunId) -> Result<Run> {

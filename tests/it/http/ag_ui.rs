@@ -1,6 +1,7 @@
 //! The routes of AG-UI and of CopilotKit's runtime.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::event::EventBody;
 use capstan::domain::run::WaitReason;
 use serde_json::{Value, json};
 
@@ -63,6 +64,32 @@ async fn run_is_joined_by_its_name_and_its_id() {
     assert_eq!((said(&joined), &joined[0].1["threadId"]), (said(&first), &json!("thread-1")));
     let after = &first[2].0;
     assert_eq!(frames(&rig.get(&format!("/ag-ui/default?offset={after}&runId=run-1")).await), first[3..]);
+}
+
+/// A step that begins again takes back its text in every client that follows the run: the one that joined it, and CopilotKit.
+#[tokio::test]
+async fn joined_run_voids_what_a_step_has_shown() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let joined = rig.begin(Method::GET, &format!("/ag-ui/default?offset=-1&runId={run}"), &[], None).await;
+    let body = input(&conversation, "connect-1", "");
+    let connected = rig.begin(Method::POST, "/copilotkit/agent/default/connect", &[], Some(body)).await;
+    rig.write(&fence, &[EventBody::StepReset { step: 1, reason: "crash".to_owned() }], Vec::new()).await;
+    rig.play_rest(&fence, act).await;
+    for stream in [joined, connected] {
+        let events: Vec<Value> = frames(&stream.rest().await).into_iter().map(|(_, event)| event).collect();
+        let reset = events.iter().position(|event| event["name"] == "step.reset").unwrap();
+        let snapshot = &events[reset - 1];
+        let shown: Vec<Value> =
+            snapshot["messages"].as_array().unwrap().iter().map(|shown| json!([shown["role"], shown["content"]])).collect();
+        assert_eq!(shown, [json!(["user", "hello"]), json!(["assistant", ""])], "{snapshot}");
+    }
+    // A client that joins later does not see the void text.
+    let late = frames(&rig.get(&format!("/ag-ui/default?offset=-1&runId={run}")).await);
+    assert!(late.iter().all(|(_, event)| event["type"] != "MESSAGES_SNAPSHOT"));
+    assert_eq!(said(&late), "Hello\nworld");
 }
 
 #[tokio::test]

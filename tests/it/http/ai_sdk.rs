@@ -63,6 +63,23 @@ async fn repeated_message_starts_no_second_run() {
 }
 
 #[tokio::test]
+async fn message_repeated_after_a_day_starts_no_second_run() {
+    let rig = Rig::new().await;
+    played(&rig, submit("chat-1", "m1", "one")).await;
+    let first = played(&rig, submit("chat-1", "m2", "two")).await;
+    assert!(rig.store.remove_expired_idempotency(0).await.unwrap() > 0);
+    let again = rig.post("/api/chat", submit("chat-1", "m2", "two")).await;
+    assert_eq!(chunks(&again), first);
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 2);
+    // An edit says so, and a new message has a new id.
+    let mut edit = submit("chat-1", "m2", "two");
+    edit["messageId"] = json!("m2");
+    assert_ne!(played(&rig, edit).await[0]["messageId"], first[0]["messageId"]);
+    played(&rig, submit("chat-1", "m3", "two")).await;
+    assert_eq!(rig.get("/api/chat/chat-1/messages").await.json().as_array().unwrap().len(), 6);
+}
+
+#[tokio::test]
 async fn edited_message_replaces_the_later_ones() {
     let rig = Rig::new().await;
     played(&rig, submit("chat-1", "m1", "one")).await;
@@ -127,6 +144,10 @@ async fn error_is_one_sentence() {
         (json!({ "id": "chat-1", "messages": [] }), 400),
         (json!({ "id": "", "messages": [message("m1", "hi")] }), 400),
         (json!({ "id": "chat-1", "messages": [message("m1", "")] }), 400),
+        (
+            json!({ "id": "chat-1", "messages": [{ "id": "s1", "role": "system", "parts": [{ "type": "text", "text": "hi" }] }] }),
+            400,
+        ),
         (json!({ "id": "chat-1", "model": "no/model", "messages": [message("m1", "hi")] }), 400),
         (json!({ "id": new_conversation_id(), "messages": [{ "id": "x", "role": "assistant", "parts": [] }] }), 400),
         (json!({ "messages": [message("m1", "hi")] }), 400),

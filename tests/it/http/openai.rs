@@ -159,6 +159,79 @@ async fn repeated_follow_up_leaves_no_copy() {
     assert_eq!(rig.get("/api/v1/conversations").await.json()["data"].as_array().unwrap().len(), 2, "nor does a refused one");
 }
 
+/// Creates a response, and plays its run. Returns its id.
+async fn played(rig: &Rig, mut body: Value) -> String {
+    (body["model"], body["input"]) = (json!("default"), json!("say"));
+    let (reply, ()) = tokio::join!(post(rig, "/v1/responses", &[], body), rig.play_next());
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    text(&reply.json()["id"])
+}
+
+/// The fields of a response that Open Responses requires, and their values for a request that sets none of them.
+#[tokio::test]
+async fn response_has_the_fields_of_open_responses() {
+    let rig = Rig::new().await;
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let id = played(&rig, json!({"tools": tools, "prompt_cache_key": "a", "top_p": 0.5})).await;
+    let response = get(&rig, &format!("/v1/responses/{id}")).await;
+    let expected = json!({
+        "object": "response", "status": "completed", "incomplete_details": null, "model": "default", "previous_response_id": null,
+        "instructions": null, "error": null, "tool_choice": "auto", "truncation": "disabled", "parallel_tool_calls": true,
+        "text": {"format": {"type": "text"}}, "top_p": 0.5, "presence_penalty": 0.0, "frequency_penalty": 0.0, "top_logprobs": 0,
+        "temperature": 1.0, "max_output_tokens": null, "max_tool_calls": null, "store": true, "background": false,
+        "service_tier": "default", "metadata": {}, "safety_identifier": null, "prompt_cache_key": "a",
+        "tools": [{"type": "function", "name": "look", "description": null, "parameters": null, "strict": null}],
+    });
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(&response[field], value, "{field}: {response}");
+    }
+    for field in ["created_at", "completed_at"] {
+        assert!(response[field].is_i64(), "{field}: {response}");
+    }
+    assert!(response["output"].is_array() && response["reasoning"].is_object() && response["usage"].is_object(), "{response}");
+}
+
+#[tokio::test]
+async fn deleted_response_leaves_its_chain() {
+    let rig = Rig::new().await;
+    let delete = async |id: &str| rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await;
+    let status = async |path: String| rig.exchange(Method::GET, &path, &[], None).await.status.as_u16();
+    let first = played(&rig, json!({})).await;
+    let second = played(&rig, json!({"previous_response_id": first})).await;
+    let third = played(&rig, json!({"previous_response_id": second})).await;
+    let deleted = delete(&second).await;
+    assert_eq!(deleted.json(), json!({"id": second, "object": "response", "deleted": true}));
+    assert_eq!(delete(&second).await.status, StatusCode::NOT_FOUND);
+    for path in ["", "?stream=true", "/input_items"] {
+        assert_eq!(status(format!("/v1/responses/{second}{path}")).await, 404, "{path}");
+    }
+    let follow = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": "x", "previous_response_id": second})).await;
+    assert_eq!(error(&follow), (404, json!("previous_response_not_found"), json!("previous_response_id")));
+    // The others go on, with the messages of the deleted one.
+    assert_eq!((status(format!("/v1/responses/{first}")).await, status(format!("/v1/responses/{third}")).await), (200, 200));
+    let background = json!({"model": "default", "input": "x", "previous_response_id": third, "background": true});
+    let fourth = text(&post(&rig, "/v1/responses", &[], background).await.json()["id"]);
+    assert_eq!(error(&delete(&fourth).await), (409, json!("conflict"), Value::Null), "it is unfinished");
+    let early = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": "x", "previous_response_id": fourth})).await;
+    assert_eq!(error(&early), (409, json!("run_active"), Value::Null));
+    assert!(early.body.contains(&fourth) && !early.body.contains("on_busy"), "{}", early.body);
+    let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
+    assert_eq!(history.len(), 7);
+}
+
+#[tokio::test]
+async fn conversation_is_deleted_with_its_only_response_unless_the_client_created_it() {
+    let rig = Rig::new().await;
+    let kept = conversation(&rig).await;
+    let (alone, named) = (played(&rig, json!({})).await, played(&rig, json!({"conversation": kept})).await);
+    for id in [alone, named] {
+        assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await.status, StatusCode::OK);
+        assert_eq!(rig.exchange(Method::GET, &format!("/v1/responses/{id}"), &[], None).await.status, StatusCode::NOT_FOUND);
+    }
+    let left = rig.get("/api/v1/conversations").await.json();
+    assert_eq!((left["data"].as_array().unwrap().len(), &left["data"][0]["id"]), (1, &json!(kept)));
+}
+
 #[tokio::test]
 async fn page_of_files_after_no_file_is_refused() {
     let rig = Rig::new().await;

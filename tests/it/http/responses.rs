@@ -39,7 +39,8 @@ async fn events_until(socket: &mut Socket, kind: &str) -> Vec<Value> {
 async fn stored(rig: &Rig, id: &str, query: &str) -> Vec<Value> {
     let reply = rig.exchange(Method::GET, &format!("/v1/responses/{id}?stream=true{query}"), &[], None).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
-    reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).map(|data| serde_json::from_str(data).unwrap()).collect()
+    let body = reply.body.strip_suffix("data: [DONE]\n\n").unwrap();
+    body.lines().filter_map(|line| line.strip_prefix("data: ")).map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
 fn response_id(events: &[Value]) -> String {

@@ -1,6 +1,6 @@
 //! Streams of runs that ended long ago, before and after delta compaction.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::PartId;
 use capstan::service::{CompactionMode, CompactionStep, DeltaCompactor};
@@ -8,7 +8,7 @@ use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::ag_ui;
-use super::rig::{Frame, Rig, Sse};
+use super::rig::{Frame, Reply, Rig, Sse};
 use super::sockets::connect;
 
 /// Compacts the deltas of all ended runs, as if a week had passed.
@@ -158,6 +158,41 @@ async fn cursor_of_ag_ui_within_compacted_deltas_is_refused() {
         assert_eq!(rest.last(), before.last().filter(|_| at + 1 < before.len()), "after {id}");
     }
     // Of three deltas the last one is left, and a cursor at one of the others is refused.
+    assert_eq!(refused, 2);
+}
+
+#[tokio::test]
+async fn sequence_number_of_a_response_within_compacted_deltas_is_refused() {
+    let (rig, _, run) = Rig::with_played_run("hello").await;
+    let path = format!("/v1/responses/{}?stream=true", run.replace("run_", "resp_"));
+    let read = async |path: &str| rig.exchange(Method::GET, path, &[], None).await;
+    let events = |reply: &Reply| -> Vec<Value> {
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+        let body = reply.body.strip_suffix("data: [DONE]\n\n").unwrap();
+        body.lines().filter_map(|line| Some(serde_json::from_str(line.strip_prefix("data: ")?).unwrap())).collect()
+    };
+    let said = |events: &[Value]| -> String {
+        let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+        deltas.map(|event| event["delta"].as_str().unwrap()).collect()
+    };
+    let before = events(&read(&path).await);
+    a_week_passes(&rig).await;
+    assert_eq!(said(&events(&read(&path).await)), "Hello\nworld");
+    let mut refused = 0;
+    for (at, event) in before.iter().enumerate() {
+        let number = &event["sequence_number"];
+        let reply = read(&format!("{path}&starting_after={number}")).await;
+        if reply.status == StatusCode::GONE {
+            let error = &reply.json()["error"];
+            assert_eq!((&error["code"], &error["param"]), (&json!("cursor_gone"), &json!("starting_after")), "{error}");
+            refused += 1;
+            continue;
+        }
+        let rest = events(&reply);
+        assert_eq!(said(&before[..=at]) + &said(&rest), "Hello\nworld", "after {number}");
+        assert_eq!(rest.last(), before.last().filter(|_| at + 1 < before.len()), "after {number}");
+    }
+    // Of three deltas the last one is left.
     assert_eq!(refused, 2);
 }
 

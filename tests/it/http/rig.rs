@@ -302,10 +302,12 @@ impl Rig {
 
     /// Sends a request of another protocol, whose errors have another form.
     pub async fn exchange(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Reply {
-        let response = self.raw(self.build(method, path, headers, body)).await;
-        let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(SOON, to_bytes(body, usize::MAX)).await.expect("the answer ends").unwrap();
-        Reply { status: parts.status, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() }
+        self.begin(method, path, headers, body).await.rest().await
+    }
+
+    /// Sends a request of another protocol. Its answer has begun, and may go on.
+    pub async fn begin(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> BegunReply {
+        BegunReply(self.raw(self.build(method, path, headers, body)).await)
     }
 
     fn build(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Request<Body> {
@@ -484,6 +486,18 @@ pub fn text(value: &Value) -> String {
 
 pub fn new_conversation_id() -> String {
     format!("conv_{}", UuidIds.next())
+}
+
+/// An answer whose body may go on.
+pub struct BegunReply(axum::response::Response);
+
+impl BegunReply {
+    /// Reads the answer to its end.
+    pub async fn rest(self) -> Reply {
+        let (parts, body) = self.0.into_parts();
+        let body = tokio::time::timeout(SOON, to_bytes(body, usize::MAX)).await.expect("the answer ends").unwrap();
+        Reply { status: parts.status, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() }
+    }
 }
 
 pub struct Reply {

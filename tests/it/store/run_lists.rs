@@ -16,6 +16,20 @@ contract! {
     a_conversation_shows_its_newest_run,
     a_conversation_keeps_what_messages_name,
     a_change_sets_and_clears_agent_and_model,
+    deleted_responses_are_those_of_the_owner,
+}
+
+async fn deleted_responses_are_those_of_the_owner(world: &World) {
+    let (owner, stranger) = (user(), user());
+    let run = accept(world, &owner, &conversation(), "default", 0).await;
+    let deleted = async |of: &UserId| world.store.deleted_responses(of, &run).await.unwrap().into_iter().collect::<Vec<_>>();
+    assert!(deleted(&owner).await.is_empty());
+    world.store.delete_response(&stranger, &run, 0).await.unwrap();
+    assert!(deleted(&owner).await.is_empty());
+    for number in [2, 0, 2] {
+        world.store.delete_response(&owner, &run, number).await.unwrap();
+    }
+    assert_eq!((deleted(&owner).await, deleted(&stranger).await), (vec![0, 2], vec![]));
 }
 
 async fn accept(world: &World, owner: &UserId, id: &ConversationId, agent: &str, at: i64) -> RunId {

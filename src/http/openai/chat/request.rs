@@ -8,8 +8,9 @@ use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
-use crate::http::openai::content::{WireContent, tool_choice};
+use crate::http::openai::content::WireContent;
 use crate::http::openai::target::Target;
+use crate::http::openai::tool_choice::ChosenTools;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentMessage, SentResult, SentTranscript, StartRun};
 
 /// The fields that have an effect. Clients send many others, which are ignored.
@@ -18,8 +19,7 @@ pub(super) struct ChatRequest {
     #[serde(default)]
     pub model: String,
     messages: Vec<WireMessage>,
-    #[serde(default)]
-    pub stream: bool,
+    pub stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     #[serde(default)]
     store: Option<bool>,
@@ -40,12 +40,11 @@ pub(super) struct ChatRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
+    include_usage: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text, or a list of texts")]
 enum Stop {
     One(String),
     Many(Vec<String>),
@@ -104,7 +103,7 @@ struct JsonSchema {
 
 impl ChatRequest {
     pub(super) fn includes_usage(&self) -> bool {
-        self.stream_options.as_ref().is_some_and(|options| options.include_usage)
+        self.stream_options.as_ref().is_some_and(|options| options.include_usage == Some(true))
     }
 
     /// Returns the run of the request, and its messages.
@@ -114,6 +113,7 @@ impl ChatRequest {
         }
         let (instructions, messages) = read_messages(&self.messages)?;
         let target = Target::of(&self.model);
+        let chosen = ChosenTools::read(self.tool_choice.as_ref(), &target)?;
         let options = ModelOptions {
             temperature: self.temperature,
             top_p: self.top_p,
@@ -124,7 +124,7 @@ impl ChatRequest {
                 Some(Stop::One(stop)) => vec![stop],
                 Some(Stop::Many(stops)) => stops,
             },
-            tool_choice: self.tool_choice.as_ref().map(tool_choice).transpose()?,
+            tool_choice: chosen.choice.clone(),
             output_schema: self.response_format.map(output_schema).transpose()?.flatten(),
             reasoning_effort: self.reasoning_effort,
         };
@@ -135,6 +135,8 @@ impl ChatRequest {
             ..RunSetup::default()
         };
         let tools = self.tools.unwrap_or_default().into_iter().enumerate().map(|(at, tool)| client_tool(at, tool));
+        let mut tools = tools.collect::<Result<Vec<_>>>()?;
+        tools.retain(|tool| chosen.allows(&tool.name));
         let run = StartRun {
             content: Content::Parts(Vec::new()),
             content_field: "messages",
@@ -143,7 +145,7 @@ impl ChatRequest {
             model: target.model,
             options: Some(options),
             limits: None,
-            tools: tools.collect::<Result<Vec<_>>>()?,
+            tools,
             on_busy: OnBusy::Reject,
             create: true,
             edits: None,
@@ -264,6 +266,19 @@ mod tests {
             })
             .collect();
         assert_eq!((sent.messages.len(), calls, sent.hidden), (3, vec!["c1", "c2"], true));
+    }
+
+    #[test]
+    fn only_allowed_tools_are_offered() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let (run, _) = run(json!({
+            "model": "acme/large", "messages": [{"role": "user", "content": "hi"}],
+            "stream": null, "stream_options": {"include_usage": null}, "tools": [tool("look"), tool("drop")],
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool("look")]}},
+        }))
+        .unwrap();
+        let offered: Vec<&str> = run.tools.iter().map(|tool| tool.name.as_str()).collect();
+        assert_eq!((offered, run.options.unwrap().tool_choice), (vec!["look"], Some(ToolChoice::Auto)));
     }
 
     #[test]

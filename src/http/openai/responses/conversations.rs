@@ -8,9 +8,8 @@ use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
 use crate::http::openai::ids::{Order, list, seconds};
 use crate::http::openai::responses::input_items::ItemParams;
-use crate::http::openai::responses::items;
-use crate::http::openai::responses::object::ResponseId;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
+use crate::http::openai::responses::{items, unfinished};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Input, OptionalInput, Params};
 use crate::http::wire::problem::{Answer, Problem};
@@ -151,11 +150,7 @@ pub(in crate::http) async fn create_items(
     let own = parse(&id)?;
     let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added()?, key).await;
     let (messages, _) = added.map_err(|error| match error {
-        Error::RunActive(run) => {
-            let response = ResponseId { run, segment: 0 };
-            let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
-            Problem::new(ProblemCode::RunActive, detail)
-        }
+        active @ Error::RunActive(_) => unfinished(active),
         other => named(&id, other),
     })?;
     Ok(Json(list(messages.iter().flat_map(items::of_message).collect(), false)))

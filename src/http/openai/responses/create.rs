@@ -17,7 +17,7 @@ use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{failure, json_answer, reader};
+use crate::http::openai::responses::{failure, json_answer, reader, unfinished};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -168,7 +168,9 @@ impl Creation<'_> {
             Err(error) => return Err(error.into()),
         };
         let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
-        if id.segment > pauses.newest_response() {
+        if id.segment > pauses.newest_response()
+            || self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&id.segment)
+        {
             return Err(missing());
         }
         Box::pin(self.continue_run((id, run), &pauses, input)).await
@@ -194,7 +196,7 @@ impl Creation<'_> {
                 self.send(conversation, input).await
             }
             (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
-                Err(Error::RunActive(run.id).into())
+                Err(unfinished(Error::RunActive(run.id)))
             }
         }
     }
@@ -223,7 +225,7 @@ impl Creation<'_> {
             return Err(Error::field("/input", reason).into());
         }
         let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
-        let started = self.app.service.start_run(self.principal, run, self.key.clone()).await?;
+        let started = self.app.service.start_run(self.principal, run, self.key.clone()).await.map_err(unfinished)?;
         self.started(started).await
     }
 

@@ -26,7 +26,7 @@ use utoipa::IntoParams;
 pub(in crate::http) use create::{__path_create, create};
 
 use crate::domain::access::principal::Principal;
-use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
@@ -51,10 +51,14 @@ async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, Respon
     let Some(ResponseId { run, segment }) = ResponseId::parse(id) else { return Err(missing()) };
     let known = async {
         let found = app.service.run(principal, &run).await?;
-        Ok::<_, Error>((found, app.service.run_profile(principal, &run).await?))
+        let profile = app.service.run_profile(principal, &run).await?;
+        Ok::<_, Error>((found, profile, app.service.deleted_responses(principal, &run).await?))
     };
     match known.await {
-        Ok((run, profile)) => {
+        Ok((run, profile, deleted)) => {
+            if deleted.contains(&segment) {
+                return Err(missing());
+            }
             if segment > 0 && segment > RunPauses::read(&app.service, principal, &run.id).await?.newest_response() {
                 return Err(missing());
             }
@@ -77,19 +81,47 @@ async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
 /// Returns a response as the log has it now.
 async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
     let mut translator = ResponseTranslator::new(facts, None);
+    translate_until(app, principal, run, &mut translator, ResponseTranslator::is_over).await?;
+    Ok(translator.response())
+}
+
+/// Translates the events of a run until a condition holds, or until there are no more.
+async fn translate_until(
+    app: &App,
+    principal: &Principal,
+    run: &Run,
+    translator: &mut ResponseTranslator,
+    is_enough: impl Fn(&ResponseTranslator) -> bool + Send,
+) -> Answer<()> {
     let mut after = None;
     loop {
         let page = app.service.run_events(principal, &run.id, after.map(Cursor), EVENTS).await?;
         for event in &page.events {
             translator.translate(event);
-            if translator.is_over() {
-                return Ok(translator.response());
+            if is_enough(translator) {
+                return Ok(());
             }
         }
         match page.next {
             Some(next) => after = Some(next),
-            None => return Ok(translator.response()),
+            None => return Ok(()),
         }
+    }
+}
+
+/// Fails if the log does not go on after a frame, such as inside compacted deltas: the client would get their text twice.
+async fn check_frame(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails, number: i64) -> Answer<()> {
+    let mut translator = ResponseTranslator::new(facts, None);
+    translate_until(app, principal, run, &mut translator, |translator| translator.event_of_frame(number).is_some()).await?;
+    let Some(seq) = translator.event_of_frame(number) else { return Ok(()) };
+    match app.service.run_events(principal, &run.id, Some(Cursor(seq)), 1).await {
+        Ok(_) => Ok(()),
+        Err(Error::CursorGone { .. }) => {
+            let detail = format!("no event has the sequence_number {number} any more; read the stream without starting_after");
+            let errors = vec![FieldError { pointer: "/starting_after".to_owned(), detail: detail.clone() }];
+            Err(ProblemBody { errors, ..ProblemCode::CursorGone.body(detail) }.into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -104,7 +136,8 @@ pub(in crate::http) struct RetrieveParams {
 
 /// Returns a response
 ///
-/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`.
+/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`. Status 410: the events there were
+/// compacted after the retention time; read the response from the beginning.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_get_response",
     params(("id" = String, Path, description = "The id of the response"), RetrieveParams),
@@ -121,6 +154,9 @@ pub(in crate::http) async fn get(
     let (run, facts) = find(&app, &principal, &id).await?;
     if params.stream != Some(true) {
         return Ok(Json(stored(&app, &principal, &run, facts).await?).into_response());
+    }
+    if let Some(number) = params.starting_after.filter(|number| *number >= 0) {
+        check_frame(&app, &principal, &run, facts.clone(), number).await?;
     }
     let reader = reader(&app, &principal, &run).await?;
     let translator = ResponseTranslator::new(facts, params.starting_after);
@@ -147,7 +183,8 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
 
 /// Deletes a response
 ///
-/// Deletes the conversation of the response. A conversation with further responses is kept.
+/// Later responses go on, with its messages in their conversation. The conversation is deleted with its only response, unless the client
+/// has created it.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
     params(("id" = String, Path, description = "The id of the response")),
@@ -155,16 +192,30 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
 )]
 pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
     let Caller { app, principal } = &caller;
-    let (run, _) = find(app, principal, &id).await?;
-    let conversation = run.conversation_id;
-    let filter = RunFilter { conversation: Some(conversation.clone()), ..RunFilter::default() };
+    let (run, facts) = find(app, principal, &id).await?;
+    let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
+    let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
     let runs = app.service.runs(principal, &filter, &PageRequest { limit: 2, after: None }).await?;
-    if runs.items.len() > 1 {
-        let detail = format!("the conversation {conversation} has further responses; delete the conversation instead");
-        return Err(Problem::new(ProblemCode::Conflict, detail));
+    if runs.items.len() == 1 && newest == 0 && !facts.is_in_conversation() {
+        app.service.delete_conversation(principal, &run.conversation_id).await?;
+    } else if facts.segment == newest && !run.status.is_terminal() {
+        return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
+    } else {
+        app.service.delete_response(principal, &run.id, facts.segment).await?;
     }
-    app.service.delete_conversation(principal, &conversation).await?;
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// Names the response in the error about an active run: no request of OpenAI has `on_busy`.
+fn unfinished(error: Error) -> Problem {
+    match error {
+        Error::RunActive(run) => {
+            let response = ResponseId { run, segment: 0 };
+            let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
+            Problem::new(ProblemCode::RunActive, detail)
+        }
+        other => other.into(),
+    }
 }
 
 /// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.

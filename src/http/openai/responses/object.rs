@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::RunId;
-use crate::domain::model::Usage;
+use crate::domain::model::{ModelOptions, Usage};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::openai::ids::{derived, seconds};
@@ -66,6 +66,7 @@ impl Outcome {
 }
 
 /// The facts of a response that no event changes: the run, and the request as the run has frozen it.
+#[derive(Clone)]
 pub(super) struct ResponseDetails {
     pub run: RunId,
     pub segment: u32,
@@ -77,7 +78,7 @@ pub(super) struct ResponseDetails {
 
 impl ResponseDetails {
     pub(super) fn of(run: &Run, segment: u32, profile: &AgentProfile) -> Self {
-        let mut shown = defaults(run);
+        let mut shown = defaults(run, &profile.options);
         if let (Some(shown), Some(sent)) = (shown.as_object_mut(), profile.protocol.as_ref().and_then(Value::as_object)) {
             // A run of another protocol has other fields.
             for (name, value) in sent.iter().filter(|(_, value)| !value.is_null()) {
@@ -96,6 +97,11 @@ impl ResponseDetails {
 
     pub(super) fn is_background(&self) -> bool {
         self.shown["background"] == true
+    }
+
+    /// Returns whether the request named a conversation.
+    pub(super) fn is_in_conversation(&self) -> bool {
+        !self.shown["conversation"].is_null()
     }
 
     pub(super) fn is_client_tool(&self, name: &str) -> bool {
@@ -127,25 +133,31 @@ impl ResponseDetails {
     }
 }
 
-/// Returns the fields of a request that sets none.
-fn defaults(run: &Run) -> Value {
+/// Returns the fields of a request that sets none. Open Responses requires them all, and does not allow null for numbers.
+fn defaults(run: &Run, options: &ModelOptions) -> Value {
     json!({
         "background": false,
         "conversation": null,
+        "frequency_penalty": 0.0,
         "instructions": null,
         "max_output_tokens": null,
         "max_tool_calls": null,
         "metadata": {},
         "model": run.model,
         "parallel_tool_calls": true,
+        "presence_penalty": 0.0,
         "previous_response_id": null,
+        "prompt_cache_key": null,
         "reasoning": { "effort": null, "summary": null },
+        "safety_identifier": null,
         "service_tier": "default",
-        "temperature": null,
+        "store": true,
+        "temperature": options.temperature.unwrap_or(1.0),
         "text": { "format": { "type": "text" } },
         "tool_choice": "auto",
         "tools": [],
-        "top_p": null,
+        "top_logprobs": 0,
+        "top_p": options.top_p.unwrap_or(1.0),
         "truncation": "disabled",
         "user": null,
     })

@@ -10,8 +10,9 @@ use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::openai::content::{WireContent, merged, tool_choice};
+use crate::http::openai::content::{WireContent, merged};
 use crate::http::openai::target::Target;
+use crate::http::openai::tool_choice::ChosenTools;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentConversation, SentMessage, SentResult, StartRun};
 
 const MAX_METADATA_KEYS: usize = 16;
@@ -43,6 +44,9 @@ pub(super) struct CreateRequest {
     text: Option<WireText>,
     truncation: Option<Value>,
     user: Option<String>,
+    /// Only shown again in the response, like the next one.
+    safety_identifier: Option<String>,
+    prompt_cache_key: Option<String>,
 }
 
 /// The body of a request for a conversation.
@@ -77,7 +81,7 @@ impl ConversationRequest {
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be the id of a conversation, or an object with it")]
 pub(super) enum WireConversation {
     Id(ConversationId),
     Object { id: ConversationId },
@@ -102,7 +106,7 @@ struct WireText {
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text, or a list of items")]
 enum WireInput {
     Text(String),
     Items(Vec<WireItem>),
@@ -230,11 +234,14 @@ impl CreateRequest {
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
             "previous_response_id": self.previous_response_id,
+            "prompt_cache_key": self.prompt_cache_key,
             "reasoning": reasoning,
+            "safety_identifier": self.safety_identifier,
+            "store": self.store,
             "temperature": self.temperature,
             "text": text,
             "tool_choice": self.tool_choice,
-            "tools": self.tools,
+            "tools": self.tools.as_ref().map(|tools| tools.iter().map(echoed_tool).collect::<Vec<_>>()),
             "top_p": self.top_p,
             "truncation": self.truncation,
             "user": self.user,
@@ -256,6 +263,9 @@ impl CreateRequest {
     ) -> Result<StartRun> {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         let target = Target::of(self.model());
+        let chosen = ChosenTools::read(self.tool_choice.as_ref(), &target)?;
+        let mut tools = self.client_tools()?;
+        tools.retain(|tool| chosen.allows(&tool.name));
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let options = ModelOptions {
             temperature: self.temperature,
@@ -263,7 +273,7 @@ impl CreateRequest {
             max_output_tokens: self.max_output_tokens,
             seed: None,
             stop: Vec::new(),
-            tool_choice: self.tool_choice.as_ref().map(tool_choice).transpose()?,
+            tool_choice: chosen.choice,
             output_schema: format.map(output_schema).transpose()?.flatten(),
             reasoning_effort: self.reasoning.as_ref().and_then(|reasoning| reasoning.effort),
         };
@@ -284,7 +294,7 @@ impl CreateRequest {
             model: target.model,
             options: Some(options),
             limits: None,
-            tools: self.client_tools()?,
+            tools,
             on_busy: OnBusy::Reject,
             create: false,
             edits: None,
@@ -292,6 +302,15 @@ impl CreateRequest {
             trace,
         })
     }
+}
+
+/// Returns a tool as a response shows it again: with all fields, of which a request may leave out some.
+fn echoed_tool(tool: &Value) -> Value {
+    let mut shown = json!({ "type": "function", "name": null, "description": null, "parameters": null, "strict": null });
+    if let (Some(shown), Some(sent)) = (shown.as_object_mut(), tool.as_object()) {
+        shown.extend(sent.clone());
+    }
+    shown
 }
 
 const UNKNOWN_TOOL: &str =
@@ -441,6 +460,18 @@ mod tests {
         assert!(check(long(MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS)));
         assert!(!check(long(MAX_METADATA_KEY_CHARS + 1, 1)) && !check(long(1, MAX_METADATA_VALUE_CHARS + 1)));
         assert!(!check(json!({ "number": 1 })));
+    }
+
+    #[test]
+    fn value_of_another_type_is_explained_without_names_of_types() {
+        for (body, reason) in [
+            (json!({"conversation": "c"}), "must be the id of a conversation, or an object with it"),
+            (json!({"input": 1}), "must be a text, or a list of items"),
+            (json!({"input": [{"role": "user", "content": 1}]}), "must be a text, or a list of items"),
+        ] {
+            let error = serde_json::from_value::<CreateRequest>(body).unwrap_err().to_string();
+            assert_eq!(error, reason);
+        }
     }
 
     #[test]

@@ -99,6 +99,11 @@ impl ResponseTranslator {
         self.facts.response(self.created_at, &self.outcome, output, usage)
     }
 
+    /// Returns the `seq` of the event whose frames have this number; `None` before the response has begun.
+    pub(super) fn event_of_frame(&self, number: i64) -> Option<i64> {
+        self.base.filter(|_| self.is_wanted()).map(|base| base.saturating_add(number / MAX_FRAMES))
+    }
+
     fn is_wanted(&self) -> bool {
         self.segment == self.facts.segment
     }
@@ -381,6 +386,10 @@ impl Translator for ResponseTranslator {
             out.extend(["event: ", kind, "\ndata: "]);
             push_chunk(out, chunk);
         }
+        // Open Responses requires it; the SDKs of OpenAI take it for the end.
+        if self.is_over() {
+            out.push_str("data: [DONE]\n\n");
+        }
     }
 }
 
@@ -549,7 +558,7 @@ mod tests {
     }
 
     fn parsed(frames: &str) -> Vec<Value> {
-        let frames = frames.split_terminator("\n\n").map(|frame| {
+        let frames = frames.strip_suffix("data: [DONE]\n\n").unwrap().split_terminator("\n\n").map(|frame| {
             let (name, data) = frame.split_once('\n').unwrap();
             let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
             assert_eq!(name.strip_prefix("event: "), data["type"].as_str());

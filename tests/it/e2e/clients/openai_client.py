@@ -18,8 +18,8 @@ from pydantic import BaseModel, TypeAdapter
 URL, TASK, *ARGUMENTS = sys.argv[1:]
 MODEL = "openai/mock"
 LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
-# Fields that popular gateways add, and that no type of the package has.
-KNOWN_EXTRAS = {"reasoning_content"}
+# A field that popular gateways add, and fields of Open Responses: no type of the package has them.
+KNOWN_EXTRAS = {"reasoning_content", "frequency_penalty", "presence_penalty", "store"}
 
 
 def extras(value, path):

@@ -1,0 +1,109 @@
+//! The field `tool_choice` of both APIs.
+
+use serde_json::Value;
+
+use crate::domain::model::ToolChoice;
+use crate::http::openai::target::Target;
+use crate::service::{Error, Result};
+
+const FORMS: &str = "must be auto, none, required, a function by name, or allowed_tools with functions by name";
+
+/// The tools that the model may or must call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ChosenTools {
+    pub choice: Option<ToolChoice>,
+    /// The only tools of the request that the model may call; `None` for all.
+    allowed: Option<Vec<String>>,
+}
+
+impl ChosenTools {
+    /// Reads the field of a request.
+    pub(super) fn read(field: Option<&Value>, target: &Target) -> Result<Self> {
+        let Some(field) = field.filter(|field| !field.is_null()) else { return Ok(Self::default()) };
+        let unknown = || Error::field("/tool_choice", FORMS);
+        if field["type"] != "allowed_tools" {
+            let choice = mode(field).or_else(|| function(field).map(ToolChoice::Tool)).ok_or_else(unknown)?;
+            return Ok(Self { choice: Some(choice), allowed: None });
+        }
+        // Chat completions have a further level.
+        let list = field.get("allowed_tools").unwrap_or(field);
+        let choice = list.get("mode").map_or(Some(ToolChoice::Auto), mode).ok_or_else(unknown)?;
+        let functions = list["tools"].as_array().and_then(|tools| tools.iter().map(function).collect()).ok_or_else(unknown)?;
+        if !target.is_plain() {
+            let reason = "allowed_tools needs a model `provider/name`: an agent's own tools are set by the agent";
+            return Err(Error::field("/tool_choice", reason));
+        }
+        Ok(Self { choice: Some(choice), allowed: Some(functions) })
+    }
+
+    pub(super) fn allows(&self, name: &str) -> bool {
+        self.allowed.as_ref().is_none_or(|allowed| allowed.iter().any(|known| known == name))
+    }
+}
+
+fn mode(field: &Value) -> Option<ToolChoice> {
+    match field.as_str()? {
+        "auto" => Some(ToolChoice::Auto),
+        "none" => Some(ToolChoice::None),
+        "required" => Some(ToolChoice::Required),
+        _ => None,
+    }
+}
+
+/// Returns the name of a function, in the form of either API.
+fn function(tool: &Value) -> Option<String> {
+    let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
+    name.filter(|_| tool["type"] == "function").and_then(Value::as_str).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(field: Value, model: &str) -> Result<ChosenTools> {
+        ChosenTools::read(Some(&field), &Target::of(model))
+    }
+
+    #[test]
+    fn each_form_of_both_apis_is_read() {
+        let look = ToolChoice::Tool("look".to_owned());
+        for (field, choice) in [
+            (json!("auto"), ToolChoice::Auto),
+            (json!("none"), ToolChoice::None),
+            (json!("required"), ToolChoice::Required),
+            (json!({"type": "function", "function": {"name": "look"}}), look.clone()),
+            (json!({"type": "function", "name": "look"}), look),
+        ] {
+            assert_eq!(read(field, "default").unwrap(), ChosenTools { choice: Some(choice), allowed: None });
+        }
+        assert_eq!(read(Value::Null, "default").unwrap(), ChosenTools::default());
+        for (field, choice) in [
+            (json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "look"}]}), ToolChoice::Auto),
+            (
+                json!({"type": "allowed_tools", "allowed_tools": {
+                    "mode": "required", "tools": [{"type": "function", "function": {"name": "look"}}]}}),
+                ToolChoice::Required,
+            ),
+        ] {
+            let chosen = read(field, "acme/large").unwrap();
+            assert_eq!((chosen.choice.as_ref(), chosen.allows("look"), chosen.allows("drop")), (Some(&choice), true, false));
+        }
+    }
+
+    #[test]
+    fn other_choices_of_tools_are_refused() {
+        let list = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "look"}]});
+        for (field, model) in [
+            (json!("any"), "acme/large"),
+            (json!({"type": "web_search"}), "acme/large"),
+            (json!({"type": "mcp", "server_label": "files", "name": "read"}), "acme/large"),
+            (json!({"type": "allowed_tools"}), "acme/large"),
+            (json!({"type": "allowed_tools", "mode": "some", "tools": []}), "acme/large"),
+            (list, "default"),
+        ] {
+            assert_eq!(read(field.clone(), model).unwrap_err().problem().errors[0].pointer, "/tool_choice", "{field}");
+        }
+    }
+}

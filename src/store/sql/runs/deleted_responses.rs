@@ -1,0 +1,34 @@
+//! Responses of `/v1/responses` that their client has deleted. Their run stays, because later responses continue it.
+//!
+//! Owns the column `deleted_responses`. Must not know what a response is: here it is a number within a run.
+
+use std::collections::BTreeSet;
+
+use crate::domain::ids::{RunId, UserId};
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::values;
+use crate::store::{RecordStore, StoreResult};
+
+statements! {
+    DELETED = ["SELECT deleted_responses FROM runs WHERE id = $1 AND owner_id = $2"];
+
+    DELETE = ["UPDATE runs SET deleted_responses = coalesce(deleted_responses || ',', '') || CAST($3 AS text)
+         WHERE id = $1 AND owner_id = $2"];
+}
+
+impl dyn RecordStore + '_ {
+    /// Returns the numbers of the deleted responses of a run: none if the run is missing or belongs to another owner.
+    pub async fn deleted_responses(&self, owner: &UserId, run: &RunId) -> StoreResult<BTreeSet<u32>> {
+        let row = self.database().fetch_optional(DELETED, values![run.as_str(), owner.as_str()]).await?;
+        let Some(row) = row else { return Ok(BTreeSet::new()) };
+        let numbers = row.only::<Option<&str>>()?.unwrap_or_default();
+        Ok(numbers.split(',').filter_map(|number| number.parse().ok()).collect())
+    }
+
+    /// Marks a response of a run as deleted.
+    pub async fn delete_response(&self, owner: &UserId, run: &RunId, number: u32) -> StoreResult<()> {
+        let number = number.to_string();
+        self.database().execute(DELETE, values![run.as_str(), owner.as_str(), number.as_str()]).await?;
+        Ok(())
+    }
+}
