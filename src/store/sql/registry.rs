@@ -6,7 +6,9 @@ use crate::store::sql::access::{audit, grants, keys, sessions, tickets, users};
 use crate::store::sql::conversations::{self, append, conversation_rows, feedback, files, fork, list_items, log};
 use crate::store::sql::conversations::{questions, retention, rewind, search, shares, summaries, titles};
 use crate::store::sql::records::{agents, mcp_logins, mcp_servers, model_limitations, providers, tool_reviews};
-use crate::store::sql::runs::{self, accept, calls, cancel, deleted_responses, load, new_run, reserve_budget, resume, run_rows, usage};
+use crate::store::sql::runs::{
+    self, accept, calls, cancel, deleted_responses, load, new_run, reserve_budget, resume, run_rows, usage,
+};
 use crate::store::sql::statement::Statement;
 use crate::store::sql::{control_signals, idempotency_keys};
 
