@@ -30,7 +30,7 @@ use crate::domain::tool::approval::ApprovalPolicy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::tool_name_check::{check_no_pattern, check_tool_name};
-use crate::support::search_words::{holds, words};
+use crate::support::search_words::{contains_phrase, words};
 
 /// The reaction when a run reaches its limit of model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ impl LlmRetry {
     /// Returns whether a model that failed with this message is asked again.
     pub fn covers_message(&self, message: &str) -> bool {
         let message_words = words(message);
-        self.messages.iter().any(|phrase| holds(&message_words, &words(phrase)))
+        self.messages.iter().any(|phrase| contains_phrase(&message_words, &words(phrase)))
     }
 }
 

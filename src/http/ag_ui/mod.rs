@@ -12,7 +12,6 @@ mod tests;
 mod translator;
 
 use crate::http::api_router::ApiRouter;
-use crate::http::options::App;
 
 pub(super) fn routes() -> ApiRouter {
     routes::routes().merge(copilotkit::routes())

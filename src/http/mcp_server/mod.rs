@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::domain::problem::ProblemBody;
 use crate::http::api_router::ApiRouter;
-use crate::http::options::{App, Protocol};
+use crate::http::options::Protocol;
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/mcp", error: error_form };
 

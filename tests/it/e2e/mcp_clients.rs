@@ -134,7 +134,7 @@ async fn mcp_node_package_decides_approvals() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_client_that_can_ask_answers_questions(#[values(LEGACY, MODERN)] mode: &str) {
-    let (model, site, server) =
+    let (_model, _site, server) =
         Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let input = r#"[[id:ask]][[call:ask_user {"question":"Which one?","choices":["red","blue"]}]][[next]][[say:bye]]"#;
     let found = python(&server, "any", mode, "ask", &[input, r#"{"choice": "blue"}"#]).await;

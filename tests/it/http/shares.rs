@@ -7,7 +7,7 @@ use capstan::domain::ids::{ConversationId, ShareId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::{FinishReason, RunStatus};
 use capstan::service::{ShareLimits, ShareRules, hash_key};
-use capstan::store::{NewShare, ShareOutcome};
+use capstan::store::{IdempotentOutcome, NewShare, ShareOutcome};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ async fn stored(rig: &Rig, conversation: &str, lifetime_ms: u64) -> String {
     let hash = hash_key(&token);
     let new = NewShare { id: ShareId::generate(&UuidIds), owner, conversation_id: id, hash, lifetime_ms, limits };
     let outcome = rig.store.create_share(new, None).await.unwrap();
-    assert!(outcome.is_fresh_and(|created| matches!(created, ShareOutcome::Shared(_))));
+    assert!(matches!(outcome, IdempotentOutcome::Fresh(ShareOutcome::Shared(_))), "{outcome:?}");
     token
 }
 

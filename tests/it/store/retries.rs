@@ -134,7 +134,8 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
         vec![of_new(&calls[0], ToolCallState::Planned, None), of_new(&calls[1], ToolCallState::Planned, Some(calls[1].id.clone()))];
     let taken_over =
         CallBatch { original: message.id.clone(), message: copy.clone(), calls: again.clone(), tools: Vec::new(), twin: None };
-    let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, ResumeKind::Call(Box::new(taken_over))) };
+    let resume =
+        ResumeRun { new_run_id: new.clone(), ..resume_request(&owner, &fence.run_id, ResumeKind::Call(Box::new(taken_over))) };
     let resumed = ask(world, resume).await;
     assert_eq!(superseded(&resumed), [message.id.as_str(), after.id.as_str()]);
     let ResumeOutcome::Run { run, events } = resumed else { unreachable!() };
@@ -184,7 +185,7 @@ async fn a_retry_counts_like_a_message(world: &World) {
     let ended = world.claimed(&owner).await;
     world.commit_one(failed(&ended)).await.unwrap();
     world.claimed(&owner).await;
-    let with_room = |max_active_runs, how| ResumeRun { max_active_runs, ..retry(&owner, &ended.run_id, how) };
+    let with_room = |max_active_runs, how| ResumeRun { max_active_runs, ..resume_request(&owner, &ended.run_id, how) };
     for how in [ResumeKind::Turn, ResumeKind::Resume] {
         assert_eq!(ask(world, with_room(1, how)).await, ResumeOutcome::TooManyRuns);
     }
@@ -205,7 +206,7 @@ fn undo(owner: &UserId, (run, message, call): (&RunId, &Message, &ToolCall), con
     };
     let batch =
         Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new(), twin: None });
-    ResumeRun { new_run_id: new, ..retry(owner, run, ResumeKind::Undo { batch, confirmed }) }
+    ResumeRun { new_run_id: new, ..resume_request(owner, run, ResumeKind::Undo { batch, confirmed }) }
 }
 
 fn outcome(state: ToolCallState) -> ToolOutcome {
@@ -280,7 +281,7 @@ async fn only_calls_of_the_retry_are_undone(world: &World) {
     };
     let batch =
         CallBatch { original: message.id.clone(), message: copy, calls: vec![again.clone()], tools: Vec::new(), twin: None };
-    let resume = ResumeRun { new_run_id: new, ..retry(&owner, &first.run_id, ResumeKind::Call(Box::new(batch))) };
+    let resume = ResumeRun { new_run_id: new, ..resume_request(&owner, &first.run_id, ResumeKind::Call(Box::new(batch))) };
     assert!(matches!(ask(world, resume).await, ResumeOutcome::Run { .. }));
     let second = world.claim_one().await;
     let made = vec![Change::ToolStarted(again.id.clone()), Change::ToolFinished(again.id, outcome(ToolCallState::Done))];
@@ -394,7 +395,8 @@ async fn undone_call_is_not_reused_by_a_retry(world: &World) {
         ];
         let batch = CallBatch { original: message.id.clone(), message: copy.clone(), calls, tools: Vec::new(), twin: None };
         let log = world.log(&owner, &fence.conversation_id).await.len();
-        let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, ResumeKind::Call(Box::new(batch))) };
+        let resume =
+            ResumeRun { new_run_id: new.clone(), ..resume_request(&owner, &fence.run_id, ResumeKind::Call(Box::new(batch))) };
         let resumed = ask(world, resume).await;
         if is_free {
             assert!(matches!(resumed, ResumeOutcome::Run { .. }), "{resumed:?}");

@@ -222,8 +222,7 @@ impl Site {
             }
         };
         command.arg("serve").args(&self.arguments).current_dir(self.folder.path());
-        #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
-        let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
+        let inherited = inherited_variables();
         command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{}", port.number));
         if let Some(mcp) = &self.mcp {
             // One file a server: another one may be reading its own in this moment.
@@ -266,8 +265,7 @@ impl Site {
     /// Starts a command of the binary with more variables than the others, and does not wait for anything.
     pub fn spawn_command(&self, arguments: &[&str], extra: &[(&str, &str)]) -> Child {
         let mut command = Command::new(&self.program);
-        #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
-        let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
+        let inherited = inherited_variables();
         command.args(arguments).current_dir(self.folder.path()).env_clear().envs(inherited).envs(&self.env);
         command.envs(extra.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true).spawn().unwrap()
@@ -544,4 +542,10 @@ pub fn is_terminal(status: &str) -> bool {
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).unwrap().join("capstan-failpoints")
+}
+
+/// Returns the variables that a program under test inherits: nothing else of the tester's environment may reach it.
+fn inherited_variables() -> impl Iterator<Item = (&'static str, String)> {
+    #[expect(clippy::disallowed_methods, reason = "the child needs these of the tester's variables")]
+    ["PATH", "HOME", "SSL_CERT_FILE"].into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)))
 }

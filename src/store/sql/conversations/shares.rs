@@ -7,11 +7,12 @@ use crate::domain::ids::{ConversationId, ShareId, UserId};
 use crate::store::rows::{decode, encode_storable};
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::{MESSAGES, messages_page};
+use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{IdempotencyKey, IdempotentOutcome, NewShare, RecordStore, SQL_PAGE_BYTES, ShareOutcome, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentResult, NewShare, RecordStore, SQL_PAGE_BYTES, ShareOutcome, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// Number of messages in one read.
@@ -39,19 +40,10 @@ statements! {
 
 impl dyn RecordStore + '_ {
     /// Stores a copy of a conversation's messages for `lifetime_ms`, by the database's clock.
-    pub async fn create_share(
-        &self,
-        new: NewShare,
-        idempotency: Option<IdempotencyKey>,
-    ) -> StoreResult<IdempotentOutcome<ShareOutcome>> {
+    pub async fn create_share(&self, new: NewShare, idempotency: Option<IdempotencyKey>) -> IdempotentResult<ShareOutcome> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        let work = || {
-            database.transaction(
-                async |tx| create_in(tx, &new, key).await,
-                |outcome| outcome.is_fresh_and(|created| matches!(created, ShareOutcome::Shared(_))),
-            )
-        };
-        database.once(key, work).await
+        let is_stored = |outcome: &_| matches!(outcome, ShareOutcome::Shared(_));
+        database.once(key, || database.transaction(async |tx| create_in(tx, &new, key).await, if_fresh(is_stored))).await
     }
 
     /// Returns the shares of a conversation that have not expired, newest first.
@@ -75,11 +67,7 @@ impl dyn RecordStore + '_ {
     }
 }
 
-async fn create_in(
-    tx: &mut Transaction,
-    new: &NewShare,
-    key: Option<&IdempotencyKey>,
-) -> StoreResult<IdempotentOutcome<ShareOutcome>> {
+async fn create_in(tx: &mut Transaction, new: &NewShare, key: Option<&IdempotencyKey>) -> IdempotentResult<ShareOutcome> {
     let (owner, id) = (new.owner.as_str(), new.conversation_id.as_str());
     // Nothing changes the conversation, deletes it or shares it until the commit.
     let is_locked = tx.lock_head(&new.owner, &new.conversation_id).await?.is_some();
@@ -87,28 +75,27 @@ async fn create_in(
         return Ok(recorded);
     }
     let conversation = if is_locked { find(tx, &new.owner, &new.conversation_id).await? } else { None };
-    let Some(conversation) = conversation else { return Ok(IdempotentOutcome::Fresh(ShareOutcome::NoConversation)) };
+    let Some(conversation) = conversation else { return refuse(ShareOutcome::NoConversation) };
     if tx.fetch_one(COUNT, values![id]).await?.only::<i64>()? >= i64::from(new.limits.per_conversation) {
-        return Ok(IdempotentOutcome::Fresh(ShareOutcome::TooMany));
+        return refuse(ShareOutcome::TooMany);
     }
-    let Some(messages) = snapshot(tx, new).await? else { return Ok(IdempotentOutcome::Fresh(ShareOutcome::TooLarge)) };
+    let Some(messages) = snapshot(tx, new).await? else { return refuse(ShareOutcome::TooLarge) };
     let message_count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
     let json = encode_storable("conversation_shares", "messages", new.id.as_str(), &messages)?;
     if json.len() > new.limits.bytes {
-        return Ok(IdempotentOutcome::Fresh(ShareOutcome::TooLarge));
+        return refuse(ShareOutcome::TooLarge);
     }
     let (title, lifetime_ms) = (&conversation.title, new.lifetime_ms);
     let row = tx.fetch_one(INSERT, values![new.id.as_str(), owner, id, &new.hash, title, json, message_count, lifetime_ms]).await?;
-    let shared = ShareOutcome::Shared(Share {
+    let share = Share {
         id: new.id.clone(),
         conversation_id: new.conversation_id.clone(),
         title: conversation.title,
         message_count,
         created_at: UnixMillis(row.get("created_at")?),
         expires_at: UnixMillis(row.get("expires_at")?),
-    });
-    tx.record(key, &shared).await?;
-    Ok(IdempotentOutcome::Fresh(shared))
+    };
+    tx.record(key, ShareOutcome::Shared(share)).await
 }
 
 /// Reads what a share shows. `None` if it is too large.

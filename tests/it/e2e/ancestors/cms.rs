@@ -102,8 +102,7 @@ async fn cms_limits_runs_conversations_and_text_length() {
 /// The original code failed the whole conversation. Its document appends the error as a result and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_fails_does_not_end_the_conversation() {
-    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
-    let ledger = &site.ledger;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let calls = r#"[[call:ledger__fail {"text":"x"}]][[call:ledger__append {"text":"y"}]]"#;
     let run = run_of(&server, "cms", &format!("write [[id:fail]]{calls}[[next]][[say:One of them failed.]]")).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");

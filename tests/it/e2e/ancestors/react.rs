@@ -184,8 +184,7 @@ async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_takes_too_long_is_an_observation() {
-    let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
-    let ledger = &site.ledger;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let agent = server.get_json("/agents/react").await;
     assert_eq!((&agent["profile"]["tool_timeout_ms"], &agent["effective"]["tool_timeout_ms"]), (&json!(30_000), &json!(30_000)));
     let script = r#"q [[id:slow]][[call:ledger__slow_append {"text":"x","ms":60000}]][[next]][[say:It takes too long.]]"#;
