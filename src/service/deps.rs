@@ -77,7 +77,7 @@ pub struct ShareRules {
 
 impl Default for ShareRules {
     fn default() -> Self {
-        let limits = ShareLimits { per_conversation: 20, bytes: 4 * 1024 * 1024 };
+        let limits = ShareLimits { per_conversation: 20, bytes: 4 * 1024 * 1024, read_bytes: 16 * 1024 * 1024 };
         Self { enabled: true, max_days: 365, limits }
     }
 }

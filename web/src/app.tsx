@@ -80,7 +80,7 @@ function Page() {
   const [isMenu, setMenu] = useState(false);
   const [isPalette, setPalette] = useState(false);
   /** The conversation whose links are shown. */
-  const [shared, setShared] = useState<string | null>(null);
+  const [sharing, setSharing] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
   const { data: me } = useMe();
   const { data: questions } = useOpenQuestions();
@@ -204,7 +204,7 @@ function Page() {
         waiting={waiting}
         questions={count}
         go={go}
-        share={setShared}
+        share={setSharing}
         close={closeMenu}
         left={leave}
         user={
@@ -238,12 +238,12 @@ function Page() {
       <KeyDialog used={begin} />
       {isPalette && (
         <Suspense>
-          <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setShared(route.id) : null} />
+          <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
         </Suspense>
       )}
-      {shared !== null && (
+      {sharing !== null && (
         <Suspense>
-          <ShareDialog id={shared} close={() => setShared(null)} />
+          <ShareDialog id={sharing} close={() => setSharing(null)} />
         </Suspense>
       )}
       <Toasts />

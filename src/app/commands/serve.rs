@@ -395,6 +395,7 @@ fn service_deps(
                 limits: ShareLimits {
                     per_conversation: config.limits.max_shares_per_conversation,
                     bytes: config.limits.max_share_bytes,
+                    read_bytes: config.limits.copy_bytes,
                 },
             },
         },

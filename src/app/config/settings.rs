@@ -446,7 +446,7 @@ pub struct LimitsConfig {
     pub copy_bytes: usize,
     /// Limit of the lifetime of a share, in days.
     pub max_share_days: u32,
-    /// Limit of shares that have not expired.
+    /// Limit of the shares of one conversation that have not expired.
     pub max_shares_per_conversation: u32,
     /// Limit of the messages of a share, in bytes of JSON.
     pub max_share_bytes: usize,

@@ -1,10 +1,12 @@
 //! Shares: read-only copies of conversations for everyone who has a link.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, Part, Role};
-use crate::domain::ids::{ConversationId, ShareId};
+use crate::domain::ids::{ConversationId, RunId, ShareId};
 use crate::domain::tool::ToolCallState;
 use crate::support::clock::UnixMillis;
 
@@ -65,25 +67,33 @@ pub enum SharedPart {
 /// It names what it takes, so that a new kind of part or field is never shared by accident.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    messages: Vec<SharedMessage>,
+    /// The number of each run, in the order of their questions.
+    runs: HashMap<RunId, usize>,
+    /// The messages, each with the number of its run.
+    messages: Vec<(usize, SharedMessage)>,
     text_bytes: usize,
 }
 
 impl Snapshot {
-    /// Adds the next message of the conversation. Internal messages are left out.
+    /// Adds the next message of the conversation by position. Internal messages are left out.
     pub fn add(&mut self, message: Message) {
-        let Message { role, parts, internal, created_at, .. } = message;
+        let Message { role, parts, internal, created_at, run_id, .. } = message;
+        let next = self.runs.len();
+        let run = *self.runs.entry(run_id).or_insert(next);
+        if internal {
+            return;
+        }
         match role {
-            Role::User | Role::Assistant if internal => {}
             Role::User | Role::Assistant => {
                 let texts: Vec<String> = parts.into_iter().filter_map(text_of).collect();
                 self.text_bytes += texts.iter().map(String::len).sum::<usize>();
                 let parts = texts.into_iter().map(|text| SharedPart::Text { text }).collect();
-                self.messages.push(SharedMessage { role, created_at, parts });
+                self.messages.push((run, SharedMessage { role, created_at, parts }));
             }
             // A call that was denied or stopped has the same part in the answer as one that was made. Its result tells them apart.
             Role::Tool => {
-                let Some(answer) = self.messages.iter_mut().rfind(|message| message.role == Role::Assistant) else { return };
+                let mut answers = self.messages.iter_mut().filter(|(of, message)| *of == run && message.role == Role::Assistant);
+                let Some((_, answer)) = answers.next_back() else { return };
                 answer.parts.extend(parts.into_iter().filter_map(called_tool));
             }
         }
@@ -94,10 +104,10 @@ impl Snapshot {
         self.text_bytes
     }
 
-    /// Returns the messages that show something.
+    /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's answer.
     pub fn into_messages(mut self) -> Vec<SharedMessage> {
-        self.messages.retain(|message| !message.parts.is_empty());
-        self.messages
+        self.messages.sort_by_key(|(run, _)| *run);
+        self.messages.into_iter().map(|(_, message)| message).filter(|message| !message.parts.is_empty()).collect()
     }
 }
 

@@ -260,11 +260,12 @@ async fn join(
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
     let section = whole_run(&thread, &id, 0).await?;
-    // The stream does not show the parts that are void already, so only a run that goes on may need a snapshot.
-    let messages = match run.status.is_terminal() {
-        true => None,
-        false => thread.history().await?.and_then(|(_, messages)| kept_messages(&ag_ui_messages(&messages, Some(&id)))),
-    };
+    // The stream does not show the parts that are void already, so only the active run may need a snapshot. One of a queued run would
+    // lack the answer of the run before it.
+    let history = if run.status.is_terminal() { None } else { thread.history().await? };
+    let messages = history
+        .filter(|(row, _)| row.active_run_id.as_ref() == Some(&id))
+        .and_then(|(_, messages)| kept_messages(&ag_ui_messages(&messages, Some(&id))));
     let (_, reader, section) = follow(&thread, id, section, cursor).await?;
     let facts = AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))

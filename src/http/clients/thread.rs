@@ -136,10 +136,10 @@ impl Thread {
         move |message: &Message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part)
     }
 
-    /// Returns the run of the user's newest message, if a client calls that message `name`: the client sends it again.
-    pub async fn repeated_run(&self, name: &str) -> Answer<Option<RunId>> {
+    /// Returns the run of the user's newest message, if a client calls that message `name` and it `is_same`: the client sends it again.
+    pub async fn repeated_run(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
         let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
-        let Some(message) = newest.filter(self.is_named(name)) else { return Ok(None) };
+        let Some(message) = newest.filter(self.is_named(name)).filter(is_same) else { return Ok(None) };
         match self.service().run(self.principal(), &message.run_id).await {
             Ok(run) => Ok(Some(run.id)),
             // The run of an imported message does not exist.

@@ -56,9 +56,9 @@ impl Service {
                 limits.per_conversation
             ))),
             (ShareOutcome::TooLarge, _) => Err(Error::Conflict(format!(
-                "the texts of the conversation exceed the limit of a share, {} bytes (limits.max_share_bytes); fork the conversation \
-                 up to an earlier message, and share the copy",
-                limits.bytes
+                "the conversation exceeds the limit of a share, {} bytes of texts (limits.max_share_bytes) or {} bytes with tool results \
+                 (limits.copy_bytes); fork it up to an earlier message, and share the copy",
+                limits.bytes, limits.read_bytes
             ))),
             (ShareOutcome::NoConversation, _) => Err(Error::NotFound("conversation")),
         }

@@ -34,7 +34,7 @@ pub struct RunExplanation {
     /// The reason why the run waits.
     pub waiting_for: Option<WaitReason>,
     /// The questions of the run without an answer.
-    pub questions: Vec<OpenQuestion>,
+    pub questions: Vec<ExplainedQuestion>,
     /// The user who requested the cancellation.
     pub cancel_requested_by: Option<String>,
     /// The newest step of the run.
@@ -58,7 +58,7 @@ pub struct LeaseInfo {
 
 /// A question without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct OpenQuestion {
+pub struct ExplainedQuestion {
     /// The id of the question, which the answer names.
     pub id: InputId,
     /// The kind of the question. An `approval` is answered through the approvals API.
@@ -99,7 +99,7 @@ impl RunExplanation {
             claimable_in_ms: explanation.claimable_in_ms,
             behind_run: explanation.behind_run.map(|run| run.as_str().to_owned()),
             waiting_for: explanation.run.reason,
-            questions: explanation.questions.into_iter().map(|(id, kind, text)| OpenQuestion { id, kind, text }).collect(),
+            questions: explanation.questions.into_iter().map(|(id, kind, text)| ExplainedQuestion { id, kind, text }).collect(),
             cancel_requested_by: explanation.cancel_requested_by,
             step: explanation.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
             tools_under_way: explanation.tools_under_way,

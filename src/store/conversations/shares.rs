@@ -23,6 +23,8 @@ pub struct ShareLimits {
     pub per_conversation: u32,
     /// Limit of the messages of one share, in bytes of JSON.
     pub bytes: usize,
+    /// Limit of what is read for it, in bytes of stored messages.
+    pub read_bytes: usize,
 }
 
 /// The outcome. Stored with the idempotency key, so fields are only ever added.

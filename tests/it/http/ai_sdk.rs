@@ -77,6 +77,10 @@ async fn message_repeated_after_a_day_starts_no_second_run() {
     assert_ne!(played(&rig, edit).await[0]["messageId"], first[0]["messageId"]);
     played(&rig, submit("chat-1", "m3", "two")).await;
     assert_eq!(rig.get("/api/chat/chat-1/messages").await.json().as_array().unwrap().len(), 6);
+    // Another text under an old id is not lost.
+    assert!(rig.store.remove_expired_idempotency(0).await.unwrap() > 0);
+    played(&rig, submit("chat-1", "m3", "three")).await;
+    assert_eq!(rig.get("/api/chat/chat-1/messages").await.json().as_array().unwrap().len(), 8);
 }
 
 #[tokio::test]

@@ -55,10 +55,10 @@ async fn revoke(rig: &Rig, conversation: &str, share: &Value) -> StatusCode {
 
 /// Stores a share that has expired or will expire, in the role of an earlier request. Returns its token.
 async fn stored(rig: &Rig, conversation: &str, lifetime_ms: u64) -> String {
-    let token = format!("share_{lifetime_ms}");
+    let token = format!("link_{lifetime_ms}");
     let id = conversation.rsplit('/').next().unwrap().parse::<ConversationId>().unwrap();
     let owner = rig.store.user_by_key_hash(&hash_key(rig.key.as_ref().unwrap())).await.unwrap().unwrap().id;
-    let limits = ShareLimits { per_conversation: 100, bytes: 100_000 };
+    let limits = ShareLimits { per_conversation: 100, ..ShareRules::default().limits };
     let hash = hash_key(&token);
     let new = NewShare { id: ShareId::generate(&UuidIds), owner, conversation_id: id, hash, lifetime_ms, limits };
     let outcome = rig.store.create_share(new, None).await.unwrap();
@@ -174,7 +174,11 @@ async fn share_belongs_to_its_conversation() {
 
 #[tokio::test]
 async fn limits_of_shares_are_explained() {
-    let rules = ShareRules { max_days: 10, limits: ShareLimits { per_conversation: 2, bytes: 1_000 }, ..ShareRules::default() };
+    let rules = ShareRules {
+        max_days: 10,
+        limits: ShareLimits { per_conversation: 2, bytes: 1_000, ..ShareRules::default().limits },
+        ..ShareRules::default()
+    };
     let (rig, conversation) = played_with(rules).await;
     for (days, code) in [(json!(0), 400), (json!(11), 400), (json!(-1), 400), (json!("7"), 400), (json!(10), 201)] {
         let reply = share(&rig, &conversation, json!({ "expires_in_days": days })).await;
@@ -287,6 +291,7 @@ async fn share_shows_texts_and_tool_names_only() {
             ]}),
         ),
         answered(3, "user", json!({"internal": true, "parts": [words(SECRET)]})),
+        answered(8, "assistant", json!({"internal": true, "parts": [words(SECRET)]})),
         answered(4, "assistant", json!({"parts": [call(4, "search")]})),
         answered(5, "tool", json!({"parts": [result(4, "search", "failed")]})),
         answered(6, "user", json!({"parts": [file]})),
@@ -326,4 +331,20 @@ async fn share_shows_texts_and_tool_names_only() {
     for hidden in [SECRET, "987654", "demo/demo", &id, &run, &text(&owner), "msg_", "part_", "call_", "conv_", "user_", "\"id\""] {
         assert!(!shown.body.contains(hidden), "{hidden}: {}", shown.body);
     }
+}
+
+#[tokio::test]
+async fn message_that_waited_is_shown_after_the_answer_before_it() {
+    let rig = Rig::with_keys().await;
+    let (id, _) = rig.start("first").await;
+    let conversation = format!("/api/v1/conversations/{id}");
+    let queued = rig.post(&format!("{conversation}/messages"), json!({"content": "second", "on_busy": "queue"})).await;
+    assert_eq!(queued.status, StatusCode::ACCEPTED, "{}", queued.body);
+    rig.play().await;
+    rig.play().await;
+    let share = shared(&rig, &conversation).await;
+    let shown = read(&rig, &text(&share["token"])).await.json();
+    let roles: Vec<_> = shown["messages"].as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+    assert_eq!(shown["messages"][2]["parts"][0]["text"], "second");
 }

@@ -21,7 +21,7 @@ contract! {
     deleted_conversation_has_no_shares,
 }
 
-const LIMITS: ShareLimits = ShareLimits { per_conversation: 2, bytes: 100_000 };
+const LIMITS: ShareLimits = ShareLimits { per_conversation: 2, bytes: 100_000, read_bytes: 1_000_000 };
 
 fn new(owner: &UserId, id: &ConversationId, hash: &str) -> NewShare {
     NewShare {

@@ -21,8 +21,12 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
   const [made, setMade] = useState<Share | null>(null);
   const path = `/conversations/${id}/shares`;
   const create = async (values: FormData) => {
-    setMade(await api.post<Share>(path, { expires_in_days: Number(textOf(values, "days")) }));
-    await queries.invalidateQueries({ queryKey: ["shares", id] });
+    try {
+      setMade(await api.post<Share>(path, { expires_in_days: Number(textOf(values, "days")) }));
+    } finally {
+      // A link whose answer got lost exists, too.
+      await queries.invalidateQueries({ queryKey: ["shares", id] });
+    }
   };
   const title = conversation === undefined ? "the conversation" : `“${brief(conversation.title || "Untitled", 80)}”`;
   return (

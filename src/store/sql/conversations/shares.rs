@@ -101,16 +101,20 @@ async fn create_in(tx: &mut Transaction, new: &NewShare, key: Option<&Idempotenc
 /// Reads what a share shows. `None` if it is too large.
 async fn snapshot(tx: &mut Transaction, new: &NewShare) -> StoreResult<Option<Vec<SharedMessage>>> {
     let mut snapshot = Snapshot::default();
-    let mut after: i64 = 0;
+    let (mut after, mut read_bytes) = (0_i64, 0);
     loop {
         let values = values![new.conversation_id.as_str(), new.owner.as_str(), after, PAGE + 1, SQL_PAGE_BYTES];
-        let page = messages_page(tx.fetch_all(MESSAGES, values).await?, PAGE)?;
-        let Some((messages, next)) = page else { return Ok(Some(Vec::new())) };
+        let rows = tx.fetch_all(MESSAGES, values).await?;
+        for row in &rows {
+            read_bytes += row.get::<Option<&str>>("body")?.map_or(0, str::len);
+        }
+        let (messages, next) = messages_page(rows, PAGE)?.ok_or(sqlx::Error::RowNotFound)?;
         for message in messages {
             snapshot.add(message);
         }
         match next {
-            _ if snapshot.text_bytes() > new.limits.bytes => return Ok(None),
+            // Other writers wait for this transaction.
+            _ if read_bytes > new.limits.read_bytes || snapshot.text_bytes() > new.limits.bytes => return Ok(None),
             Some(position) => after = position,
             None => return Ok(Some(snapshot.into_messages())),
         }
