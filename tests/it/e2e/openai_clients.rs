@@ -17,7 +17,7 @@ use support::wait;
 
 /// Returns the findings of a client.
 async fn findings(what: &str, mut command: Command) -> Value {
-    let output = wait::within(what, Duration::from_secs(120), command.kill_on_drop(true).output()).await.unwrap();
+    let output = wait::within(what, Duration::from_secs(300), command.kill_on_drop(true).output()).await.unwrap();
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
