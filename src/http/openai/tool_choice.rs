@@ -10,13 +10,13 @@ const FORMS: &str = "must be auto, none, required, a function by name, or allowe
 
 /// The tools that the model may or must call.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ChosenTools {
+pub(super) struct ToolChoiceField {
     pub choice: Option<ToolChoice>,
     /// The only tools of the request that the model may call; `None` for all.
     allowed: Option<Vec<String>>,
 }
 
-impl ChosenTools {
+impl ToolChoiceField {
     /// Reads the field of a request.
     pub(super) fn read(field: Option<&Value>, target: &Target) -> Result<Self> {
         let Some(field) = field.filter(|field| !field.is_null()) else { return Ok(Self::default()) };
@@ -62,8 +62,8 @@ mod tests {
 
     use super::*;
 
-    fn read(field: Value, model: &str) -> Result<ChosenTools> {
-        ChosenTools::read(Some(&field), &Target::of(model))
+    fn read(field: Value, model: &str) -> Result<ToolChoiceField> {
+        ToolChoiceField::read(Some(&field), &Target::of(model))
     }
 
     #[test]
@@ -76,9 +76,9 @@ mod tests {
             (json!({"type": "function", "function": {"name": "look"}}), look.clone()),
             (json!({"type": "function", "name": "look"}), look),
         ] {
-            assert_eq!(read(field, "default").unwrap(), ChosenTools { choice: Some(choice), allowed: None });
+            assert_eq!(read(field, "default").unwrap(), ToolChoiceField { choice: Some(choice), allowed: None });
         }
-        assert_eq!(read(Value::Null, "default").unwrap(), ChosenTools::default());
+        assert_eq!(read(Value::Null, "default").unwrap(), ToolChoiceField::default());
         for (field, choice) in [
             (json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "look"}]}), ToolChoice::Auto),
             (

@@ -220,7 +220,7 @@ async fn deleted_response_leaves_its_chain() {
 }
 
 #[tokio::test]
-async fn conversation_is_deleted_with_its_only_response_unless_the_client_created_it() {
+async fn conversation_is_deleted_with_its_only_response() {
     let rig = Rig::new().await;
     let kept = conversation(&rig).await;
     let (alone, named) = (played(&rig, json!({})).await, played(&rig, json!({"conversation": kept})).await);

@@ -162,7 +162,7 @@ async fn cursor_of_ag_ui_within_compacted_deltas_is_refused() {
 }
 
 #[tokio::test]
-async fn sequence_number_of_a_response_within_compacted_deltas_is_refused() {
+async fn sequence_number_inside_compacted_deltas_is_refused() {
     let (rig, _, run) = Rig::with_played_run("hello").await;
     let path = format!("/v1/responses/{}?stream=true", run.replace("run_", "resp_"));
     let read = async |path: &str| rig.exchange(Method::GET, path, &[], None).await;

@@ -297,9 +297,11 @@ async fn share_shows_texts_and_tool_names_only() {
         answered(6, "user", json!({"parts": [file]})),
         answered(7, "assistant", json!({"status": "partial", "parts": [image, source, words("Done.")]})),
     ];
-    let changes = messages.into_iter().map(|message| Change::AddMessage(serde_json::from_value(message).unwrap())).collect();
     let event = EventBody::StepCompleted { step: 1, usage: None };
-    rig.write(&fence, std::slice::from_ref(&event), changes).await;
+    for message in messages {
+        let change = Change::AddMessage(serde_json::from_value(message).unwrap());
+        rig.write(&fence, std::slice::from_ref(&event), vec![change]).await;
+    }
     let finish =
         Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
     rig.write(&fence, &[event], vec![finish]).await;

@@ -21,7 +21,7 @@ contract! {
     deleted_conversation_has_no_shares,
 }
 
-const LIMITS: ShareLimits = ShareLimits { per_conversation: 2, bytes: 100_000, read_bytes: 1_000_000 };
+const LIMITS: ShareLimits = ShareLimits { per_conversation: 2, bytes: 100_000, read_bytes: 4_000_000 };
 
 fn new(owner: &UserId, id: &ConversationId, hash: &str) -> NewShare {
     NewShare {
@@ -172,6 +172,9 @@ async fn share_of_many_messages_is_complete_or_refused(world: &World) {
     let large = of_messages(world, &owner, vec![(Role::User, text("first")), (Role::Assistant, parts)]).await;
     assert_eq!(shared(world, new(&owner, &large, "large")).await.message_count, 3);
     assert_eq!(messages(world, "large").await.unwrap()[2], said(Role::Assistant, "short"));
+    // But a transaction reads only so much.
+    let limits = ShareLimits { read_bytes: 1_000_000, ..LIMITS };
+    assert_eq!(create(world, NewShare { limits, ..new(&owner, &large, "read") }).await, ShareOutcome::TooLarge);
 }
 
 async fn repeated_creation_returns_the_first_share(world: &World) {

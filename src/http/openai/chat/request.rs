@@ -10,7 +10,7 @@ use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::openai::content::WireContent;
 use crate::http::openai::target::Target;
-use crate::http::openai::tool_choice::ChosenTools;
+use crate::http::openai::tool_choice::ToolChoiceField;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentMessage, SentResult, SentTranscript, StartRun};
 
 /// The fields that have an effect. Clients send many others, which are ignored.
@@ -113,7 +113,7 @@ impl ChatRequest {
         }
         let (instructions, messages) = read_messages(&self.messages)?;
         let target = Target::of(&self.model);
-        let chosen = ChosenTools::read(self.tool_choice.as_ref(), &target)?;
+        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
         let options = ModelOptions {
             temperature: self.temperature,
             top_p: self.top_p,

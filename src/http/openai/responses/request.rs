@@ -12,7 +12,7 @@ use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::openai::content::{WireContent, merged};
 use crate::http::openai::target::Target;
-use crate::http::openai::tool_choice::ChosenTools;
+use crate::http::openai::tool_choice::ToolChoiceField;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentConversation, SentMessage, SentResult, StartRun};
 
 const MAX_METADATA_KEYS: usize = 16;
@@ -263,7 +263,7 @@ impl CreateRequest {
     ) -> Result<StartRun> {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         let target = Target::of(self.model());
-        let chosen = ChosenTools::read(self.tool_choice.as_ref(), &target)?;
+        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
         let mut tools = self.client_tools()?;
         tools.retain(|tool| chosen.allows(&tool.name));
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
