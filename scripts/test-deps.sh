@@ -40,6 +40,6 @@ install_python venv-openapi openapi
 install_python venv-models models
 # An import compiles what it needs. Tests would do that under their time limits, and some write no files.
 "$deps/venv/bin/python" -c 'import langchain_openai, openai, pydantic_ai'
-"$deps/venv-models/bin/python" -c 'import litellm'
+LITELLM_LOCAL_MODEL_COST_MAP=True "$deps/venv-models/bin/python" -c 'import litellm'
 echo "$wanted" >"$deps/installed"
 echo "test-deps: installed into $deps"
