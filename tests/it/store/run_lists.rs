@@ -16,6 +16,7 @@ contract! {
     a_conversation_shows_its_newest_run,
     a_conversation_keeps_what_messages_name,
     a_change_sets_and_clears_agent_and_model,
+    ;
     deleted_responses_are_those_of_the_owner,
 }
 
