@@ -429,7 +429,7 @@ impl Harness {
 
 /// Polls until `look` returns a value, for at most 20 seconds.
 pub async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let mut tick = tokio::time::interval(Duration::from_millis(5));
     loop {
         tick.tick().await;
