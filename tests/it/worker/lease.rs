@@ -211,6 +211,8 @@ async fn the_runs_of_a_dead_worker_do_not_wait_for_each_other() {
     let mut numbers = options(&h.ids);
     numbers.node = dead;
     numbers.lease = Duration::from_millis(500);
+    // Or the heartbeat would release them as orphaned claims.
+    numbers.renew = Duration::from_secs(3600);
     numbers.sweep_interval = Duration::from_secs(8);
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, numbers).await.unwrap();
     for run in runs {
