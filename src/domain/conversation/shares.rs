@@ -71,7 +71,6 @@ pub struct Snapshot {
     runs: HashMap<RunId, usize>,
     /// The messages, each with the number of its run.
     messages: Vec<(usize, SharedMessage)>,
-    text_bytes: usize,
 }
 
 impl Snapshot {
@@ -85,9 +84,7 @@ impl Snapshot {
         }
         match role {
             Role::User | Role::Assistant => {
-                let texts: Vec<String> = parts.into_iter().filter_map(text_of).collect();
-                self.text_bytes += texts.iter().map(String::len).sum::<usize>();
-                let parts = texts.into_iter().map(|text| SharedPart::Text { text }).collect();
+                let parts = parts.into_iter().filter_map(shown_text).collect();
                 self.messages.push((run, SharedMessage { role, created_at, parts }));
             }
             // A call that was denied or stopped has the same part in the answer as one that was made. Its result tells them apart.
@@ -99,11 +96,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns the size of the texts, which is less than that of the share.
-    pub fn text_bytes(&self) -> usize {
-        self.text_bytes
-    }
-
     /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's answer.
     pub fn into_messages(mut self) -> Vec<SharedMessage> {
         self.messages.sort_by_key(|(run, _)| *run);
@@ -111,9 +103,10 @@ impl Snapshot {
     }
 }
 
-fn text_of(part: Part) -> Option<String> {
+fn shown_text(part: Part) -> Option<SharedPart> {
     match part {
-        Part::Text(part) => Some(part.text).filter(|text| !text.trim().is_empty()),
+        Part::Text(part) if part.text.trim().is_empty() => None,
+        Part::Text(part) => Some(SharedPart::Text { text: part.text }),
         Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => None,
     }
 }

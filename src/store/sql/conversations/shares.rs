@@ -4,7 +4,7 @@
 
 use crate::domain::conversation::shares::{Share, SharedConversation, SharedMessage, Snapshot};
 use crate::domain::ids::{ConversationId, ShareId, UserId};
-use crate::store::rows::{decode, encode_storable};
+use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::{MESSAGES, messages_page};
 use crate::store::sql::idempotency_keys::{if_fresh, refuse};
@@ -114,7 +114,7 @@ async fn snapshot(tx: &mut Transaction, new: &NewShare) -> StoreResult<Option<Ve
         }
         match next {
             // Other writers wait for this transaction.
-            _ if read_bytes > new.limits.read_bytes || snapshot.text_bytes() > new.limits.bytes => return Ok(None),
+            _ if read_bytes > new.limits.read_bytes => return Ok(None),
             Some(position) => after = position,
             None => return Ok(Some(snapshot.into_messages())),
         }
@@ -126,7 +126,7 @@ fn read_share(row: &Row) -> StoreResult<Share> {
         id: ShareId::from_stored(row.get("id")?),
         conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
         title: row.get("title")?,
-        message_count: u32::try_from(row.count("message_count")?).unwrap_or(u32::MAX),
+        message_count: unsigned_count(row.get("message_count")?),
         created_at: UnixMillis(row.get("created_at")?),
         expires_at: UnixMillis(row.get("expires_at")?),
     })
