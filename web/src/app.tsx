@@ -54,7 +54,11 @@ function routeOf(hash: string): Route {
 
 function followHash(changed: () => void): () => void {
   window.addEventListener("hashchange", changed);
-  return () => window.removeEventListener("hashchange", changed);
+  window.addEventListener("popstate", changed);
+  return () => {
+    window.removeEventListener("hashchange", changed);
+    window.removeEventListener("popstate", changed);
+  };
 }
 
 /** The page of a user, or a share: its reader may have no key, so nothing of the page is there beside it. */
@@ -98,15 +102,7 @@ function Page() {
     history.replaceState(null, "", "#/");
     setRoute(routeOf(location.hash));
   }, []);
-  useEffect(() => {
-    const changed = () => setRoute(routeOf(location.hash));
-    window.addEventListener("hashchange", changed);
-    window.addEventListener("popstate", changed);
-    return () => {
-      window.removeEventListener("hashchange", changed);
-      window.removeEventListener("popstate", changed);
-    };
-  }, []);
+  useEffect(() => followHash(() => setRoute(routeOf(location.hash))), []);
 
   const closeMenu = useCallback(() => setMenu(false), []);
   useEffect(() => {
