@@ -27,7 +27,7 @@ fi
 rm -f "$deps/installed"
 cp "$locks/package.json" "$locks/package-lock.json" "$deps/"
 npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
-# uv installs in seconds for which pip needs minutes of processor time, mostly to compile modules that no test imports.
+# uv installs in seconds. pip needs minutes of processor time, mostly to compile modules that no test imports.
 [ -x "$deps/venv-uv/bin/python" ] || python3 -m venv "$deps/venv-uv"
 "$deps/venv-uv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --requirement "$locks/uv.txt"
 install_python() {

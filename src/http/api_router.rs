@@ -1,5 +1,5 @@
-//! Documented routes. A server that starts builds their router only: the OpenAPI document takes longer than everything else in a start,
-//! so it is built for the first request that asks for it.
+//! Documented routes. A server that starts builds their router only. The OpenAPI document would take longer than any other part of the
+//! start, so it is built for the first request that asks for it.
 
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Extension, Router};

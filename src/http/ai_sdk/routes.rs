@@ -105,7 +105,7 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
         if let Some(name) = name.filter(|_| row.is_some())
-            && let Some(run) = thread.repeated_run(name, |message| is_same(message, &request.content)).await?
+            && let Some(run) = thread.run_of_repeated_message(name, |message| is_same(message, &request.content)).await?
         {
             // The request's idempotency record may have expired, or its first attempt had none.
             return follow(thread, run, Section::default()).await;

@@ -137,7 +137,7 @@ impl Thread {
     }
 
     /// Returns the run of the user's newest message, if a client calls that message `name` and it `is_same`: the client sends it again.
-    pub async fn repeated_run(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
+    pub async fn run_of_repeated_message(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
         let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
         let Some(message) = newest.filter(self.is_named(name)).filter(is_same) else { return Ok(None) };
         match self.service().run(self.principal(), &message.run_id).await {
