@@ -53,18 +53,18 @@ pub(super) async fn activate_next_runs(
              FROM ended e CROSS JOIN LATERAL (
                  SELECT id FROM runs WHERE conversation_id = e.conversation_id AND finished_at IS NULL ORDER BY first_seq LIMIT 1
              ) n
-             WHERE r.id = n.id AND NOT r.active RETURNING r.conversation_id
+             WHERE r.id = ANY(ARRAY[n.id]) AND NOT r.active RETURNING r.conversation_id
          ), updated AS (
              UPDATE conversations c SET status = s.status, updated_at = CASE WHEN c.status = s.status THEN c.updated_at ELSE now_ms() END
              FROM (
                  SELECT e.conversation_id, CASE WHEN n.conversation_id IS NULL THEN e.status ELSE 'queued' END AS status
                  FROM ended e LEFT JOIN next n ON n.conversation_id = e.conversation_id
              ) s
-             WHERE c.id = s.conversation_id
+             WHERE c.id = ANY(ARRAY[s.conversation_id])
              RETURNING c.id, c.owner_id, c.status, to_json(c.title)::text AS title_json
          ), closed AS (
              UPDATE input_requests q SET state = 'cancelled', resolved_at = now_ms()
-             FROM ended e WHERE q.run_id = e.run_id AND q.state = 'pending'
+             FROM ended e WHERE q.run_id = ANY(ARRAY[e.run_id]) AND q.state = 'pending'
          ), event AS (
              INSERT INTO events (conversation_id, owner_id, seq, attempt, kind, at, data)
              SELECT s.id, s.owner_id, t.seq, 0, 'conversation.updated', t.at,

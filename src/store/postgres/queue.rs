@@ -97,18 +97,20 @@ const CLAIM: &str = text!(postgres: (owners "$5")
         SELECT *, row_number() OVER (PARTITION BY is_suspect ORDER BY rank, claimable_at, id) AS place FROM candidate
     ), locked AS (
         SELECT r.id, c.rank, r.claimable_at
-        FROM placed c JOIN runs r ON r.id = c.id JOIN conversation_heads h ON h.conversation_id = c.conversation_id
-        WHERE r.claimable_at <= (SELECT now FROM clock) AND (c.place = 1 OR NOT c.is_suspect)
+        FROM placed c JOIN runs r ON r.id = ANY(ARRAY[c.id])
+            JOIN conversation_heads h ON h.conversation_id = ANY(ARRAY[c.conversation_id])
+        -- A plain comparison would allow an index of the queue here, and then each candidate would read the whole index.
+        WHERE coalesce(r.claimable_at <= (SELECT now FROM clock), false) AND (c.place = 1 OR NOT c.is_suspect)
         ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
     ), claimed AS (
         -- An answer that is there is loaded with the run: it must not cut a later wait short.
         UPDATE runs r SET claimable_at = NULL, answered_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
-        FROM locked l WHERE r.id = l.id
+        FROM locked l WHERE r.id = ANY(ARRAY[l.id])
         RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.crashes - 1 AS crashes, l.rank,
             (SELECT now FROM clock) - l.claimable_at AS queued_ms
     ), head AS (
         UPDATE conversation_heads h SET run_id = c.id, epoch = " next_epoch "
-        FROM claimed c WHERE h.conversation_id = c.conversation_id RETURNING c.id, h.epoch
+        FROM claimed c WHERE h.conversation_id = ANY(ARRAY[c.conversation_id]) RETURNING c.id, h.epoch
     ), lease AS (
         INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
         SELECT c.id, c.owner_id, $1, h.epoch, now_ms(), now_ms() + $3 FROM claimed c JOIN head h ON h.id = c.id

@@ -1,5 +1,8 @@
 //! The text of the log writer's statement. It contains only the parts that a batch needs, because each part takes time even without
 //! rows.
+//!
+//! A look-up by key is written `= ANY(ARRAY[key])`, as in the statements of the queue. `= key` can also become a join that reads the
+//! whole table, and the planner prefers that while it believes the table empty. Its plan is kept when the table has grown.
 
 use crate::support::failpoint;
 
@@ -11,7 +14,7 @@ const HEADS: &str = "WITH fence AS (
     UPDATE conversation_heads h
     SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.releases_lease THEN NULL ELSE h.run_id END
     FROM fence f
-    WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
+    WHERE h.conversation_id = ANY(ARRAY[f.conversation_id]) AND h.run_id = f.run_id AND h.epoch = f.epoch
         AND h.joined = coalesce(f.joined, h.joined) AND h.last_seq >= f.after
     RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.releases_lease, h.last_seq - f.events AS base
 )";
@@ -143,7 +146,7 @@ pub(super) const RUNS: Part = Part::new(
         counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
         after_ms bigint, claim_cause text, closed text[])
     JOIN head h ON h.ord = p.ord
-    WHERE r.id = h.run_id AND r.finished_at IS NULL
+    WHERE r.id = ANY(ARRAY[h.run_id]) AND r.finished_at IS NULL
 )",
 );
 
@@ -290,10 +293,10 @@ pub(super) const CONVERSATIONS: Part = Part::new(
 
 /// Deletes the lease when a run ends or is released.
 const LEASES: &str = "lease AS (
-    DELETE FROM run_leases WHERE run_id IN (
-        SELECT l.run_id FROM run_leases l JOIN head h ON h.run_id = l.run_id AND h.epoch = l.epoch
-        WHERE h.releases_lease ORDER BY l.run_id FOR UPDATE OF l
-    )
+    DELETE FROM run_leases WHERE run_id = ANY(ARRAY(
+        SELECT l.run_id FROM head h JOIN run_leases l ON l.run_id = ANY(ARRAY[h.run_id]) AND l.epoch = h.epoch
+        WHERE h.releases_lease ORDER BY h.run_id FOR UPDATE OF l
+    ))
 )";
 
 const NO_SUCH_CALL: &str = "SELECT CASE

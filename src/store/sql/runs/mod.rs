@@ -92,7 +92,9 @@ statements! {
          LEFT JOIN run_steps s ON s.run_id = runs.id AND s.step = (SELECT max(o.step) FROM run_steps o WHERE o.run_id = runs.id)
          WHERE runs.id = $1 AND runs.owner_id = $2"];
 
-    COUNTS = ["SELECT status, count(*) AS runs FROM runs WHERE finished_at IS NULL GROUP BY status ORDER BY status"];
+    // The condition on the conversation makes the index of unfinished runs usable.
+    COUNTS = ["SELECT status, count(*) AS runs FROM runs WHERE finished_at IS NULL",
+        { postgres: " AND conversation_id >= ''", sqlite: "" }, " GROUP BY status ORDER BY status"];
 }
 
 #[async_trait]

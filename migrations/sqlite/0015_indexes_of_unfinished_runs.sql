@@ -1,0 +1,1 @@
+-- SQLite looks a run up by its id in the primary key in any case, so this database needs no change.
