@@ -50,12 +50,16 @@ pub(in crate::http) struct RunPauses {
     model_step: Option<(u32, i64)>,
     voided: Vec<RangeInclusive<i64>>,
     head: i64,
+    /// Whether the client has sent results that no event shows yet.
+    has_new_results: bool,
 }
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+        // Read before the log: results that a worker applies meanwhile are in the log.
+        let has_new_results = service.has_new_results(principal, run).await?;
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
-        let mut found = Self::default();
+        let mut found = Self { has_new_results, ..Self::default() };
         for event in &log.events {
             found.add(event);
         }
@@ -107,9 +111,10 @@ impl RunPauses {
         Section { after: 0, passed, voided: self.voided }
     }
 
-    /// Returns the number of the newest response, counted from 0. The first event after a pause begins the next response.
+    /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
+    /// next response.
     pub fn newest_response(&self) -> u32 {
-        let is_paused = self.pauses.last() == Some(&self.head);
+        let is_paused = self.pauses.last() == Some(&self.head) && !self.has_new_results;
         self.ended_responses() - u32::from(is_paused)
     }
 
@@ -164,6 +169,8 @@ mod tests {
     fn response_begins_with_the_event_after_a_pause() {
         let newest = |pauses: &[i64], head| RunPauses { pauses: pauses.to_vec(), head, ..RunPauses::default() }.newest_response();
         assert_eq!((newest(&[], 9), newest(&[9], 9), newest(&[9], 10), newest(&[9, 14], 14)), (0, 0, 1, 1));
+        let answered = RunPauses { pauses: vec![9], head: 9, has_new_results: true, ..RunPauses::default() };
+        assert_eq!(answered.newest_response(), 1, "no worker has claimed the run yet");
     }
 
     #[test]

@@ -219,6 +219,36 @@ async fn deleted_response_leaves_its_chain() {
     assert_eq!(history.len(), 7);
 }
 
+/// Begins a response whose run waits for its client. Returns the ids of the response and of the call.
+async fn waiting_response(rig: &Rig) -> (String, String) {
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let body = json!({"model": "default", "input": "look", "tools": tools, "background": true});
+    let begun = post(rig, "/v1/responses", &[], body).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    (text(&begun.json()["id"]), rig.asks_client(&rig.claim().await).await)
+}
+
+/// Returns the request that answers the call of a response.
+fn output(previous: &str, call: &str) -> Value {
+    let output = json!([{"type": "function_call_output", "call_id": call, "output": "a door"}]);
+    json!({"model": "default", "input": output, "previous_response_id": previous, "background": true})
+}
+
+#[tokio::test]
+async fn answered_response_is_deleted_without_the_next_one() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let next = text(&post(&rig, "/v1/responses", &[], output(&first, &call)).await.json()["id"]);
+    assert_eq!(next, format!("{first}_1"));
+    let status = async |id: &str| rig.exchange(Method::GET, &format!("/v1/responses/{id}"), &[], None).await.status.as_u16();
+    assert_eq!((status(&first).await, status(&next).await), (200, 200), "no worker has claimed the run yet");
+    let deleted = rig.exchange(Method::DELETE, &format!("/v1/responses/{first}"), &[], None).await;
+    assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
+    assert_eq!((status(&first).await, status(&next).await), (404, 200));
+    rig.play().await;
+    assert_eq!(get(&rig, &format!("/v1/responses/{next}")).await["status"], "completed");
+}
+
 #[tokio::test]
 async fn conversation_is_deleted_with_its_only_response() {
     let rig = Rig::new().await;
