@@ -250,6 +250,21 @@ async fn answered_response_is_deleted_without_the_next_one() {
 }
 
 #[tokio::test]
+async fn unfinished_response_is_named_by_its_number() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let next = text(&post(&rig, "/v1/responses", &[], output(&first, &call)).await.json()["id"]);
+    let run = get(&rig, &format!("/api/v1/runs/{}", first.replace("resp_", "run_"))).await;
+    let follow = json!({"model": "default", "input": "x", "previous_response_id": next});
+    let items = format!("/v1/conversations/{}/items", text(&run["conversation_id"]));
+    for (path, body) in [("/v1/responses", follow), (items.as_str(), json!({"items": [say("x")]}))] {
+        let refused = post(&rig, path, &[], body).await;
+        assert_eq!(error(&refused), (409, json!("run_active"), Value::Null), "{path}");
+        assert!(refused.body.contains(&format!("{next} ")), "{path}: {}", refused.body);
+    }
+}
+
+#[tokio::test]
 async fn conversation_is_deleted_with_its_only_response() {
     let rig = Rig::new().await;
     let kept = conversation(&rig).await;

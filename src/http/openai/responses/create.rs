@@ -17,7 +17,7 @@ use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{failure, json_answer, reader, unfinished};
+use crate::http::openai::responses::{failure, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -196,7 +196,7 @@ impl Creation<'_> {
                 self.send(conversation, input).await
             }
             (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
-                Err(unfinished(Error::RunActive(run.id)))
+                Err(unfinished_response(&ResponseId { run: run.id, segment: pauses.newest_response() }))
             }
         }
     }
@@ -225,8 +225,10 @@ impl Creation<'_> {
             return Err(Error::field("/input", reason).into());
         }
         let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
-        let started = self.app.service.start_run(self.principal, run, self.key.clone()).await.map_err(unfinished)?;
-        self.started(started).await
+        match self.app.service.start_run(self.principal, run, self.key.clone()).await {
+            Ok(started) => self.started(started).await,
+            Err(error) => Err(unfinished(self.app, self.principal, error).await),
+        }
     }
 
     async fn started(&self, started: StartedRun) -> Answer<Begun> {

@@ -206,16 +206,19 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// Names the response in the error about an active run: no request of OpenAI has `on_busy`.
-fn unfinished(error: Error) -> Problem {
-    match error {
-        Error::RunActive(run) => {
-            let response = ResponseId { run, segment: 0 };
-            let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
-            Problem::new(ProblemCode::RunActive, detail)
-        }
-        other => other.into(),
+/// Names the newest response in the error about an active run: no request of OpenAI has `on_busy`.
+async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
+    let Error::RunActive(run) = error else { return error.into() };
+    match RunPauses::read(&app.service, principal, &run).await {
+        Ok(pauses) => unfinished_response(&ResponseId { run, segment: pauses.newest_response() }),
+        // The run is gone with its conversation.
+        Err(problem) => problem,
     }
+}
+
+fn unfinished_response(response: &ResponseId) -> Problem {
+    let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
+    Problem::new(ProblemCode::RunActive, detail)
 }
 
 /// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.
