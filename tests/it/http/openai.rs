@@ -265,6 +265,27 @@ async fn unfinished_response_is_named_by_its_number() {
 }
 
 #[tokio::test]
+async fn conversation_is_deleted_with_the_last_of_its_responses() {
+    let rig = Rig::new().await;
+    let kept = conversation(&rig).await;
+    let count = async || rig.get("/api/v1/conversations").await.json()["data"].as_array().unwrap().len();
+    for (request, before) in [(json!({}), 2), (json!({"conversation": kept}), 1)] {
+        let first = played(&rig, request).await;
+        let second = played(&rig, json!({"previous_response_id": first})).await;
+        let third = played(&rig, json!({"previous_response_id": second})).await;
+        for id in [&first, &third] {
+            assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await.status, StatusCode::OK);
+        }
+        assert_eq!(count().await, before);
+        assert_eq!(get(&rig, &format!("/v1/responses/{second}")).await["status"], "completed");
+        assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{second}"), &[], None).await.status, StatusCode::OK);
+        assert_eq!(rig.exchange(Method::GET, &format!("/v1/responses/{second}"), &[], None).await.status, StatusCode::NOT_FOUND);
+        assert_eq!(count().await, 1);
+    }
+    assert_eq!(get(&rig, &format!("/v1/conversations/{kept}")).await["id"], json!(kept), "the client has created it");
+}
+
+#[tokio::test]
 async fn conversation_is_deleted_with_its_only_response() {
     let rig = Rig::new().await;
     let kept = conversation(&rig).await;

@@ -5,6 +5,7 @@
 
 pub(in crate::http) mod conversations;
 mod create;
+pub(in crate::http) mod deletion;
 pub(in crate::http) mod input_items;
 mod items;
 mod object;
@@ -19,7 +20,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
@@ -37,7 +38,7 @@ use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Params;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{Access, Cursor, Error, PageRequest, Reader, RunFilter, StreamStart};
+use crate::service::{Access, Cursor, Error, Reader, StreamStart};
 
 /// How long a request waits until a cancelled run has ended.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
@@ -179,31 +180,6 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
         return Err(problem.into());
     }
     Ok(Json(translator.response()))
-}
-
-/// Deletes a response
-///
-/// Later responses go on, with its messages in their conversation. The conversation is deleted with its only response, unless the client
-/// has created it.
-#[utoipa::path(
-    delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
-    params(("id" = String, Path, description = "The id of the response")),
-    responses((status = 200, description = "The response is deleted", body = Object)),
-)]
-pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
-    let Caller { app, principal } = &caller;
-    let (run, facts) = find(app, principal, &id).await?;
-    let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
-    let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
-    let runs = app.service.runs(principal, &filter, &PageRequest { limit: 2, after: None }).await?;
-    if runs.items.len() == 1 && newest == 0 && !facts.is_in_conversation() {
-        app.service.delete_conversation(principal, &run.conversation_id).await?;
-    } else if facts.segment == newest && !run.status.is_terminal() {
-        return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
-    } else {
-        app.service.delete_response(principal, &run.id, facts.segment).await?;
-    }
-    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 /// Names the newest response in the error about an active run: no request of OpenAI has `on_busy`.
