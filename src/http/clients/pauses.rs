@@ -123,6 +123,18 @@ impl RunPauses {
         ids.iter().all(|id| self.answers.contains_key(*id))
     }
 
+    /// Returns the `seq` of the pause that ended a response.
+    pub fn end_of_response(&self, number: u32) -> Option<i64> {
+        self.pauses.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Returns the ids of the answers after the pause that ended a response, up to the next pause.
+    pub fn answers_after(&self, response: u32) -> impl Iterator<Item = &str> {
+        let pause = |number: u32| self.end_of_response(number).unwrap_or(i64::MAX);
+        let (after, until) = (pause(response), pause(response.saturating_add(1)));
+        self.answers.iter().filter(move |(_, seq)| **seq > after && **seq < until).map(|(id, _)| id.as_str())
+    }
+
     /// Returns the `seq` before the newest pause: the earlier ones are over.
     pub fn before_last(&self) -> i64 {
         self.pauses.last().map_or(self.head, |pause| pause - 1)

@@ -286,6 +286,50 @@ async fn conversation_is_deleted_with_the_last_of_its_responses() {
 }
 
 #[tokio::test]
+async fn repeated_follow_up_of_a_deleted_response_is_replayed() {
+    let rig = Rig::new().await;
+    let repeat = async |key: &str, body: &Value| post(&rig, "/v1/responses", &[("idempotency-key", key)], body.clone()).await;
+    let delete = async |id: &str| rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await;
+    let first = played(&rig, json!({})).await;
+    let follow = json!({"model": "default", "input": "next", "previous_response_id": first, "background": true});
+    let second = text(&repeat("message", &follow).await.json()["id"]);
+    rig.play().await;
+    assert_eq!(delete(&first).await.status, StatusCode::OK);
+    let again = repeat("message", &follow).await;
+    assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(second)), "{}", again.body);
+    let missing = (404, json!("previous_response_not_found"), json!("previous_response_id"));
+    assert_eq!(error(&repeat("other", &follow).await), missing);
+    let mut changed = follow.clone();
+    changed["input"] = json!("changed");
+    assert_eq!(error(&repeat("message", &changed).await).0, 422);
+
+    // Before and after a worker has claimed the run again.
+    let (waiting, call) = waiting_response(&rig).await;
+    let answer = output(&waiting, &call);
+    let next = text(&repeat("answer", &answer).await.json()["id"]);
+    assert_eq!(delete(&waiting).await.status, StatusCode::OK);
+    for _ in 0..2 {
+        let again = repeat("answer", &answer).await;
+        assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(next)), "{}", again.body);
+        if get(&rig, &format!("/v1/responses/{next}")).await["status"] != "completed" {
+            rig.play().await;
+        }
+    }
+    assert_eq!(error(&repeat("other answer", &answer).await), missing);
+
+    // The follow-up continued a copy, and the original is gone.
+    let original = played(&rig, json!({})).await;
+    played(&rig, json!({"previous_response_id": original})).await;
+    let follow = json!({"model": "default", "input": "next", "previous_response_id": original, "background": true});
+    let copied = text(&repeat("copy", &follow).await.json()["id"]);
+    let run = get(&rig, &format!("/api/v1/runs/{}", original.replace("resp_", "run_"))).await;
+    let gone = format!("/api/v1/conversations/{}", text(&run["conversation_id"]));
+    assert!(rig.exchange(Method::DELETE, &gone, &[], None).await.status.is_success());
+    let again = repeat("copy", &follow).await;
+    assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(copied)), "{}", again.body);
+}
+
+#[tokio::test]
 async fn conversation_is_deleted_with_its_only_response() {
     let rig = Rig::new().await;
     let kept = conversation(&rig).await;
