@@ -247,6 +247,11 @@ async fn answered_response_is_deleted_without_the_next_one() {
     assert_eq!((status(&first).await, status(&next).await), (404, 200));
     rig.play().await;
     assert_eq!(get(&rig, &format!("/v1/responses/{next}")).await["status"], "completed");
+    let frames = async |query: &str| {
+        let path = format!("/v1/responses/{next}?stream=true{query}");
+        rig.exchange(Method::GET, &path, &[], None).await.body.matches("\ndata: {").count()
+    };
+    assert_eq!(frames("").await, frames("&starting_after=0").await + 1);
 }
 
 #[tokio::test]

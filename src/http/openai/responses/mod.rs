@@ -33,7 +33,7 @@ use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
 use crate::http::openai::events::{self, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
-use crate::http::openai::responses::translate::ResponseTranslator;
+use crate::http::openai::responses::translate::{ResponseTranslator, event_of_frame};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Params;
@@ -45,6 +45,9 @@ const CANCEL_WAIT: Duration = Duration::from_secs(10);
 
 /// The events that are read at a time.
 const EVENTS: u32 = 500;
+
+/// The events among which the first one of a response is. Messages may stand before it.
+const FIRST_EVENTS: u32 = 100;
 
 /// Finds the run of a response.
 async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
@@ -82,39 +85,36 @@ async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
 /// Returns a response as the log has it now.
 async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
     let mut translator = ResponseTranslator::new(facts, None);
-    translate_until(app, principal, run, &mut translator, ResponseTranslator::is_over).await?;
-    Ok(translator.response())
-}
-
-/// Translates the events of a run until a condition holds, or until there are no more.
-async fn translate_until(
-    app: &App,
-    principal: &Principal,
-    run: &Run,
-    translator: &mut ResponseTranslator,
-    is_enough: impl Fn(&ResponseTranslator) -> bool + Send,
-) -> Answer<()> {
     let mut after = None;
     loop {
-        let page = app.service.run_events(principal, &run.id, after.map(Cursor), EVENTS).await?;
+        let page = app.service.run_events(principal, &run.id, after, EVENTS).await?;
         for event in &page.events {
             translator.translate(event);
-            if is_enough(translator) {
-                return Ok(());
+            if translator.is_over() {
+                return Ok(translator.response());
             }
         }
         match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
+            Some(next) => after = Some(Cursor(next)),
+            None => return Ok(translator.response()),
         }
     }
 }
 
 /// Fails if the log does not go on after a frame, such as inside compacted deltas: the client would get their text twice.
-async fn check_frame(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails, number: i64) -> Answer<()> {
-    let mut translator = ResponseTranslator::new(facts, None);
-    translate_until(app, principal, run, &mut translator, |translator| translator.event_of_frame(number).is_some()).await?;
-    let Some(seq) = translator.event_of_frame(number) else { return Ok(()) };
+///
+/// Reads the first events of the response only, because the stream reads all of them.
+async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, number: i64) -> Answer<()> {
+    let begins_after = match segment.checked_sub(1) {
+        None => None,
+        Some(earlier) => match RunPauses::read(&app.service, principal, &run.id).await?.end_of_response(earlier) {
+            Some(pause) => Some(Cursor(pause)),
+            None => return Ok(()),
+        },
+    };
+    let first = app.service.run_events(principal, &run.id, begins_after, FIRST_EVENTS).await?;
+    let Some(base) = first.events.iter().find(|event| segment > 0 || event.kind != "message.created") else { return Ok(()) };
+    let seq = event_of_frame(base.seq, number);
     match app.service.run_events(principal, &run.id, Some(Cursor(seq)), 1).await {
         Ok(_) => Ok(()),
         Err(Error::CursorGone { .. }) => {
@@ -157,7 +157,7 @@ pub(in crate::http) async fn get(
         return Ok(Json(stored(&app, &principal, &run, facts).await?).into_response());
     }
     if let Some(number) = params.starting_after.filter(|number| *number >= 0) {
-        check_frame(&app, &principal, &run, facts.clone(), number).await?;
+        check_frame(&app, &principal, &run, facts.segment, number).await?;
     }
     let reader = reader(&app, &principal, &run).await?;
     let translator = ResponseTranslator::new(facts, params.starting_after);
