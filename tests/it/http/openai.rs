@@ -192,6 +192,20 @@ async fn response_has_the_fields_of_open_responses() {
 }
 
 #[tokio::test]
+async fn request_that_no_run_can_follow_is_refused_by_field() {
+    let rig = Rig::new().await;
+    for (field, value, param) in [
+        ("max_tool_calls", json!(3), "max_tool_calls"),
+        ("input", json!([{"type": "item_reference", "id": "msg_1"}]), "input[0].type"),
+    ] {
+        let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
+        body[field] = value;
+        let refused = post(&rig, "/v1/responses", &[], body).await;
+        assert_eq!(error(&refused), (400, json!("invalid_request"), json!(param)), "{}", refused.body);
+    }
+}
+
+#[tokio::test]
 async fn deleted_response_leaves_its_chain() {
     let rig = Rig::new().await;
     let delete = async |id: &str| rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await;

@@ -88,6 +88,7 @@ struct Creation<'a> {
 
 impl Creation<'_> {
     async fn begin(self) -> Answer<Begun> {
+        self.body.check_limits()?;
         let input = self.body.input()?;
         match (&self.body.previous_response_id, &self.body.conversation) {
             (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
