@@ -194,9 +194,11 @@ async fn response_has_the_fields_of_open_responses() {
 #[tokio::test]
 async fn request_that_no_run_can_follow_is_refused_by_field() {
     let rig = Rig::new().await;
+    let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
     for (field, value, param) in [
         ("max_tool_calls", json!(3), "max_tool_calls"),
         ("input", json!([{"type": "item_reference", "id": "msg_1"}]), "input[0].type"),
+        ("tool_choice", allowed, "tool_choice"),
     ] {
         let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
         body[field] = value;

@@ -277,8 +277,7 @@ impl CreateRequest {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         let target = Target::of(self.model());
         let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
-        let mut tools = self.client_tools()?;
-        tools.retain(|tool| chosen.allows(&tool.name));
+        let tools = chosen.select(self.client_tools()?)?;
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let options = ModelOptions {
             temperature: self.temperature,
