@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::tool::client_tool::ClientTool;
+use crate::http::clients::body::null_is_absent;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
@@ -16,11 +17,11 @@ pub(super) struct RunInput {
     pub run_id: String,
     /// Sent by release 1.0 and later.
     pub protocol_version: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub messages: Vec<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     tools: Vec<FrontendTool>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     context: Vec<ContextItem>,
     forwarded_props: Option<Value>,
     resume: Option<Vec<ResumeEntry>>,
@@ -29,7 +30,7 @@ pub(super) struct RunInput {
 #[derive(Debug, Deserialize, ToSchema)]
 struct FrontendTool {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     description: String,
     parameters: Option<Value>,
 }
@@ -37,7 +38,7 @@ struct FrontendTool {
 /// A fact about the client's surroundings.
 #[derive(Debug, Deserialize, ToSchema)]
 struct ContextItem {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     description: String,
     #[serde(default)]
     value: Value,

@@ -93,6 +93,18 @@ async fn joined_run_voids_what_a_step_has_shown() {
 }
 
 #[tokio::test]
+async fn null_in_the_input_is_an_absent_field() {
+    let rig = Rig::new().await;
+    let mut body = input("thread-1", "run-1", "hello");
+    for field in ["tools", "context", "state", "forwardedProps", "resume", "protocolVersion"] {
+        body[field] = Value::Null;
+    }
+    assert_eq!(said(&played(&rig, &body).await), "Hello\nworld");
+    body["messages"] = Value::Null;
+    assert_eq!(frames(&post(&rig, &body, &[]).await)[0].1["runId"], "run-1");
+}
+
+#[tokio::test]
 async fn thread_is_hydrated_with_messages_and_active_run() {
     let rig = Rig::new().await;
     let empty = rig.get("/ag-ui/default?threadId=thread-1").await.json();
