@@ -73,7 +73,7 @@ pub(super) enum RunIntent {
 }
 
 /// Limit of the messages that a stream keeps for a snapshot, in bytes of JSON.
-const MAX_KEPT_BYTES: usize = 256 * 1024;
+pub(super) const MAX_KEPT_BYTES: usize = 256 * 1024;
 
 /// Returns messages as JSON, for a snapshot; `None` above the limit, because a stream holds them until it ends.
 pub(super) fn kept_messages(messages: &[Value]) -> Option<Box<str>> {

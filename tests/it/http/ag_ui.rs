@@ -92,6 +92,28 @@ async fn joined_run_voids_what_a_step_has_shown() {
     assert_eq!(said(&late), "Hello\nworld");
 }
 
+/// A snapshot replaces all messages of the client, so it must have those that wait behind the run.
+#[tokio::test]
+async fn joined_run_keeps_messages_that_wait_behind_it() {
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
+    let queue = async |words: &str| {
+        let body = json!({ "content": words, "on_busy": "queue" });
+        let queued = rig.post(&format!("/api/v1/conversations/{conversation}/messages"), body).await;
+        assert_eq!(queued.status, StatusCode::ACCEPTED, "{}", queued.body);
+    };
+    queue("before").await;
+    let path = format!("/ag-ui/default?offset=-1&runId={run}");
+    let joined = rig.begin(Method::GET, &path, &[], None).await;
+    queue("after").await;
+    rig.write(&fence, &[EventBody::StepReset { step: 1, reason: "crash".to_owned() }], Vec::new()).await;
+    rig.play_rest(&fence, act).await;
+    let events = frames(&joined.rest().await);
+    let (_, snapshot) = events.iter().find(|(_, event)| event["type"] == "MESSAGES_SNAPSHOT").unwrap();
+    let shown: Vec<&str> =
+        snapshot["messages"].as_array().unwrap().iter().map(|shown| shown["content"].as_str().unwrap()).collect();
+    assert_eq!(shown, ["hello", "before", "after", ""]);
+}
+
 #[tokio::test]
 async fn null_in_the_input_is_an_absent_field() {
     let rig = Rig::new().await;
