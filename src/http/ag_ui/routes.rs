@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use utoipa::IntoParams;
 
 use super::messages::{ag_ui_messages, tanstack_messages};
-use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, kept_messages};
+use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages};
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
-use crate::domain::ids::{InputId, RunId};
+use crate::domain::ids::{CallId, InputId, RunId};
 use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::trace::TraceId;
@@ -101,22 +101,25 @@ async fn proceed(
     key: Option<RequestKey>,
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
-    let (content, name) = match body.intent()? {
+    let message = match body.intent()? {
         RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
-        RunIntent::Results(results) => {
-            let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
-            let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
-            let section = thread.section_after(&run, BTreeSet::new(), results).await?;
-            return follow(thread, run, section, cursor).await;
-        }
-        RunIntent::Message(content, name) => (content, name),
+        RunIntent::Message(message) => message,
+        RunIntent::Results(results, message) => match (after_results(thread, &results, message.as_ref()).await?, message) {
+            (Some((run, section)), _) => return follow(thread, run, section, cursor).await,
+            (None, Some(message)) => message,
+            (None, None) => {
+                let reason = "must end with a message of the user, or with results of calls that this thread waits for";
+                return Err(Error::field("/messages", reason).into());
+            }
+        },
     };
+    let (content, name) = (message.content()?, message.name());
     let row = thread.row_or_new().await?;
     let setup = RunSetup {
         instructions: body.instructions(),
         protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
         run_id: Some(ids::run(&thread.principal().user_id, &body.run_id)),
-        first_part: name.map(|name| ids::first_part(&thread.id, &name)),
+        first_part: name.map(|name| ids::first_part(&thread.id, name)),
         ..RunSetup::default()
     };
     let request = StartRun {
@@ -139,6 +142,38 @@ async fn proceed(
     let id = started.run.id.clone();
     let reader = thread.service().stream_started(thread.principal(), started).with_queued_messages();
     Ok((id, reader, Section::default()))
+}
+
+/// Stores the results for which the newest run waits. Returns that run, and its section after the results. Ignores results that the
+/// run has, and those of other calls.
+///
+/// Returns `None` if no result is left and the user has sent a new message, or if the run has requested none of the calls.
+async fn after_results(
+    thread: &Thread,
+    results: &[ToolMessage<'_>],
+    message: Option<&UserMessage<'_>>,
+) -> Answer<Option<(RunId, Section)>> {
+    let newest = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
+    let Some(run) = newest else { return Ok(None) };
+    let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
+    let known: Vec<&ToolMessage<'_>> = results.iter().filter(|result| pauses.has_requested(&result.call_id)).collect();
+    let open = known.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
+    let open = open.map(|result| result.result()).collect::<Answer<Vec<_>>>()?;
+    if known.is_empty() || open.is_empty() && is_new(thread, message).await? {
+        return Ok(None);
+    }
+    let calls: Vec<CallId> = known.iter().map(|result| result.call_id.clone()).collect();
+    let section = thread.section_after(&run, BTreeSet::new(), (&calls, open)).await?;
+    Ok(Some((run, section)))
+}
+
+/// Returns whether the user has sent a message that is not the newest one of the thread.
+async fn is_new(thread: &Thread, message: Option<&UserMessage<'_>>) -> Answer<bool> {
+    match message.map(UserMessage::name) {
+        None => Ok(false),
+        Some(None) => Ok(true),
+        Some(Some(name)) => Ok(thread.run_of_repeated_message(name, |_| true).await?.is_none()),
+    }
 }
 
 /// Returns the run that a client calls `name`: a name of its own, or an id of the native API.

@@ -118,6 +118,11 @@ impl RunPauses {
         self.ended_responses() - u32::from(is_paused)
     }
 
+    /// Returns whether the run has requested a call from its client.
+    pub fn has_requested(&self, call: &CallId) -> bool {
+        self.requested.contains_key(call) || self.answers.contains_key(call.as_str())
+    }
+
     /// Returns whether the log has an answer with each of these ids.
     pub fn has_answers(&self, ids: &[&str]) -> bool {
         ids.iter().all(|id| self.answers.contains_key(*id))
