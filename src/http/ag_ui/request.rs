@@ -4,7 +4,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::domain::ids::CallId;
 use crate::domain::tool::client_tool::ClientTool;
+use crate::http::clients::body::null_is_absent;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
@@ -16,11 +18,11 @@ pub(super) struct RunInput {
     pub run_id: String,
     /// Sent by release 1.0 and later.
     pub protocol_version: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub messages: Vec<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     tools: Vec<FrontendTool>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     context: Vec<ContextItem>,
     forwarded_props: Option<Value>,
     resume: Option<Vec<ResumeEntry>>,
@@ -29,7 +31,7 @@ pub(super) struct RunInput {
 #[derive(Debug, Deserialize, ToSchema)]
 struct FrontendTool {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     description: String,
     parameters: Option<Value>,
 }
@@ -37,7 +39,7 @@ struct FrontendTool {
 /// A fact about the client's surroundings.
 #[derive(Debug, Deserialize, ToSchema)]
 struct ContextItem {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     description: String,
     #[serde(default)]
     value: Value,
@@ -62,17 +64,39 @@ pub(super) enum ResumeStatus {
 
 /// The request of a client about a run.
 #[derive(Debug)]
-pub(super) enum RunIntent {
+pub(super) enum RunIntent<'a> {
     /// Answers to the interrupts of a run.
     Resume(Vec<ResumeEntry>),
-    /// Results of frontend tools.
-    Results(Vec<NewToolResult>),
-    /// An answer to a new message, with the client's name of it.
-    Message(Content, Option<String>),
+    /// Results of frontend tools, and the user's message directly before them. Clients repeat old results with their history.
+    Results(Vec<ToolMessage<'a>>, Option<UserMessage<'a>>),
+    /// An answer to a new message.
+    Message(UserMessage<'a>),
+}
+
+/// A message of the user, as the client sent it.
+#[derive(Debug)]
+pub(super) struct UserMessage<'a>(&'a Value);
+
+impl UserMessage<'_> {
+    pub fn content(&self) -> Answer<Content> {
+        content(self.0)
+    }
+
+    /// Returns the client's name of the message.
+    pub fn name(&self) -> Option<&str> {
+        self.0["id"].as_str().filter(|name| !name.is_empty())
+    }
+}
+
+/// A message with the result of a call, as the client sent it.
+#[derive(Debug)]
+pub(super) struct ToolMessage<'a> {
+    pub call_id: CallId,
+    message: &'a Value,
 }
 
 /// Limit of the messages that a stream keeps for a snapshot, in bytes of JSON.
-const MAX_KEPT_BYTES: usize = 256 * 1024;
+pub(super) const MAX_KEPT_BYTES: usize = 256 * 1024;
 
 /// Returns messages as JSON, for a snapshot; `None` above the limit, because a stream holds them until it ends.
 pub(super) fn kept_messages(messages: &[Value]) -> Option<Box<str>> {
@@ -113,41 +137,48 @@ impl RunInput {
         format!("The user's application says:\n{}", lines.join("\n"))
     }
 
-    pub fn intent(&self) -> Answer<RunIntent> {
+    pub fn intent(&self) -> Answer<RunIntent<'_>> {
         if let Some(resume) = self.resume.as_ref().filter(|resume| !resume.is_empty()) {
             return Ok(RunIntent::Resume(resume.clone()));
         }
-        let role = |message: &Value| message["role"].as_str().unwrap_or_default().to_owned();
-        let newest = self.messages.last().filter(|message| role(message) == "user");
-        if let Some(message) = newest {
-            let name = message["id"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
-            return Ok(RunIntent::Message(content(message)?, name));
-        }
-        let results = self.messages.iter().rev().take_while(|message| role(message) == "tool").filter_map(result);
-        let mut results: Vec<NewToolResult> = results.collect::<Answer<_>>()?;
-        results.reverse();
-        match results.is_empty() {
-            false => Ok(RunIntent::Results(results)),
-            true => Err(Error::field("/messages", "must end with a message of the user, or with results of tools").into()),
+        let is_result = |message: &&Value| message["role"] == "tool";
+        let newest = self.messages.iter().rev().find(|message| !is_result(message));
+        let user = newest.filter(|message| message["role"] == "user").map(UserMessage);
+        match (self.messages.last().is_some_and(|last| is_result(&last)), user) {
+            (true, user) => {
+                let results = self.messages.iter().rev().take_while(is_result).filter_map(ToolMessage::of);
+                let mut results: Vec<ToolMessage<'_>> = results.collect();
+                results.reverse();
+                Ok(RunIntent::Results(results, user))
+            }
+            (false, Some(user)) => Ok(RunIntent::Message(user)),
+            (false, None) => Err(Error::field("/messages", "must end with a message of the user, or with results of tools").into()),
         }
     }
 }
 
-/// Returns the result in a tool's message; `None` if it is of no call of this server. An error stands before what the tool returned.
-fn result(message: &Value) -> Option<Answer<NewToolResult>> {
-    let call_id = message["toolCallId"].as_str()?.parse().ok()?;
-    let error = message["error"].as_str();
-    let returned = if message["content"].is_null() { Ok(Content::Text(String::new())) } else { content(message) };
-    let content = returned.map(|content| match (error, content) {
-        (None, content) => content,
-        (Some(error), Content::Text(text)) if text.is_empty() || text == error => Content::Text(error.to_owned()),
-        (Some(error), Content::Text(text)) => Content::Text(format!("{error}\n{text}")),
-        (Some(error), Content::Parts(mut parts)) => {
-            parts.insert(0, NewPart::Text { text: error.to_owned() });
-            Content::Parts(parts)
-        }
-    });
-    Some(content.map(|content| NewToolResult { call_id, content, is_error: error.is_some() }))
+impl<'a> ToolMessage<'a> {
+    /// Returns `None` if the message is of no call of this server.
+    fn of(message: &'a Value) -> Option<Self> {
+        let call_id = message["toolCallId"].as_str()?.parse().ok()?;
+        Some(Self { call_id, message })
+    }
+
+    /// Returns the result. An error stands before what the tool returned.
+    pub fn result(&self) -> Answer<NewToolResult> {
+        let error = self.message["error"].as_str();
+        let returned = if self.message["content"].is_null() { Content::Text(String::new()) } else { content(self.message)? };
+        let content = match (error, returned) {
+            (None, content) => content,
+            (Some(error), Content::Text(text)) if text.is_empty() || text == error => Content::Text(error.to_owned()),
+            (Some(error), Content::Text(text)) => Content::Text(format!("{error}\n{text}")),
+            (Some(error), Content::Parts(mut parts)) => {
+                parts.insert(0, NewPart::Text { text: error.to_owned() });
+                Content::Parts(parts)
+            }
+        };
+        Ok(NewToolResult { call_id: self.call_id.clone(), content, is_error: error.is_some() })
+    }
 }
 
 fn content(message: &Value) -> Answer<Content> {
@@ -195,10 +226,16 @@ mod tests {
 
     use super::*;
 
-    fn results(mut message: Value) -> Answer<RunIntent> {
+    fn input(messages: Value) -> RunInput {
+        serde_json::from_value(json!({ "threadId": "t", "runId": "r", "messages": messages })).unwrap()
+    }
+
+    fn result(mut message: Value) -> Answer<NewToolResult> {
         let call = json!({ "id": "m1", "role": "tool", "toolCallId": format!("call_{:032x}", 1) });
         message.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
-        serde_json::from_value::<RunInput>(json!({ "threadId": "t", "runId": "r", "messages": [message] })).unwrap().intent()
+        let input = input(json!([message]));
+        let RunIntent::Results(results, None) = input.intent().unwrap() else { panic!("results") };
+        results[0].result()
     }
 
     #[test]
@@ -216,19 +253,43 @@ mod tests {
             (json!({ "content": "a door", "error": "locked" }), Content::Text("locked\na door".to_owned()), true),
             (json!({ "content": parts, "error": "locked" }), Content::Parts(vec![text("locked"), text("a door"), image]), true),
         ] {
-            let RunIntent::Results(results) = results(message).unwrap() else { panic!("results") };
-            assert_eq!((&results[0].content, results[0].is_error), (&content, is_error));
+            let result = result(message).unwrap();
+            assert_eq!((&result.content, result.is_error), (&content, is_error));
         }
         let unknown = json!({ "content": [{ "type": "image", "source": { "type": "file", "value": "other" } }] });
-        assert!(results(unknown).is_err(), "nothing is lost in silence");
+        assert!(result(unknown).is_err(), "nothing is lost in silence");
+    }
+
+    #[test]
+    fn message_before_results_is_kept() {
+        let user = json!({ "id": "m1", "role": "user", "content": "hi" });
+        let call = format!("call_{:032x}", 1);
+        let results = ["foreign", &call].map(|call| json!({ "role": "tool", "toolCallId": call, "content": "x" }));
+        let found = |messages: Value| match input(messages).intent() {
+            Ok(RunIntent::Results(results, user)) => (results.len(), user.and_then(|user| user.name().map(str::to_owned))),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found(json!([user, results[0], results[1]])), (1, Some("m1".to_owned())));
+        assert_eq!(found(json!([user, { "role": "assistant" }, results[1]])), (1, None));
+    }
+
+    #[test]
+    fn null_is_the_same_as_an_absent_field() {
+        let nulls = json!({
+            "threadId": "t", "runId": "r", "messages": null, "tools": null, "context": null, "state": null, "forwardedProps": null,
+            "resume": null, "protocolVersion": null,
+        });
+        let input: RunInput = serde_json::from_value(nulls).unwrap();
+        assert!(input.messages.is_empty() && input.tools().is_empty() && input.instructions().is_empty());
+        let tool = json!([{ "name": "look", "description": null, "parameters": null }]);
+        let fact = json!([{ "description": null, "value": null }]);
+        let body = json!({ "threadId": "t", "runId": "r", "tools": tool, "context": fact });
+        assert_eq!(serde_json::from_value::<RunInput>(body).unwrap().tools()[0].name, "look");
     }
 
     #[test]
     fn large_histories_are_not_kept_while_a_run_streams() {
-        let input = |bytes: usize| -> RunInput {
-            let said = json!({ "id": "m1", "role": "user", "content": "x".repeat(bytes) });
-            serde_json::from_value(json!({ "threadId": "t", "runId": "r", "messages": [said] })).unwrap()
-        };
+        let input = |bytes: usize| input(json!([{ "id": "m1", "role": "user", "content": "x".repeat(bytes) }]));
         let kept = kept_messages(&input(1_000).messages).unwrap();
         assert_eq!(serde_json::from_str::<Vec<Value>>(&kept).unwrap()[0]["id"], "m1");
         assert_eq!(kept_messages(&input(MAX_KEPT_BYTES).messages), None);

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use utoipa::IntoParams;
 
 use super::messages::{ag_ui_messages, tanstack_messages};
-use super::request::{ResumeEntry, ResumeStatus, RunInput, RunIntent, kept_messages};
+use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages};
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
-use crate::domain::ids::{InputId, RunId};
+use crate::domain::ids::{CallId, InputId, RunId};
 use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::trace::TraceId;
@@ -31,6 +31,9 @@ use crate::http::wire::request::Trace;
 use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: None, ids: true };
+
+/// Number of messages in one read for a snapshot.
+const SNAPSHOT_ROWS: u32 = 50;
 
 pub(super) fn routes() -> ApiRouter {
     ApiRouter::new().routes(routes!(run, read))
@@ -72,7 +75,7 @@ async fn run_agent(
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), kept_messages(&body.messages));
-    let facts = AgUiRunFacts { thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
+    let facts = AgUiRunFacts { id, thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -98,22 +101,25 @@ async fn proceed(
     key: Option<RequestKey>,
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
-    let (content, name) = match body.intent()? {
+    let message = match body.intent()? {
         RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
-        RunIntent::Results(results) => {
-            let active = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
-            let run = active.ok_or(Error::NotFound("run that waits for these results"))?;
-            let section = thread.section_after(&run, BTreeSet::new(), results).await?;
-            return follow(thread, run, section, cursor).await;
-        }
-        RunIntent::Message(content, name) => (content, name),
+        RunIntent::Message(message) => message,
+        RunIntent::Results(results, message) => match (after_results(thread, &results, message.as_ref()).await?, message) {
+            (Some((run, section)), _) => return follow(thread, run, section, cursor).await,
+            (None, Some(message)) => message,
+            (None, None) => {
+                let reason = "must end with a message of the user, or with results of calls that this thread waits for";
+                return Err(Error::field("/messages", reason).into());
+            }
+        },
     };
+    let (content, name) = (message.content()?, message.name());
     let row = thread.row_or_new().await?;
     let setup = RunSetup {
         instructions: body.instructions(),
         protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
         run_id: Some(ids::run(&thread.principal().user_id, &body.run_id)),
-        first_part: name.map(|name| ids::first_part(&thread.id, &name)),
+        first_part: name.map(|name| ids::first_part(&thread.id, name)),
         ..RunSetup::default()
     };
     let request = StartRun {
@@ -134,7 +140,40 @@ async fn proceed(
     let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
     let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
     let id = started.run.id.clone();
-    Ok((id, thread.service().stream_started(thread.principal(), started), Section::default()))
+    let reader = thread.service().stream_started(thread.principal(), started).with_queued_messages();
+    Ok((id, reader, Section::default()))
+}
+
+/// Stores the results for which the newest run waits. Returns that run, and its section after the results. Ignores results that the
+/// run has, and those of other calls.
+///
+/// Returns `None` if no result is left and the user has sent a new message, or if the run has requested none of the calls.
+async fn after_results(
+    thread: &Thread,
+    results: &[ToolMessage<'_>],
+    message: Option<&UserMessage<'_>>,
+) -> Answer<Option<(RunId, Section)>> {
+    let newest = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
+    let Some(run) = newest else { return Ok(None) };
+    let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
+    let known: Vec<&ToolMessage<'_>> = results.iter().filter(|result| pauses.has_requested(&result.call_id)).collect();
+    let open = known.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
+    let open = open.map(|result| result.result()).collect::<Answer<Vec<_>>>()?;
+    if known.is_empty() || open.is_empty() && is_new(thread, message).await? {
+        return Ok(None);
+    }
+    let calls: Vec<CallId> = known.iter().map(|result| result.call_id.clone()).collect();
+    let section = thread.section_after(&run, BTreeSet::new(), (&calls, open)).await?;
+    Ok(Some((run, section)))
+}
+
+/// Returns whether the user has sent a message that is not the newest one of the thread.
+async fn is_new(thread: &Thread, message: Option<&UserMessage<'_>>) -> Answer<bool> {
+    match message.map(UserMessage::name) {
+        None => Ok(false),
+        Some(None) => Ok(true),
+        Some(Some(name)) => Ok(thread.run_of_repeated_message(name, |_| true).await?.is_none()),
+    }
 }
 
 /// Returns the run that a client calls `name`: a name of its own, or an id of the native API.
@@ -260,15 +299,33 @@ async fn join(
     };
     let thread = Thread::new(app, access, trace, ("threadId", run.conversation_id.as_str()))?;
     let section = whole_run(&thread, &id, 0).await?;
-    // The stream does not show the parts that are void already, so only the active run may need a snapshot. One of a queued run would
-    // lack the answer of the run before it.
-    let history = if run.status.is_terminal() { None } else { thread.history().await? };
-    let messages = history
-        .filter(|(row, _)| row.active_run_id.as_ref() == Some(&id))
-        .and_then(|(_, messages)| kept_messages(&ag_ui_messages(&messages, Some(&id))));
-    let (_, reader, section) = follow(&thread, id, section, cursor).await?;
-    let facts = AgUiRunFacts { thread: thread_name, run: name.to_owned(), is_one: false, section, messages, history: Vec::new() };
+    let messages = if run.status.is_terminal() { None } else { messages_beside(&thread, &id).await? };
+    let (id, reader, section) = follow(&thread, id, section, cursor).await?;
+    let (run, history) = (name.to_owned(), Vec::new());
+    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one: false, section, messages, history };
     Ok(respond(thread, reader, facts, cursor))
+}
+
+/// Returns the other messages of the active run's thread, for a snapshot. Reads no more of them than a stream keeps.
+///
+/// The stream does not show the parts that are void already, so only the active run may need a snapshot. One of a queued run would
+/// lack the answer of the run before it.
+async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>>> {
+    if thread.row().await?.is_none_or(|row| row.active_run_id.as_ref() != Some(run)) {
+        return Ok(None);
+    }
+    let (mut pages, mut before, mut left) = (Vec::new(), None, MAX_KEPT_BYTES);
+    loop {
+        let page = thread.service().earlier_messages(thread.principal(), &thread.id, before, SNAPSHOT_ROWS).await?;
+        let shown = ag_ui_messages(&page.items, Some(run));
+        let Some(rest) = left.checked_sub(json!(shown).to_string().len()) else { return Ok(None) };
+        left = rest;
+        pages.push(shown);
+        match page.next.and_then(|next| next.parse().ok()) {
+            Some(next) => before = Some(next),
+            None => return Ok(kept_messages(&pages.into_iter().rev().flatten().collect::<Vec<_>>())),
+        }
+    }
 }
 
 /// Streams the messages of a thread as a run of its own, and then the active run, if there is one.
@@ -285,9 +342,9 @@ pub(super) async fn connect_stream(
     let section = whole_run(&thread, &run, head).await?;
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
-    let (_, reader, section) = follow(&thread, run, section, None).await?;
-    let is_one = body.is_one();
-    let facts = AgUiRunFacts { thread: body.thread_id, run: name, is_one, section, messages: kept_messages(&messages), history };
+    let (id, reader, section) = follow(&thread, run, section, None).await?;
+    let (is_one, messages) = (body.is_one(), kept_messages(&messages));
+    let facts = AgUiRunFacts { id, thread: body.thread_id, run: name, is_one, section, messages, history };
     Ok(respond(thread, reader, facts, None))
 }
 
@@ -332,7 +389,7 @@ async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCur
         thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;
     }
     match thread.service().stream_run(thread.principal(), &run, None).await? {
-        StreamStart::Stream(reader) => Ok((run, reader, section)),
+        StreamStart::Stream(reader) => Ok((run, reader.with_queued_messages(), section)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }

@@ -6,15 +6,16 @@ use serde_json::{Value, json};
 
 use super::translator::{AgUiRunFacts, AgUiTranslator};
 use crate::domain::event::StoredEvent;
+use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated, whole,
+    RUN, all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated, whole,
 };
 
 fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
-    let (thread, run) = ("thread-1".to_owned(), "run-1".to_owned());
+    let (id, thread, run) = (RunId::parse(RUN).unwrap(), "thread-1".to_owned(), "run-1".to_owned());
     let said = json!([{ "id": "m1", "role": "user", "content": "hi" }]);
-    AgUiRunFacts { thread, run, is_one, section, messages: Some(said.to_string().into()), history: Vec::new() }
+    AgUiRunFacts { id, thread, run, is_one, section, messages: Some(said.to_string().into()), history: Vec::new() }
 }
 
 fn events_in(events: &[StoredEvent], is_one: bool, section: Section) -> Vec<Value> {

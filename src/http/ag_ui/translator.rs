@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::messages::{self, result_id};
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::ids::{CallId, MessageId, PartId};
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::model::Usage;
 use crate::domain::run::WaitReason;
 use crate::domain::run::question::Question;
@@ -20,6 +20,7 @@ use crate::http::clients::stream::ChunkTranslator;
 /// The facts about a run that its events do not contain.
 #[derive(Debug, Clone)]
 pub(super) struct AgUiRunFacts {
+    pub id: RunId,
     /// The client's name of the thread.
     pub thread: String,
     /// The client's name of the run.
@@ -45,6 +46,8 @@ pub(super) struct AgUiTranslator {
     facts: AgUiRunFacts,
     out: Vec<Value>,
     sends: bool,
+    /// Whether the log has the message that began the run.
+    queued: bool,
     started: bool,
     over: bool,
     steps: BTreeSet<String>,
@@ -74,7 +77,8 @@ impl ChunkTranslator for AgUiTranslator {
         }
         self.sends = event.seq > self.facts.section.after;
         if let Some(body) = event.body().filter(|_| !self.facts.section.is_void(event)) {
-            if self.sends {
+            // The messages of other runs are not shown before a snapshot.
+            if self.sends && event.run_id.as_ref() == Some(&self.facts.id) {
                 self.start();
             }
             self.body(event, body);
@@ -96,6 +100,7 @@ impl AgUiTranslator {
             facts,
             out: Vec::new(),
             sends: false,
+            queued: false,
             started: false,
             over: false,
             steps: BTreeSet::new(),
@@ -137,7 +142,9 @@ impl AgUiTranslator {
 
     fn body(&mut self, event: &StoredEvent, body: EventBody) {
         match body {
+            EventBody::RunQueued { .. } => self.queued = true,
             EventBody::RunStarted { model, .. } => self.model = model,
+            EventBody::MessageCreated { message } => self.message_created(message),
             EventBody::StepStarted { step, kind, .. } => {
                 self.model_step = (kind == "model").then_some(step);
                 if self.model_step.is_some() {
@@ -239,7 +246,6 @@ impl AgUiTranslator {
             }
             EventBody::RunCancelled { .. } => self.fail("the run was cancelled", "cancelled"),
             EventBody::StepReset { .. }
-            | EventBody::RunQueued { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::ContextCompacted { .. }
@@ -247,7 +253,6 @@ impl AgUiTranslator {
             | EventBody::ToolQuarantined { .. }
             | EventBody::ToolOutcomeUnknown { .. }
             | EventBody::ModelAdapted { .. }
-            | EventBody::MessageCreated { .. }
             | EventBody::MessageStarted { .. }
             | EventBody::ConversationUpdated { .. } => {}
         }
@@ -309,12 +314,17 @@ impl AgUiTranslator {
             .filter_map(|part| if let OpenPart::Text(message, _) = part { Some(message.clone()) } else { None })
             .collect();
         self.end_parts();
-        let voided = self.shown.split_off(self.shown_before.min(self.shown.len()));
+        let since = self.shown.split_off(self.shown_before.min(self.shown.len()));
+        let (sent, voided): (Vec<Value>, Vec<Value>) = since.into_iter().partition(|message| message["role"] == "user");
+        self.shown.extend(sent);
         let ids = voided.iter().filter_map(|message| message["id"].as_str().map(str::to_owned)).chain(open);
         let emptied = ids.map(|id| json!({ "id": id, "role": "assistant", "content": "" }));
         let earlier = self.facts.messages.as_deref().and_then(|json| serde_json::from_str::<Vec<Value>>(json).ok());
         if let Some(mut snapshot) = earlier.filter(|_| self.sends) {
-            snapshot.extend(self.shown.iter().cloned().chain(emptied));
+            // A client that joined late knows the messages up to then.
+            let is_new = |message: &&Value| snapshot.iter().all(|known| known["id"] != message["id"]);
+            let new: Vec<Value> = self.shown.iter().filter(is_new).cloned().collect();
+            snapshot.extend(new.into_iter().chain(emptied));
             self.push(json!({ "type": "MESSAGES_SNAPSHOT", "messages": snapshot }));
         }
         self.push(json!({ "type": "CUSTOM", "name": "step.reset", "value": { "reason": reason } }));
@@ -430,6 +440,13 @@ impl AgUiTranslator {
             self.end_part(&id, &open);
         }
         messages::show(&mut self.shown, message, &shown_id, &part);
+    }
+
+    /// Keeps a message that was sent after the run began, for a snapshot. The message that began the run is an earlier one.
+    fn message_created(&mut self, message: Message) {
+        if self.queued && message.role == Role::User {
+            self.shown.extend(messages::ag_ui_messages(&[message], None));
+        }
     }
 
     /// Sends the parts of a message whose events did not show them.

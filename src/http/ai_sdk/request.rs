@@ -10,6 +10,7 @@ use crate::domain::conversation::file::content_url;
 use crate::domain::ids::FileId;
 use crate::domain::model::ModelOptions;
 use crate::domain::tool::client_tool::ClientTool;
+use crate::http::clients::body::null_is_absent;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
@@ -17,11 +18,11 @@ use crate::service::{Content, Error, NewPart, NewToolResult};
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChatBody {
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     messages: Vec<UiMessage>,
     /// The newest message, instead of the whole history.
     message: Option<UiMessage>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub trigger: Trigger,
     #[serde(rename = "messageId")]
     pub message_id: Option<String>,
@@ -44,9 +45,9 @@ enum ClientTools {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct NewTool {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     description: String,
     #[serde(alias = "inputSchema")]
     parameters: Option<Value>,
@@ -70,7 +71,7 @@ pub(super) enum Trigger {
 pub(super) struct UiMessage {
     pub id: Option<String>,
     pub role: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     parts: Vec<UiPart>,
 }
 
@@ -85,7 +86,7 @@ struct UiPart {
     url: Option<String>,
     filename: Option<String>,
     tool_call_id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     provider_executed: bool,
     output: Option<Value>,
     error_text: Option<String>,

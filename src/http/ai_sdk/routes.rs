@@ -14,7 +14,7 @@ use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use super::ui_messages::{OpenRun, ui_messages};
 use crate::domain::conversation::message::{FilePart, Message, Part, Role};
-use crate::domain::ids::{InputId, PartId, RunId};
+use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
@@ -241,7 +241,9 @@ async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
     }
     let run = run.ok_or_else(|| Error::field("/messages", "must end with a message of the user, or with answers to a run"))?;
     thread.check_run(&run).await?;
-    let section = thread.section_after(&run, answered, message.results()).await?;
+    let results = message.results();
+    let sent: Vec<CallId> = results.iter().map(|result| result.call_id.clone()).collect();
+    let section = thread.section_after(&run, answered, (&sent, results)).await?;
     follow(thread, run, section).await
 }
 

@@ -18,6 +18,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
 use crate::http::api_router::{ApiRouter, routes};
+use crate::http::clients::body::null_is_absent;
 use crate::http::clients::stream::{ChunkTranslator as _, event_of};
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
@@ -65,10 +66,10 @@ struct ChatFrame {
     message_id: Option<Value>,
     messages: Option<Value>,
     /// The headers that the same request has over HTTP.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     headers: BTreeMap<String, String>,
     /// The fields that the application adds.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     body: Map<String, Value>,
 }
 

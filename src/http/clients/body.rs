@@ -2,7 +2,7 @@
 
 use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -19,4 +19,11 @@ pub(in crate::http) async fn read<T: DeserializeOwned>(request: Request, app: &A
     let _permit = app.service.begin_upload(&access.principal().user_id).await?;
     let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX).max(usual);
     Input::read(request, app, most, None).await
+}
+
+/// Deserializes a field whose `null` means the same as its absence: many clients send both.
+pub(in crate::http) fn null_is_absent<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }

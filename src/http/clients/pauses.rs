@@ -50,12 +50,16 @@ pub(in crate::http) struct RunPauses {
     model_step: Option<(u32, i64)>,
     voided: Vec<RangeInclusive<i64>>,
     head: i64,
+    /// Whether the client has sent results that no event shows yet.
+    has_new_results: bool,
 }
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+        // Read before the log: results that a worker applies meanwhile are in the log.
+        let has_new_results = service.has_new_results(principal, run).await?;
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
-        let mut found = Self::default();
+        let mut found = Self { has_new_results, ..Self::default() };
         for event in &log.events {
             found.add(event);
         }
@@ -107,15 +111,33 @@ impl RunPauses {
         Section { after: 0, passed, voided: self.voided }
     }
 
-    /// Returns the number of the newest response, counted from 0. The first event after a pause begins the next response.
+    /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
+    /// next response.
     pub fn newest_response(&self) -> u32 {
-        let is_paused = self.pauses.last() == Some(&self.head);
+        let is_paused = self.pauses.last() == Some(&self.head) && !self.has_new_results;
         self.ended_responses() - u32::from(is_paused)
+    }
+
+    /// Returns whether the run has requested a call from its client.
+    pub fn has_requested(&self, call: &CallId) -> bool {
+        self.requested.contains_key(call) || self.answers.contains_key(call.as_str())
     }
 
     /// Returns whether the log has an answer with each of these ids.
     pub fn has_answers(&self, ids: &[&str]) -> bool {
         ids.iter().all(|id| self.answers.contains_key(*id))
+    }
+
+    /// Returns the `seq` of the pause that ended a response.
+    pub fn end_of_response(&self, number: u32) -> Option<i64> {
+        self.pauses.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Returns the ids of the answers after the pause that ended a response, up to the next pause.
+    pub fn answers_after(&self, response: u32) -> impl Iterator<Item = &str> {
+        let pause = |number: u32| self.end_of_response(number).unwrap_or(i64::MAX);
+        let (after, until) = (pause(response), pause(response.saturating_add(1)));
+        self.answers.iter().filter(move |(_, seq)| **seq > after && **seq < until).map(|(id, _)| id.as_str())
     }
 
     /// Returns the `seq` before the newest pause: the earlier ones are over.
@@ -164,6 +186,8 @@ mod tests {
     fn response_begins_with_the_event_after_a_pause() {
         let newest = |pauses: &[i64], head| RunPauses { pauses: pauses.to_vec(), head, ..RunPauses::default() }.newest_response();
         assert_eq!((newest(&[], 9), newest(&[9], 9), newest(&[9], 10), newest(&[9, 14], 14)), (0, 0, 1, 1));
+        let answered = RunPauses { pauses: vec![9], head: 9, has_new_results: true, ..RunPauses::default() };
+        assert_eq!(answered.newest_response(), 1, "no worker has claimed the run yet");
     }
 
     #[test]

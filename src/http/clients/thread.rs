@@ -247,10 +247,14 @@ impl Thread {
     }
 
     /// Stores results of client tools, and returns the section of the run that follows them and the answers with the ids `answered`.
-    /// A message repeats the results of earlier waits: if it has no other answer, the section follows the newest of them. Fails if the
-    /// run waits for another answer.
-    pub async fn section_after(&self, run: &RunId, mut answered: BTreeSet<String>, results: Vec<NewToolResult>) -> Answer<Section> {
-        let sent: Vec<CallId> = results.iter().map(|result| result.call_id.clone()).collect();
+    /// A message repeats the results of earlier waits, those of the calls `sent`: if it has no other answer, the section follows the
+    /// newest of them. Fails if the run waits for another answer.
+    pub async fn section_after(
+        &self,
+        run: &RunId,
+        mut answered: BTreeSet<String>,
+        (sent, results): (&[CallId], Vec<NewToolResult>),
+    ) -> Answer<Section> {
         answered.extend(self.store_results(run, results).await?);
         // Read before the row: a wait that begins between them is not taken for one that is over.
         let pauses = RunPauses::read(self.service(), self.principal(), run).await?;

@@ -16,7 +16,7 @@ mod target;
 mod tool_choice;
 
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::openai::responses::{conversations, input_items};
+use crate::http::openai::responses::{conversations, deletion, input_items};
 use crate::http::options::Protocol;
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
@@ -34,7 +34,7 @@ pub(in crate::http) fn routes() -> ApiRouter {
         .routes(routes!(chat::create))
         .routes(routes!(embeddings::create))
         .routes(routes!(responses::create))
-        .routes(routes!(responses::get, responses::delete))
+        .routes(routes!(responses::get, deletion::delete))
         .routes(routes!(responses::cancel))
         .routes(routes!(input_items::list))
         .routes(routes!(conversations::create))

@@ -3,10 +3,15 @@
 use serde_json::Value;
 
 use crate::domain::model::ToolChoice;
+use crate::domain::tool::client_tool::ClientTool;
 use crate::http::openai::target::Target;
 use crate::service::{Error, Result};
+use crate::support::text;
 
 const FORMS: &str = "must be auto, none, required, a function by name, or allowed_tools with functions by name";
+
+/// The characters of a name that an error shows.
+const MAX_SHOWN_CHARS: usize = 100;
 
 /// The tools that the model may or must call.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,8 +41,14 @@ impl ToolChoiceField {
         Ok(Self { choice: Some(choice), allowed: Some(functions) })
     }
 
-    pub(super) fn allows(&self, name: &str) -> bool {
-        self.allowed.as_ref().is_none_or(|allowed| allowed.iter().any(|known| known == name))
+    /// Returns those tools of the request that the model may call. Fails if an allowed tool is not among them.
+    pub(super) fn select(&self, tools: Vec<ClientTool>) -> Result<Vec<ClientTool>> {
+        let Some(allowed) = &self.allowed else { return Ok(tools) };
+        if let Some(name) = allowed.iter().find(|name| tools.iter().all(|tool| tool.name != **name)) {
+            let shown = text::prefix_chars(name, MAX_SHOWN_CHARS);
+            return Err(Error::field("/tool_choice", format!("names the tool {shown:?}, which is not in `tools`; add it there")));
+        }
+        Ok(tools.into_iter().filter(|tool| allowed.contains(&tool.name)).collect())
     }
 }
 
@@ -88,8 +99,29 @@ mod tests {
             ),
         ] {
             let chosen = read(field, "acme/large").unwrap();
-            assert_eq!((chosen.choice.as_ref(), chosen.allows("look"), chosen.allows("drop")), (Some(&choice), true, false));
+            assert_eq!(
+                (chosen.choice.as_ref(), selected(&chosen, &["look", "drop"]).unwrap()),
+                (Some(&choice), vec!["look".to_owned()])
+            );
         }
+    }
+
+    fn selected(chosen: &ToolChoiceField, names: &[&str]) -> Result<Vec<String>> {
+        let tool = |name: &&str| ClientTool { name: (*name).to_owned(), description: String::new(), parameters: None };
+        let tools = chosen.select(names.iter().map(tool).collect())?;
+        Ok(tools.into_iter().map(|tool| tool.name).collect())
+    }
+
+    #[test]
+    fn allowed_tool_must_be_a_tool_of_the_request() {
+        let functions = ["look", "fly"].map(|name| json!({"type": "function", "name": name}));
+        let chosen = read(json!({"type": "allowed_tools", "tools": functions}), "acme/large").unwrap();
+        for names in [["look", "drop"].as_slice(), &[]] {
+            let problem = selected(&chosen, names).unwrap_err().problem();
+            assert_eq!(problem.errors[0].pointer, "/tool_choice", "{problem:?}");
+        }
+        assert_eq!(selected(&chosen, &["fly", "look"]).unwrap().len(), 2);
+        assert_eq!(selected(&ToolChoiceField::default(), &["look"]).unwrap(), ["look"], "all tools are allowed");
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl Service {
         Ok((self.run(principal, run).await?, replay))
     }
 
+    /// Returns whether the client has sent results that the run has not applied. No event shows them yet.
+    pub async fn has_new_results(&self, principal: &Principal, run: &RunId) -> Result<bool> {
+        Ok(self.store.has_new_results(&principal.user_id, run).await?)
+    }
+
     async fn checked_result(&self, principal: &Principal, result: NewToolResult, field: &str) -> Result<InputAnswer> {
         let content = self.result_content(principal, &result.content, field).await?;
         let answer = client_answer(&content, result.is_error);

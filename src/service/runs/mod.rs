@@ -246,6 +246,11 @@ impl Service {
         Ok(self.store.deleted_responses(&principal.user_id, id).await?)
     }
 
+    /// Returns whether the conversation of a run has another run, of which no response was deleted.
+    pub async fn has_other_whole_run(&self, principal: &Principal, run: &Run) -> Result<bool> {
+        Ok(self.store.has_other_whole_run(&principal.user_id, (&run.conversation_id, &run.id)).await?)
+    }
+
     /// Marks a response of a run as deleted. The run and its messages stay.
     pub async fn delete_response(&self, principal: &Principal, id: &RunId, number: u32) -> Result<()> {
         Ok(self.store.delete_response(&principal.user_id, id, number).await?)

@@ -155,6 +155,8 @@ pub struct Reader {
     /// The newest `seq` of the log when the stream was requested.
     pub head: i64,
     phase: Phase,
+    /// Whether the stream of a run has the messages of other runs.
+    has_queued_messages: bool,
     /// The items before the first event.
     pub(in crate::service) first: Vec<StreamItem>,
     afresh: Restart,
@@ -166,7 +168,13 @@ impl Reader {
     /// Reads the events after `cursor`. `tail` must be subscribed before anything is read on which `cursor` depends.
     pub(in crate::service) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Restart) -> Self {
         let (first, phase, page, pause) = (Vec::new(), Phase::CatchUp, FIRST_PAGE, FIRST_PAUSE);
-        Self { log, tail, scope, cursor, head: cursor, phase, first, afresh, page, pause }
+        Self { log, tail, scope, cursor, head: cursor, phase, has_queued_messages: false, first, afresh, page, pause }
+    }
+
+    /// Adds the messages that are sent while the run is active and begin other runs.
+    pub fn with_queued_messages(mut self) -> Self {
+        self.has_queued_messages = true;
+        self
     }
 
     /// Starts at the live tail without reading the store. Correct if nothing can be committed after `cursor` before `tail` is
@@ -296,6 +304,9 @@ impl Reader {
             return;
         };
         if event.run_id.as_ref() != Some(run_id) {
+            if self.has_queued_messages && event.kind == "message.created" {
+                items.push(StreamItem::Event(event));
+            }
             return;
         }
         let last = event.ends_run().then_some(event.seq);

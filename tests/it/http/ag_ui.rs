@@ -3,6 +3,7 @@
 use axum::http::{Method, StatusCode};
 use capstan::domain::event::EventBody;
 use capstan::domain::run::WaitReason;
+use capstan::domain::tool::ToolCallState;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, text};
@@ -90,6 +91,96 @@ async fn joined_run_voids_what_a_step_has_shown() {
     let late = frames(&rig.get(&format!("/ag-ui/default?offset=-1&runId={run}")).await);
     assert!(late.iter().all(|(_, event)| event["type"] != "MESSAGES_SNAPSHOT"));
     assert_eq!(said(&late), "Hello\nworld");
+}
+
+/// A snapshot replaces all messages of the client, so it must have those that wait behind the run.
+#[tokio::test]
+async fn joined_run_keeps_messages_that_wait_behind_it() {
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
+    let queue = async |words: &str| {
+        let body = json!({ "content": words, "on_busy": "queue" });
+        let queued = rig.post(&format!("/api/v1/conversations/{conversation}/messages"), body).await;
+        assert_eq!(queued.status, StatusCode::ACCEPTED, "{}", queued.body);
+    };
+    queue("before").await;
+    let path = format!("/ag-ui/default?offset=-1&runId={run}");
+    let joined = rig.begin(Method::GET, &path, &[], None).await;
+    queue("after").await;
+    rig.write(&fence, &[EventBody::StepReset { step: 1, reason: "crash".to_owned() }], Vec::new()).await;
+    rig.play_rest(&fence, act).await;
+    let events = frames(&joined.rest().await);
+    let (_, snapshot) = events.iter().find(|(_, event)| event["type"] == "MESSAGES_SNAPSHOT").unwrap();
+    let shown: Vec<&str> =
+        snapshot["messages"].as_array().unwrap().iter().map(|shown| shown["content"].as_str().unwrap()).collect();
+    assert_eq!(shown, ["hello", "before", "after", ""]);
+}
+
+/// Clients send their whole history, with results that the server has or never asked for.
+#[tokio::test]
+async fn odd_result_of_a_tool_fails_no_request() {
+    let rig = Rig::new().await;
+    let result = |call: &str, content: Value| json!({ "id": "r", "role": "tool", "toolCallId": call, "content": content });
+    let user = |words: &str| json!({ "id": words, "role": "user", "content": words });
+    let body = |run: &str, messages: Value| {
+        let mut body = input("thread-1", run, "");
+        body["messages"] = messages;
+        body
+    };
+    let mut begin = body("run-1", json!([user("look")]));
+    begin["tools"] = json!([{ "name": "look", "description": "Looks", "parameters": {} }]);
+    let first = rig.begin(Method::POST, "/ag-ui/default", &[], Some(begin)).await;
+    let call = rig.asks_client(&rig.claim().await).await;
+    frames(&first.rest().await);
+
+    let unknown = format!("call_{:032x}", 7);
+    for messages in [json!([result(&unknown, json!("x"))]), json!([result("foreign", json!("x"))])] {
+        let refused = post(&rig, &body("run-2", messages), &[]).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+        assert_eq!(refused.json()["errors"][0]["pointer"], "/messages", "{}", refused.body);
+    }
+    let unreadable = result(&unknown, json!(7));
+    let answer = body("run-2", json!([user("look"), { "role": "assistant" }, unreadable, result(&call, json!("a door"))]));
+    let answered = rig.begin(Method::POST, "/ag-ui/default", &[], Some(answer)).await;
+    let fence = rig.claim().await;
+    let call_id = call.parse().unwrap();
+    let completed = EventBody::ToolCompleted {
+        call_id,
+        name: "look".to_owned(),
+        server: None,
+        state: ToolCallState::Done,
+        content: Vec::new(),
+        is_error: false,
+        duration_ms: 1,
+        truncated: false,
+        undoable: false,
+    };
+    rig.write(&fence, &[completed], Vec::new()).await;
+    let act = rig.play_half(&fence).await;
+    rig.play_rest(&fence, act).await;
+    assert_eq!(said(&frames(&answered.rest().await)), "Hello\nworld");
+
+    // A repeated result is shown with what followed it, and never hides a new message.
+    let count = async || rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len();
+    let repeated = body("run-3", json!([user("look"), result(&call, json!(7))]));
+    assert_eq!(said(&frames(&post(&rig, &repeated, &[]).await)), "Hello\nworld");
+    assert_eq!(count().await, 1);
+    for (runs, call) in [(2, &call), (3, &unknown)] {
+        let words = format!("next {runs}");
+        played(&rig, &body(&words, json!([user(&words), result(call, json!("a door"))]))).await;
+        assert_eq!(count().await, runs);
+    }
+}
+
+#[tokio::test]
+async fn null_in_the_input_is_an_absent_field() {
+    let rig = Rig::new().await;
+    let mut body = input("thread-1", "run-1", "hello");
+    for field in ["tools", "context", "state", "forwardedProps", "resume", "protocolVersion"] {
+        body[field] = Value::Null;
+    }
+    assert_eq!(said(&played(&rig, &body).await), "Hello\nworld");
+    body["messages"] = Value::Null;
+    assert_eq!(frames(&post(&rig, &body, &[]).await)[0].1["runId"], "run-1");
 }
 
 #[tokio::test]

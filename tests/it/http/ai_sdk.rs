@@ -54,6 +54,22 @@ async fn chat_streams_an_answer_and_lists_its_messages() {
 }
 
 #[tokio::test]
+async fn null_in_a_chat_request_is_an_absent_field() {
+    let rig = Rig::new().await;
+    let nulls = json!({ "trigger": null, "messageId": null, "agent": null, "model": null, "options": null, "tools": null });
+    let mut whole = submit("chat-1", "m1", "hello");
+    let mut newest = json!({ "id": "chat-2", "messages": null, "message": message("m1", "hello") });
+    (whole["message"], newest["message"]["metadata"]) = (Value::Null, Value::Null);
+    for mut body in [whole, newest] {
+        body.as_object_mut().unwrap().extend(nulls.as_object().unwrap().clone());
+        assert_eq!(said(&played(&rig, body).await), "Hello\nworld");
+    }
+    let mut tools = submit("chat-3", "m1", "hello");
+    tools["tools"] = json!({ "look": { "name": null, "description": null, "inputSchema": null } });
+    assert_eq!(said(&played(&rig, tools).await), "Hello\nworld");
+}
+
+#[tokio::test]
 async fn repeated_message_starts_no_second_run() {
     let rig = Rig::new().await;
     let first = played(&rig, submit("chat-1", "m1", "hello")).await;

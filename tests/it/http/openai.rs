@@ -192,6 +192,22 @@ async fn response_has_the_fields_of_open_responses() {
 }
 
 #[tokio::test]
+async fn request_that_no_run_can_follow_is_refused_by_field() {
+    let rig = Rig::new().await;
+    let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
+    for (field, value, param) in [
+        ("max_tool_calls", json!(3), "max_tool_calls"),
+        ("input", json!([{"type": "item_reference", "id": "msg_1"}]), "input[0].type"),
+        ("tool_choice", allowed, "tool_choice"),
+    ] {
+        let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
+        body[field] = value;
+        let refused = post(&rig, "/v1/responses", &[], body).await;
+        assert_eq!(error(&refused), (400, json!("invalid_request"), json!(param)), "{}", refused.body);
+    }
+}
+
+#[tokio::test]
 async fn deleted_response_leaves_its_chain() {
     let rig = Rig::new().await;
     let delete = async |id: &str| rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await;
@@ -217,6 +233,121 @@ async fn deleted_response_leaves_its_chain() {
     assert!(early.body.contains(&fourth) && !early.body.contains("on_busy"), "{}", early.body);
     let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
     assert_eq!(history.len(), 7);
+}
+
+/// Begins a response whose run waits for its client. Returns the ids of the response and of the call.
+async fn waiting_response(rig: &Rig) -> (String, String) {
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let body = json!({"model": "default", "input": "look", "tools": tools, "background": true});
+    let begun = post(rig, "/v1/responses", &[], body).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    (text(&begun.json()["id"]), rig.asks_client(&rig.claim().await).await)
+}
+
+/// Returns the request that answers the call of a response.
+fn output(previous: &str, call: &str) -> Value {
+    let output = json!([{"type": "function_call_output", "call_id": call, "output": "a door"}]);
+    json!({"model": "default", "input": output, "previous_response_id": previous, "background": true})
+}
+
+#[tokio::test]
+async fn answered_response_is_deleted_without_the_next_one() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let next = text(&post(&rig, "/v1/responses", &[], output(&first, &call)).await.json()["id"]);
+    assert_eq!(next, format!("{first}_1"));
+    let status = async |id: &str| rig.exchange(Method::GET, &format!("/v1/responses/{id}"), &[], None).await.status.as_u16();
+    assert_eq!((status(&first).await, status(&next).await), (200, 200), "no worker has claimed the run yet");
+    let deleted = rig.exchange(Method::DELETE, &format!("/v1/responses/{first}"), &[], None).await;
+    assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
+    assert_eq!((status(&first).await, status(&next).await), (404, 200));
+    rig.play().await;
+    assert_eq!(get(&rig, &format!("/v1/responses/{next}")).await["status"], "completed");
+    let frames = async |query: &str| {
+        let path = format!("/v1/responses/{next}?stream=true{query}");
+        rig.exchange(Method::GET, &path, &[], None).await.body.matches("\ndata: {").count()
+    };
+    assert_eq!(frames("").await, frames("&starting_after=0").await + 1);
+}
+
+#[tokio::test]
+async fn unfinished_response_is_named_by_its_number() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let next = text(&post(&rig, "/v1/responses", &[], output(&first, &call)).await.json()["id"]);
+    let run = get(&rig, &format!("/api/v1/runs/{}", first.replace("resp_", "run_"))).await;
+    let follow = json!({"model": "default", "input": "x", "previous_response_id": next});
+    let items = format!("/v1/conversations/{}/items", text(&run["conversation_id"]));
+    for (path, body) in [("/v1/responses", follow), (items.as_str(), json!({"items": [say("x")]}))] {
+        let refused = post(&rig, path, &[], body).await;
+        assert_eq!(error(&refused), (409, json!("run_active"), Value::Null), "{path}");
+        assert!(refused.body.contains(&format!("{next} ")), "{path}: {}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn conversation_is_deleted_with_the_last_of_its_responses() {
+    let rig = Rig::new().await;
+    let kept = conversation(&rig).await;
+    let count = async || rig.get("/api/v1/conversations").await.json()["data"].as_array().unwrap().len();
+    for (request, before) in [(json!({}), 2), (json!({"conversation": kept}), 1)] {
+        let first = played(&rig, request).await;
+        let second = played(&rig, json!({"previous_response_id": first})).await;
+        let third = played(&rig, json!({"previous_response_id": second})).await;
+        for id in [&first, &third] {
+            assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await.status, StatusCode::OK);
+        }
+        assert_eq!(count().await, before);
+        assert_eq!(get(&rig, &format!("/v1/responses/{second}")).await["status"], "completed");
+        assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{second}"), &[], None).await.status, StatusCode::OK);
+        assert_eq!(rig.exchange(Method::GET, &format!("/v1/responses/{second}"), &[], None).await.status, StatusCode::NOT_FOUND);
+        assert_eq!(count().await, 1);
+    }
+    assert_eq!(get(&rig, &format!("/v1/conversations/{kept}")).await["id"], json!(kept), "the client has created it");
+}
+
+#[tokio::test]
+async fn repeated_follow_up_of_a_deleted_response_is_replayed() {
+    let rig = Rig::new().await;
+    let repeat = async |key: &str, body: &Value| post(&rig, "/v1/responses", &[("idempotency-key", key)], body.clone()).await;
+    let delete = async |id: &str| rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await;
+    let first = played(&rig, json!({})).await;
+    let follow = json!({"model": "default", "input": "next", "previous_response_id": first, "background": true});
+    let second = text(&repeat("message", &follow).await.json()["id"]);
+    rig.play().await;
+    assert_eq!(delete(&first).await.status, StatusCode::OK);
+    let again = repeat("message", &follow).await;
+    assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(second)), "{}", again.body);
+    let missing = (404, json!("previous_response_not_found"), json!("previous_response_id"));
+    assert_eq!(error(&repeat("other", &follow).await), missing);
+    let mut changed = follow.clone();
+    changed["input"] = json!("changed");
+    assert_eq!(error(&repeat("message", &changed).await).0, 422);
+
+    // Before and after a worker has claimed the run again.
+    let (waiting, call) = waiting_response(&rig).await;
+    let answer = output(&waiting, &call);
+    let next = text(&repeat("answer", &answer).await.json()["id"]);
+    assert_eq!(delete(&waiting).await.status, StatusCode::OK);
+    for _ in 0..2 {
+        let again = repeat("answer", &answer).await;
+        assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(next)), "{}", again.body);
+        if get(&rig, &format!("/v1/responses/{next}")).await["status"] != "completed" {
+            rig.play().await;
+        }
+    }
+    assert_eq!(error(&repeat("other answer", &answer).await), missing);
+
+    // The follow-up continued a copy, and the original is gone.
+    let original = played(&rig, json!({})).await;
+    played(&rig, json!({"previous_response_id": original})).await;
+    let follow = json!({"model": "default", "input": "next", "previous_response_id": original, "background": true});
+    let copied = text(&repeat("copy", &follow).await.json()["id"]);
+    let run = get(&rig, &format!("/api/v1/runs/{}", original.replace("resp_", "run_"))).await;
+    let gone = format!("/api/v1/conversations/{}", text(&run["conversation_id"]));
+    assert!(rig.exchange(Method::DELETE, &gone, &[], None).await.status.is_success());
+    let again = repeat("copy", &follow).await;
+    assert_eq!((again.status, &again.json()["id"]), (StatusCode::OK, &json!(copied)), "{}", again.body);
 }
 
 #[tokio::test]

@@ -11,14 +11,16 @@ use capstan::domain::access::principal::{Principal, UserRole};
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
+use capstan::domain::ids::{CallId, InputId, KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
 use capstan::domain::model::cost::Prices;
 use capstan::domain::model::embeddings::Embeddings;
 use capstan::domain::model::provider::{EgressScope, ModelEntry, ProviderKind};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
+use capstan::domain::run::question::{InputKind, InputRequest, Question};
 use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::domain::run::{FinishReason, RunStatus, WaitReason};
+use capstan::domain::tool::client_tool::ClientCall;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
@@ -393,6 +395,17 @@ impl Rig {
         let changes =
             vec![Change::Status(RunStatus::Waiting, Some(reason)), Change::Release { after_ms, cause: ReleaseCause::Waiting }];
         self.write(fence, &[EventBody::RunWaiting { reason, id: None, detail: None }], changes).await;
+    }
+
+    /// Requests a call from the client of a run, and releases the run as a worker does. Returns the id of the call.
+    pub async fn asks_client(&self, fence: &Fence) -> String {
+        let call_id = CallId::generate(&UuidIds);
+        let of = (fence.run_id.clone(), fence.conversation_id.clone());
+        let asked = InputRequest::about(&call_id, InputId::generate(&UuidIds), of, InputKind::ClientTool, Question::default(), 0);
+        let call = ClientCall { call_id: call_id.clone(), name: "look".to_owned(), arguments: json!({}), expires_at: None };
+        self.write(fence, &[EventBody::ToolRequested { call }], vec![Change::AskInput(asked)]).await;
+        self.waits(fence, WaitReason::ClientTool, None).await;
+        call_id.to_string()
     }
 
     /// Writes the events of a run up to the middle of its answer.

@@ -9,7 +9,7 @@ use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::tool::approval::ApprovalScope;
 use capstan::store::{
     CancelRun, IdempotentOutcome, InputFilter, NewGrant, PageRequest, QuestionFilterKind, ResolveInput, ResolveOutcome, ResumeKind,
-    ResumeOutcome,
+    ResumeOutcome, ToolResults, ToolResultsOutcome,
 };
 use capstan::support::ids::UuidIds;
 
@@ -29,6 +29,7 @@ contract! {
     an_answer_is_forgotten_by_the_next_claim,
     late_question_is_closed_with_its_run,
     a_question_goes_with_its_conversation,
+    results_are_new_until_the_run_applies_them,
 }
 
 fn request(fence: &Fence) -> InputRequest {
@@ -358,4 +359,24 @@ async fn an_approval_may_hold_for_later_calls(world: &World) {
     assert!(!world.store.delete_tool_grant(&other, &given[1].id).await.unwrap());
     assert!(world.store.delete_tool_grant(&owner, &given[1].id).await.unwrap());
     assert_eq!(world.store.tool_grants(&owner, None).await.unwrap().len(), 1);
+}
+
+async fn results_are_new_until_the_run_applies_them(world: &World) {
+    let (owner, stranger) = (user(), user());
+    let fence = world.claimed(&owner).await;
+    let asked = InputRequest { kind: InputKind::ClientTool, ..request(&fence) };
+    world.commit_one(started(&fence)).await.unwrap();
+    world.commit_one(changes(&fence, asks(&asked))).await.unwrap();
+    world.commit_one(waits(&fence)).await.unwrap();
+    let is_new = async |of: &UserId| world.store.has_new_results(of, &fence.run_id).await.unwrap();
+    assert!(!is_new(&owner).await);
+    let results = vec![(asked.call_id.clone().unwrap(), InputAnswer::new("result", None))];
+    let results = ToolResults { owner: owner.clone(), run_id: fence.run_id.clone(), results };
+    assert_eq!(fresh(world.store.store_tool_results(results, None).await.unwrap()), ToolResultsOutcome::Stored);
+    assert_eq!((is_new(&owner).await, is_new(&stranger).await), (true, false));
+    let next = world.claim(10).await.remove(0).fence;
+    assert!(is_new(&owner).await, "the worker has not applied them");
+    let applied = Change::InputClosed { id: asked.id.clone(), state: InputState::Applied };
+    world.commit_one(changes(&next, vec![applied])).await.unwrap();
+    assert!(!is_new(&owner).await);
 }

@@ -31,6 +31,12 @@ async fn deleted_responses_are_those_of_the_owner(world: &World) {
         world.store.delete_response(&owner, &run, number).await.unwrap();
     }
     assert_eq!((deleted(&owner).await, deleted(&stranger).await), (vec![0, 2], vec![]));
+    let conversation = world.store.run(&owner, &run).await.unwrap().unwrap().run.conversation_id;
+    let has_other = async |of: &UserId, run: &RunId| world.store.has_other_whole_run(of, (&conversation, run)).await.unwrap();
+    assert!(!has_other(&owner, &run).await, "only the run itself");
+    let other = accept(world, &owner, &conversation, "default", 1).await;
+    assert_eq!((has_other(&owner, &run).await, has_other(&stranger, &run).await), (true, false));
+    assert!(!has_other(&owner, &other).await, "a response of the first run is deleted");
 }
 
 async fn accept(world: &World, owner: &UserId, id: &ConversationId, agent: &str, at: i64) -> RunId {

@@ -135,8 +135,7 @@ impl ChatRequest {
             ..RunSetup::default()
         };
         let tools = self.tools.unwrap_or_default().into_iter().enumerate().map(|(at, tool)| client_tool(at, tool));
-        let mut tools = tools.collect::<Result<Vec<_>>>()?;
-        tools.retain(|tool| chosen.allows(&tool.name));
+        let tools = chosen.select(tools.collect::<Result<Vec<_>>>()?)?;
         let run = StartRun {
             content: Content::Parts(Vec::new()),
             content_field: "messages",

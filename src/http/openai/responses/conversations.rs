@@ -149,10 +149,11 @@ pub(in crate::http) async fn create_items(
 ) -> Answer<Json<Value>> {
     let own = parse(&id)?;
     let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added()?, key).await;
-    let (messages, _) = added.map_err(|error| match error {
-        active @ Error::RunActive(_) => unfinished(active),
-        other => named(&id, other),
-    })?;
+    let messages = match added {
+        Ok((messages, _)) => messages,
+        Err(active @ Error::RunActive(_)) => return Err(unfinished(&caller.app, &caller.principal, active).await),
+        Err(other) => return Err(named(&id, other)),
+    };
     Ok(Json(list(messages.iter().flat_map(items::of_message).collect(), false)))
 }
 

@@ -17,7 +17,7 @@ use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{failure, json_answer, reader, unfinished};
+use crate::http::openai::responses::{failure, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -88,6 +88,7 @@ struct Creation<'a> {
 
 impl Creation<'_> {
     async fn begin(self) -> Answer<Begun> {
+        self.body.check_limits()?;
         let input = self.body.input()?;
         match (&self.body.previous_response_id, &self.body.conversation) {
             (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
@@ -164,16 +165,42 @@ impl Creation<'_> {
         let id = ResponseId::parse(previous).ok_or_else(missing)?;
         let run = match self.app.service.run(self.principal, &id.run).await {
             Ok(run) => run,
-            Err(Error::NotFound(_)) => return Err(missing()),
+            Err(Error::NotFound(_)) => return self.repeated(&input).await?.ok_or_else(missing),
             Err(error) => return Err(error.into()),
         };
         let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
-        if id.segment > pauses.newest_response()
-            || self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&id.segment)
-        {
+        let is_deleted = self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&id.segment);
+        if id.segment > pauses.newest_response() || is_deleted && !self.is_repeated(&pauses, id.segment).await? {
             return Err(missing());
         }
         Box::pin(self.continue_run((id, run), &pauses, input)).await
+    }
+
+    /// Returns the response of the run that an earlier request with this key has begun, although its previous response is gone.
+    async fn repeated(&self, input: &ResponseInput) -> Answer<Option<Begun>> {
+        // Results begin no run.
+        if !input.new_parts().1.is_empty() {
+            return Ok(None);
+        }
+        match self.app.service.repeated_run(self.principal, self.key.clone()).await? {
+            Some(run) => self.continued(&run, 0).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether an earlier request with this key has continued after a response of a run. An answer without results is stored
+    /// under a key of its part.
+    async fn is_repeated(&self, pauses: &RunPauses, segment: u32) -> Answer<bool> {
+        if self.key.is_none() {
+            return Ok(false);
+        }
+        let of_answers = pauses.answers_after(segment).map(|answer| self.key_of(answer));
+        for key in [self.key.clone()].into_iter().chain(of_answers) {
+            if self.app.service.is_repeated(self.principal, key).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn continue_run(self, (id, run): (ResponseId, Run), pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
@@ -183,20 +210,20 @@ impl Creation<'_> {
                 self.answer(id, run, pauses, input).await
             }
             // The response ended in a pause that is over.
-            _ if next <= pauses.ended_responses() => match input.repeats(pauses) {
-                true => self.continued(&run, next).await,
-                false => {
-                    let newest = ResponseId { run: run.id, segment: pauses.newest_response() };
-                    let reason = format!("names a response that has been answered; the run's newest response is {newest}");
-                    Err(Error::field("/previous_response_id", reason).into())
+            _ if next <= pauses.ended_responses() => {
+                if input.repeats(pauses) || self.is_repeated(pauses, id.segment).await? {
+                    return self.continued(&run, next).await;
                 }
-            },
+                let newest = ResponseId { run: run.id, segment: pauses.newest_response() };
+                let reason = format!("names a response that has been answered; the run's newest response is {newest}");
+                Err(Error::field("/previous_response_id", reason).into())
+            }
             (RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled, _) => {
                 let conversation = self.conversation_after(&run).await?;
                 self.send(conversation, input).await
             }
             (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
-                Err(unfinished(Error::RunActive(run.id)))
+                Err(unfinished_response(&ResponseId { run: run.id, segment: pauses.newest_response() }))
             }
         }
     }
@@ -225,8 +252,10 @@ impl Creation<'_> {
             return Err(Error::field("/input", reason).into());
         }
         let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
-        let started = self.app.service.start_run(self.principal, run, self.key.clone()).await.map_err(unfinished)?;
-        self.started(started).await
+        match self.app.service.start_run(self.principal, run, self.key.clone()).await {
+            Ok(started) => self.started(started).await,
+            Err(error) => Err(unfinished(self.app, self.principal, error).await),
+        }
     }
 
     async fn started(&self, started: StartedRun) -> Answer<Begun> {

@@ -5,6 +5,7 @@
 
 pub(in crate::http) mod conversations;
 mod create;
+pub(in crate::http) mod deletion;
 pub(in crate::http) mod input_items;
 mod items;
 mod object;
@@ -19,7 +20,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
@@ -32,18 +33,21 @@ use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
 use crate::http::openai::events::{self, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
-use crate::http::openai::responses::translate::ResponseTranslator;
+use crate::http::openai::responses::translate::{ResponseTranslator, event_of_frame};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Params;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{Access, Cursor, Error, PageRequest, Reader, RunFilter, StreamStart};
+use crate::service::{Access, Cursor, Error, Reader, StreamStart};
 
 /// How long a request waits until a cancelled run has ended.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
 
 /// The events that are read at a time.
 const EVENTS: u32 = 500;
+
+/// The events among which the first one of a response is. Messages may stand before it.
+const FIRST_EVENTS: u32 = 100;
 
 /// Finds the run of a response.
 async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
@@ -81,39 +85,36 @@ async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
 /// Returns a response as the log has it now.
 async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
     let mut translator = ResponseTranslator::new(facts, None);
-    translate_until(app, principal, run, &mut translator, ResponseTranslator::is_over).await?;
-    Ok(translator.response())
-}
-
-/// Translates the events of a run until a condition holds, or until there are no more.
-async fn translate_until(
-    app: &App,
-    principal: &Principal,
-    run: &Run,
-    translator: &mut ResponseTranslator,
-    is_enough: impl Fn(&ResponseTranslator) -> bool + Send,
-) -> Answer<()> {
     let mut after = None;
     loop {
-        let page = app.service.run_events(principal, &run.id, after.map(Cursor), EVENTS).await?;
+        let page = app.service.run_events(principal, &run.id, after, EVENTS).await?;
         for event in &page.events {
             translator.translate(event);
-            if is_enough(translator) {
-                return Ok(());
+            if translator.is_over() {
+                return Ok(translator.response());
             }
         }
         match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
+            Some(next) => after = Some(Cursor(next)),
+            None => return Ok(translator.response()),
         }
     }
 }
 
 /// Fails if the log does not go on after a frame, such as inside compacted deltas: the client would get their text twice.
-async fn check_frame(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails, number: i64) -> Answer<()> {
-    let mut translator = ResponseTranslator::new(facts, None);
-    translate_until(app, principal, run, &mut translator, |translator| translator.event_of_frame(number).is_some()).await?;
-    let Some(seq) = translator.event_of_frame(number) else { return Ok(()) };
+///
+/// Reads the first events of the response only, because the stream reads all of them.
+async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, number: i64) -> Answer<()> {
+    let begins_after = match segment.checked_sub(1) {
+        None => None,
+        Some(earlier) => match RunPauses::read(&app.service, principal, &run.id).await?.end_of_response(earlier) {
+            Some(pause) => Some(Cursor(pause)),
+            None => return Ok(()),
+        },
+    };
+    let first = app.service.run_events(principal, &run.id, begins_after, FIRST_EVENTS).await?;
+    let Some(base) = first.events.iter().find(|event| segment > 0 || event.kind != "message.created") else { return Ok(()) };
+    let seq = event_of_frame(base.seq, number);
     match app.service.run_events(principal, &run.id, Some(Cursor(seq)), 1).await {
         Ok(_) => Ok(()),
         Err(Error::CursorGone { .. }) => {
@@ -156,7 +157,7 @@ pub(in crate::http) async fn get(
         return Ok(Json(stored(&app, &principal, &run, facts).await?).into_response());
     }
     if let Some(number) = params.starting_after.filter(|number| *number >= 0) {
-        check_frame(&app, &principal, &run, facts.clone(), number).await?;
+        check_frame(&app, &principal, &run, facts.segment, number).await?;
     }
     let reader = reader(&app, &principal, &run).await?;
     let translator = ResponseTranslator::new(facts, params.starting_after);
@@ -181,41 +182,19 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
     Ok(Json(translator.response()))
 }
 
-/// Deletes a response
-///
-/// Later responses go on, with its messages in their conversation. The conversation is deleted with its only response, unless the client
-/// has created it.
-#[utoipa::path(
-    delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
-    params(("id" = String, Path, description = "The id of the response")),
-    responses((status = 200, description = "The response is deleted", body = Object)),
-)]
-pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
-    let Caller { app, principal } = &caller;
-    let (run, facts) = find(app, principal, &id).await?;
-    let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
-    let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
-    let runs = app.service.runs(principal, &filter, &PageRequest { limit: 2, after: None }).await?;
-    if runs.items.len() == 1 && newest == 0 && !facts.is_in_conversation() {
-        app.service.delete_conversation(principal, &run.conversation_id).await?;
-    } else if facts.segment == newest && !run.status.is_terminal() {
-        return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
-    } else {
-        app.service.delete_response(principal, &run.id, facts.segment).await?;
+/// Names the newest response in the error about an active run: no request of OpenAI has `on_busy`.
+async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
+    let Error::RunActive(run) = error else { return error.into() };
+    match RunPauses::read(&app.service, principal, &run).await {
+        Ok(pauses) => unfinished_response(&ResponseId { run, segment: pauses.newest_response() }),
+        // The run is gone with its conversation.
+        Err(problem) => problem,
     }
-    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// Names the response in the error about an active run: no request of OpenAI has `on_busy`.
-fn unfinished(error: Error) -> Problem {
-    match error {
-        Error::RunActive(run) => {
-            let response = ResponseId { run, segment: 0 };
-            let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
-            Problem::new(ProblemCode::RunActive, detail)
-        }
-        other => other.into(),
-    }
+fn unfinished_response(response: &ResponseId) -> Problem {
+    let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
+    Problem::new(ProblemCode::RunActive, detail)
 }
 
 /// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.

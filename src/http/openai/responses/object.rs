@@ -99,11 +99,6 @@ impl ResponseDetails {
         self.shown["background"] == true
     }
 
-    /// Returns whether the request named a conversation.
-    pub(super) fn is_in_conversation(&self) -> bool {
-        !self.shown["conversation"].is_null()
-    }
-
     pub(super) fn is_client_tool(&self, name: &str) -> bool {
         self.client_tools.iter().any(|known| known == name)
     }
@@ -131,6 +126,11 @@ impl ResponseDetails {
         }
         response
     }
+}
+
+/// Returns whether a run began by a request for a response that named no conversation.
+pub(super) fn is_of_chain(profile: &AgentProfile) -> bool {
+    profile.protocol.as_ref().and_then(|sent| sent.get("conversation")).is_some_and(Value::is_null)
 }
 
 /// Returns the fields of a request that sets none. Open Responses requires them all, and does not allow null for numbers.

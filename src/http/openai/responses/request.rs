@@ -40,6 +40,8 @@ pub(super) struct CreateRequest {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
+    /// Only null: a run has no such limit.
+    max_tool_calls: Option<Value>,
     reasoning: Option<WireReasoning>,
     text: Option<WireText>,
     truncation: Option<Value>,
@@ -206,6 +208,17 @@ impl CreateRequest {
         self.model.as_deref().unwrap_or_default()
     }
 
+    /// Fails if the request has a limit that no run has.
+    pub(super) fn check_limits(&self) -> Result<()> {
+        match self.max_tool_calls {
+            None => Ok(()),
+            Some(_) => {
+                let reason = "is not supported; leave it out, and limit the rounds of the agent by its `max_rounds`";
+                Err(Error::field("/max_tool_calls", reason))
+            }
+        }
+    }
+
     pub(super) fn input(&self) -> Result<Input> {
         let mut input = Input::default();
         match &self.input {
@@ -264,8 +277,7 @@ impl CreateRequest {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         let target = Target::of(self.model());
         let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
-        let mut tools = self.client_tools()?;
-        tools.retain(|tool| chosen.allows(&tool.name));
+        let tools = chosen.select(self.client_tools()?)?;
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let options = ModelOptions {
             temperature: self.temperature,
@@ -343,7 +355,10 @@ impl WireItem {
             value.clone().ok_or_else(|| Error::field(&format!("{pointer}/{field}"), "is required for this type of item"))
         };
         let empty = || WireContent::Text(String::new());
-        let kind = self.kind.as_deref().unwrap_or("message");
+        // A reference may leave out its type.
+        let is_reference = self.id.is_some() && self.role.is_none() && self.content.is_none();
+        let without_kind = if is_reference { "item_reference" } else { "message" };
+        let kind = self.kind.as_deref().unwrap_or(without_kind);
         match kind {
             "message" => {
                 let content = self.content.clone().unwrap_or_else(empty);
@@ -388,6 +403,11 @@ impl WireItem {
             }
             // The model's own account of earlier answers: the server sends its own.
             "reasoning" | "mcp_approval_request" | "mcp_list_tools" => {}
+            "item_reference" => {
+                let reason = "is item_reference, which is not supported; send the item itself, or name its response as \
+                              `previous_response_id`";
+                return Err(Error::field(&format!("{pointer}/type"), reason));
+            }
             other => {
                 let shown: String = other.chars().take(50).collect();
                 return Err(Error::field(&format!("{pointer}/type"), format!("{shown:?} is not supported")));
@@ -475,9 +495,19 @@ mod tests {
     }
 
     #[test]
+    fn limit_of_tool_calls_is_refused_by_field() {
+        let check =
+            |most: Value| serde_json::from_value::<CreateRequest>(json!({ "max_tool_calls": most })).unwrap().check_limits();
+        assert!(check(Value::Null).is_ok());
+        assert_eq!(check(json!(3)).unwrap_err().problem().errors[0].pointer, "/max_tool_calls");
+    }
+
+    #[test]
     fn impossible_input_item_is_refused_by_field() {
         for (items, pointer) in [
             (json!([{"type": "computer_call"}]), "/input/0/type"),
+            (json!([{"type": "item_reference", "id": "msg_1"}]), "/input/0/type"),
+            (json!([{"id": "msg_1"}]), "/input/0/type"),
             (json!([{"role": "robot", "content": "x"}]), "/input/0/role"),
             (json!([{"type": "function_call_output", "output": "x"}]), "/input/0/call_id"),
             (json!([{"type": "mcp_approval_response", "approval_request_id": "x"}]), "/input/0/approval_request_id"),

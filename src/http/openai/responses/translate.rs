@@ -24,6 +24,11 @@ use crate::http::openai::responses::object::{Outcome, ResponseDetails};
 /// The most events of a response for one event of the log.
 const MAX_FRAMES: i64 = 64;
 
+/// Returns the `seq` of the event whose frames have this number. `base` is the `seq` of the response's first event.
+pub(super) fn event_of_frame(base: i64, number: i64) -> i64 {
+    base.saturating_add(number / MAX_FRAMES)
+}
+
 /// An item of the output.
 struct Item {
     value: Value,
@@ -97,11 +102,6 @@ impl ResponseTranslator {
         let output = self.items.iter().filter(|item| !item.is_void).map(|item| item.value.clone()).collect();
         let usage = self.outcome.is_over().then_some(&self.usage);
         self.facts.response(self.created_at, &self.outcome, output, usage)
-    }
-
-    /// Returns the `seq` of the event whose frames have this number; `None` before the response has begun.
-    pub(super) fn event_of_frame(&self, number: i64) -> Option<i64> {
-        self.base.filter(|_| self.is_wanted()).map(|base| base.saturating_add(number / MAX_FRAMES))
     }
 
     fn is_wanted(&self) -> bool {

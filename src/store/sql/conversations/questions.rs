@@ -52,6 +52,9 @@ statements! {
            AND NOT EXISTS (SELECT 1 FROM input_requests o WHERE o.run_id = q.run_id AND o.kind = 'client_tool' AND o.state = 'pending'
                            AND NOT (o.call_id ", (in_list "$1"), "))"];
 
+    NEW_RESULTS = ["SELECT EXISTS (SELECT 1 FROM input_requests
+         WHERE run_id = $1 AND owner_id = $2 AND kind = 'client_tool' AND state = 'answered')"];
+
     ASKING = ["SELECT DISTINCT run_id FROM input_requests
          WHERE id ", (in_list "$1"), " AND owner_id = $2 AND kind = 'question' AND state = 'pending'"];
 
@@ -77,6 +80,11 @@ impl dyn RecordStore + '_ {
     pub async fn runs_waiting_for(&self, owner: &UserId, calls: &[CallId]) -> StoreResult<Vec<RunId>> {
         let values: [Value<'_>; 2] = [calls.iter().map(CallId::as_str).collect(), owner.as_str().into()];
         self.database().read_all(WAITING_FOR, &values, |row| Ok(RunId::from_stored(row.only()?))).await
+    }
+
+    /// Returns whether the client of a run has sent results that its worker has not applied. No event shows them yet.
+    pub async fn has_new_results(&self, owner: &UserId, run: &RunId) -> StoreResult<bool> {
+        Ok(self.database().fetch_one(NEW_RESULTS, values![run.as_str(), owner.as_str()]).await?.only()?)
     }
 
     /// Returns the runs that wait for an answer to one of these questions of a model.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::ids::{RunId, UserId};
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
 use crate::store::{RecordStore, StoreResult};
@@ -14,6 +14,9 @@ statements! {
 
     DELETE = ["UPDATE runs SET deleted_responses = coalesce(deleted_responses || ',', '') || CAST($3 AS text)
          WHERE id = $1 AND owner_id = $2"];
+
+    WHOLE_RUN = ["SELECT EXISTS (SELECT 1 FROM runs
+         WHERE conversation_id = $1 AND owner_id = $2 AND id <> $3 AND deleted_responses IS NULL)"];
 }
 
 impl dyn RecordStore + '_ {
@@ -23,6 +26,12 @@ impl dyn RecordStore + '_ {
         let Some(row) = row else { return Ok(BTreeSet::new()) };
         let numbers = row.only::<Option<&str>>()?.unwrap_or_default();
         Ok(numbers.split(',').filter_map(|number| number.parse().ok()).collect())
+    }
+
+    /// Returns whether the conversation has another run, of which no response was deleted.
+    pub async fn has_other_whole_run(&self, owner: &UserId, (conversation, run): (&ConversationId, &RunId)) -> StoreResult<bool> {
+        let values = values![conversation.as_str(), owner.as_str(), run.as_str()];
+        Ok(self.database().fetch_one(WHOLE_RUN, values).await?.only()?)
     }
 
     /// Marks a response of a run as deleted.

@@ -1,0 +1,93 @@
+//! Deletes responses. The conversation of a chain is deleted with the last of its responses.
+
+use axum::Json;
+use axum::extract::Path;
+use serde_json::{Value, json};
+
+use crate::domain::access::principal::Principal;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::Run;
+use crate::http::clients::pauses::RunPauses;
+use crate::http::openai::responses::find;
+use crate::http::openai::responses::object::is_of_chain;
+use crate::http::options::App;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::service::{PageRequest, RunFilter};
+
+/// Number of runs in one read.
+const RUNS: u32 = 100;
+
+/// Deletes a response
+///
+/// Later responses go on, with its messages in their conversation. The conversation is deleted with the last of its responses, unless the
+/// client has created it.
+#[utoipa::path(
+    delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
+    params(("id" = String, Path, description = "The id of the response")),
+    responses((status = 200, description = "The response is deleted", body = Object)),
+)]
+pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+    let Caller { app, principal } = &caller;
+    let (run, facts) = find(app, principal, &id).await?;
+    let response = (&run, facts.segment);
+    if is_last(app, principal, response).await? {
+        delete_conversation(app, principal, &run).await?;
+    } else {
+        let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
+        if facts.segment == newest && !run.status.is_terminal() {
+            return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
+        }
+        app.service.delete_response(principal, &run.id, facts.segment).await?;
+        // Each of two responses that are deleted at the same time was not the last one before.
+        match is_last(app, principal, response).await {
+            Ok(true) => delete_conversation(app, principal, &run).await?,
+            Ok(false) => {}
+            Err(problem) if is_missing(&problem) => {}
+            Err(problem) => return Err(problem),
+        }
+    }
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// Deletes the conversation of a run, unless another request has deleted it meanwhile.
+async fn delete_conversation(app: &App, principal: &Principal, run: &Run) -> Answer<()> {
+    let deleted = app.service.delete_conversation(principal, &run.conversation_id).await.map_err(Problem::from);
+    deleted.or_else(|problem| if is_missing(&problem) { Ok(()) } else { Err(problem) })
+}
+
+fn is_missing(Problem(problem): &Problem) -> bool {
+    problem.code == ProblemCode::NotFound.as_str()
+}
+
+/// Returns whether all other responses of the conversation are deleted, and it was made for them only.
+async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) -> Answer<bool> {
+    if app.service.has_other_whole_run(principal, run).await? {
+        return Ok(false);
+    }
+    let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
+    let mut page = PageRequest { limit: RUNS, after: None };
+    loop {
+        let runs = app.service.runs(principal, &filter, &page).await?;
+        for other in &runs.items {
+            let own = (other.id == run.id).then_some(segment);
+            if !is_deleted(app, principal, other, own).await? {
+                return Ok(false);
+            }
+        }
+        match runs.next.and_then(|next| next.parse().ok()) {
+            Some(next) => page.after = Some(next),
+            None => return Ok(true),
+        }
+    }
+}
+
+/// Returns whether a run is of a chain, and all its responses are deleted, except one.
+async fn is_deleted(app: &App, principal: &Principal, run: &Run, except: Option<u32>) -> Answer<bool> {
+    if !is_of_chain(&app.service.run_profile(principal, &run.id).await?) {
+        return Ok(false);
+    }
+    let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
+    let deleted = app.service.deleted_responses(principal, &run.id).await?;
+    Ok((0..=newest).all(|number| deleted.contains(&number) || Some(number) == except))
+}
