@@ -19,16 +19,16 @@ use crate::support::ids::UuidIds;
 pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
     let Some(name) = short_name(user) else { bail!("a user's name {SHORT_NAME}") };
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
-    let known = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
-    if let (Some(known), Some(role)) = (known, role)
-        && known != role
+    let existing_role = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
+    if let (Some(existing), Some(role)) = (existing_role, role)
+        && existing != role
     {
-        let (known, role) = (known.as_str(), role.as_str());
+        let (existing, role) = (existing.as_str(), role.as_str());
         bail!(
-            "the user {name} has the role {known}, which applies to all their keys; `capstan users role {name} {role}` changes it"
+            "the user {name} has the role {existing}, which applies to all their keys; `capstan users role {name} {role}` changes it"
         );
     }
-    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member)).await?;
+    let user = parts::ensure_user(store.records(), name, existing_role.or(role).unwrap_or(UserRole::Member)).await?;
     let key = new_key().context("the operating system provides no random bytes")?;
     let id = KeyId::generate(&UuidIds);
     store.create_key(id, &user.id, &key.hash, &key.label, SystemClock.now()).await.context("the key cannot be stored")?;
