@@ -50,7 +50,7 @@ pub struct ContextOptions {
     /// Failures in a row that open the circuit breaker; 0 for never.
     pub failures: u32,
     /// The cool-down of the circuit breaker.
-    pub rest: Duration,
+    pub cool_down: Duration,
 }
 
 /// The body of a request to a provider.
@@ -72,7 +72,7 @@ pub struct Contexts {
 impl Contexts {
     pub fn new(options: ContextOptions) -> Self {
         let builder = Client::builder().user_agent(USER_AGENT).redirect(Policy::none());
-        let limits = BreakerLimits { failures: options.failures, open: options.rest };
+        let limits = BreakerLimits { failures: options.failures, open: options.cool_down };
         let breakers = options.sources.keys().map(|name| (name.clone(), CircuitBreaker::new(limits))).collect();
         Self { options, client: builder.build().map_err(|error| error.to_string()), breakers }
     }
@@ -97,7 +97,10 @@ impl Contexts {
     /// Returns the source, unless its circuit breaker is open.
     fn available(&self, name: &str) -> Option<(&ContextSource, BreakerPermit)> {
         let Some(source) = self.options.sources.get(name) else {
-            tracing::warn!(name, "an agent wants a context provider that is not configured; its turns do without");
+            tracing::warn!(
+                name,
+                "an agent names a context provider that is not configured; its runs get no text from this provider"
+            );
             return None;
         };
         let Ok(permit) = self.breakers.get(name)?.enter() else {
@@ -136,7 +139,7 @@ fn record_outcome(name: &str, mut permit: BreakerPermit, answer: &Result<String,
         Err(reason) => {
             let opened = permit.failed() != BreakerChange::None;
             outcome(name, "failed");
-            tracing::warn!(name, reason, opened, "a context provider has failed; the turn continues without its text");
+            tracing::warn!(name, reason, opened, "a context provider has failed; the run continues without its text");
         }
     }
 }
@@ -245,7 +248,7 @@ mod tests {
             all: Duration::from_secs(10),
             max_chars: 10_000,
             failures: 3,
-            rest: Duration::from_secs(300),
+            cool_down: Duration::from_secs(300),
         };
         change(&mut options);
         (Contexts::new(options), names.iter().map(|name| (*name).to_owned()).collect())

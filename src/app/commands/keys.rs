@@ -19,22 +19,23 @@ use crate::support::ids::UuidIds;
 pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
     let Some(name) = short_name(user) else { bail!("a user's name {SHORT_NAME}") };
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
-    let known = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
-    if let (Some(known), Some(role)) = (known, role)
-        && known != role
+    let existing_role = store.user_named(name).await.context("the user cannot be read")?.map(|user| user.role);
+    if let (Some(existing), Some(role)) = (existing_role, role)
+        && existing != role
     {
-        let (known, role) = (known.as_str(), role.as_str());
+        let (existing, role) = (existing.as_str(), role.as_str());
         bail!(
-            "the user {name} has the role {known}, which applies to all their keys; `capstan users role {name} {role}` changes it"
+            "the user {name} has the role {existing}, which applies to all their keys; `capstan users role {name} {role}` changes it"
         );
     }
-    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member)).await?;
+    let user = parts::ensure_user(store.records(), name, existing_role.or(role).unwrap_or(UserRole::Member)).await?;
     let key = new_key().context("the operating system provides no random bytes")?;
     let id = KeyId::generate(&UuidIds);
     store.create_key(id, &user.id, &key.hash, &key.label, SystemClock.now()).await.context("the key cannot be stored")?;
     store.close().await;
     print(&format!(
-        "key of {} ({}); it is shown only once. A server that runs without keys requires keys after a restart.\n{}\n",
+        "key of {} ({}); it is shown only once. A running server that accepts requests without a key will require keys after its \
+         next restart.\n{}\n",
         user.name,
         user.role.as_str(),
         key.key
@@ -45,7 +46,7 @@ pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let keys = store.keys().await.context("the keys cannot be read")?;
     store.close().await;
-    let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "made", "revoked");
+    let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "created", "revoked");
     for StoredKey { id, label, user, created_at, revoked_at, hash: _ } in keys {
         let revoked = revoked_at.map_or_else(|| "-".to_owned(), UnixMillis::to_rfc3339);
         let (role, created) = (user.role.as_str(), created_at.to_rfc3339());
@@ -55,13 +56,15 @@ pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
 }
 
 /// Revokes a key by its id or label. Servers notice within 5 s.
-pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
+pub async fn revoke(loaded: &Loaded, id_or_label: &str) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let keys = store.keys().await.context("the keys cannot be read")?;
-    let mut meant = keys.iter().filter(|key| key.id.as_str() == named || key.label == named);
-    let key = match (meant.next(), meant.next()) {
+    let mut matching_keys = keys.iter().filter(|key| key.id.as_str() == id_or_label || key.label == id_or_label);
+    let key = match (matching_keys.next(), matching_keys.next()) {
         (Some(key), None) => key,
-        (Some(_), Some(_)) => bail!("several keys begin with {named}; use the id of one, as shown by `capstan keys list`"),
+        (Some(_), Some(_)) => {
+            bail!("several keys have the label {id_or_label}; use the id of a key, as shown by `capstan keys list`")
+        }
         // The error does not repeat the argument, which may be a complete key.
         (None, _) => bail!("the key does not exist; use an id or a label, as shown by `capstan keys list`"),
     };
@@ -75,8 +78,8 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
     let last = if others {
         ""
     } else {
-        "It was the last key in the database: unless the configuration has keys, a server that starts from now on requires \
-         none and listens on the loopback interface only.\n"
+        "It was the last key in the database. Without configured keys, a new server requires no key. It refuses to start on a \
+         public address.\n"
     };
     print(&format!(
         "the key {} of {} is revoked; within 5 s, every server refuses it and ends its open streams\n{last}",

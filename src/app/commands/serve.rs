@@ -45,7 +45,7 @@ use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 /// Time limit for connections to close after their streams have ended.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 
-/// Time limit for each of the last connections, tasks and commits.
+/// Time limit for each of three groups: the last tasks, connections and commits.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves until a signal arrives.
@@ -56,7 +56,8 @@ pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
-    // Starts on a worker thread, because the allocator returns memory to the thread that allocated it.
+    // The server starts on a thread of the async runtime, because the allocator keeps freed memory for the thread that allocated it. The
+    // main thread only waits.
     let started = starting.spawn(async move { Box::pin(Server::start(loaded, &environment, on_clone, metrics)).await });
     let server = tokio::select! {
         server = started => server.context("the server could not start")??,
@@ -84,18 +85,21 @@ struct Server {
     hub: Arc<Hub>,
     tools: Arc<ToolExecutor>,
     worker: Option<Arc<Worker>>,
-    /// Ends readiness.
+    /// Makes `/readyz` answer 503.
     unready: CancellationToken,
     /// Closes the listening socket.
     drain: CancellationToken,
     /// Ends streams.
     shutdown: CancellationToken,
-    /// Ends background tasks.
+    /// Ends background tasks and closes the last connections.
     stop: CancellationToken,
     /// The listener with its connections.
     listener: TaskTracker,
-    sockets: TaskTracker,
+    /// Tracks the tasks of WebSockets and of runs whose client has disconnected.
+    connection_tasks: TaskTracker,
+    /// Tracks commits, which finish even if their client disconnects.
     commits: TaskTracker,
+    /// Tracks the background tasks.
     tasks: TaskTracker,
 }
 
@@ -120,7 +124,7 @@ impl Server {
         }
         models::check_served("agent.fallbacks", &config.agent.fallbacks, &models, store.as_ref()).await?;
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
-        // Not before the checks: this provider serves no fallback.
+        // The checks come first, because `explain_missing_key` adds a provider without a key. The checks would accept that provider.
         models.explain_missing_key()?;
         let vault = master_keys::vault(&config)?;
         master_keys::require_keys(store.as_ref(), &vault).await?;
@@ -133,16 +137,18 @@ impl Server {
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
         let rules = parts::member_rules(&config);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let kept_servers = StoredUserServers::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
+        let user_servers = StoredUserServers::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
         let mcp = parts::mcp_config(&config, environment)?;
         warn_of_mcp_config(&config, &mcp);
-        let tools = parts::tools(&config, mcp, environment, Some(kept_servers))?;
+        let tools = parts::tools(&config, mcp, environment, Some(user_servers))?;
         let node = NodeId::generate(&UuidIds);
         let configured = tools.mcp().configured().map(|server| server.id).collect();
         tasks.spawn(background_tasks::forget_logins(Arc::clone(&store), configured, stop.clone()));
         background_tasks::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
         if store.is_pooled() {
-            tracing::info!("a pooler is in front of the database: other processes are heard by polling alone");
+            tracing::info!(
+                "a connection pooler is in front of the database: this process finds the changes of other processes only by polling"
+            );
         } else if store.is_shared() {
             process_wakeups::start(&tasks, &config.database_url(), &node, &hub, &stop)
                 .context("Postgres notifications cannot be set up")?;
@@ -180,7 +186,7 @@ impl Server {
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records()).await?) };
         let shutdown = CancellationToken::new();
         let unready = shutdown.child_token();
-        let (sockets, commits) = (TaskTracker::new(), TaskTracker::new());
+        let (connection_tasks, commits) = (TaskTracker::new(), TaskTracker::new());
         let max_per_owner = config.limits.max_providers_per_owner;
         let providers = ProviderDeps { vault, endpoints: records, member_egress: rules.egress, max_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
@@ -195,7 +201,7 @@ impl Server {
             ..service_deps(&config, &store, &hub, &tools, &models, commits.clone())
         }));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
-        let mut options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
+        let mut options = http_options(&config, auth.clone(), shutdown.clone(), connection_tasks.clone(), metrics);
         options.unready = unready.clone();
         let app = match config.server.role {
             Role::All | Role::Api => http::router(service, options),
@@ -206,7 +212,7 @@ impl Server {
         tools.mcp().prepare_containers();
         listener.spawn(listener::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
         listener.close();
-        Ok(Self { config, store, hub, tools, worker, unready, drain, shutdown, stop, listener, sockets, commits, tasks })
+        Ok(Self { config, store, hub, tools, worker, unready, drain, shutdown, stop, listener, connection_tasks, commits, tasks })
     }
 
     async fn worker_failed(&self) {
@@ -216,9 +222,10 @@ impl Server {
         }
     }
 
-    /// Stops in order: waits until load balancers have noticed, if so configured, accepts no more connections, drains runs, ends
-    /// streams, then ends everything else. Streams stay open during the drain, so that subscribers receive the end or hand-back of each
-    /// run.
+    /// Stops the server in order. First `/readyz` fails for the configured delay. Then the server closes its socket, drains runs, ends
+    /// streams, and ends everything else.
+    ///
+    /// Streams stay open during the drain, so that subscribers receive the end or hand-back of each run.
     async fn stop(self, signals: &mut Signals) {
         self.unready.cancel();
         let delay = self.config.server.drain_delay_ms;
@@ -235,16 +242,16 @@ impl Server {
             tokio::select! {
                 () = &mut drained => {}
                 signal = signals.next() => {
-                    tracing::warn!(signal, "ending now");
+                    tracing::warn!(signal, "another signal arrived: the drain ends now");
                     worker.stop_now();
                     drained.await;
                 }
             }
         }
         self.shutdown.cancel();
-        self.sockets.close();
+        self.connection_tasks.close();
         let connections = async {
-            self.sockets.wait().await;
+            self.connection_tasks.wait().await;
             self.listener.wait().await;
         };
         tokio::select! {
@@ -263,7 +270,7 @@ impl Server {
         let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
         for (kind, end) in ends {
             if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
-                tracing::warn!(kind, "did not end in time");
+                tracing::warn!(kind, "a group of tasks did not end in time");
             }
         }
         if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
@@ -290,7 +297,7 @@ fn warn_of_mcp_config(config: &Config, mcp: &McpConfig) {
 }
 
 /// Returns whether the process serves the API, and not only health and metrics, which need no key.
-fn serves(config: &Config) -> bool {
+fn serves_api(config: &Config) -> bool {
     match config.server.role {
         Role::All | Role::Api => true,
         Role::Worker => false,
@@ -299,9 +306,9 @@ fn serves(config: &Config) -> bool {
 
 fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let listen = config.server.listen;
-    if serves(config) && !has_keys && !listen.ip().is_loopback() {
+    if serves_api(config) && !has_keys && !listen.ip().is_loopback() {
         bail!(
-            "refusing to listen on {listen} without authentication, because every client that can reach it could use it; \
+            "refusing to listen on {listen} without authentication, because every client that reaches this address could use the server; \
              create a key with `capstan keys create --user NAME`, or listen on 127.0.0.1"
         );
     }
@@ -336,7 +343,7 @@ fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option
         all: Duration::from_millis(*all_ms),
         max_chars: *max_chars,
         failures: *failures,
-        rest: Duration::from_millis(*rest_ms),
+        cool_down: Duration::from_millis(*rest_ms),
     };
     Ok((!options.sources.is_empty()).then(|| Arc::new(Contexts::new(options))))
 }
@@ -355,7 +362,7 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options
 }
 
-/// Returns the parts of the service without configured keys and records.
+/// Returns the parts of the service. The caller adds keys, providers, MCP servers, files and settings.
 fn service_deps(
     config: &Config,
     store: &Arc<dyn Store>,
@@ -441,27 +448,28 @@ fn http_options(
     options
 }
 
-/// Logs the address of the server and the facts of its start.
+/// Logs the warnings about models, the address of the server, and its main settings.
 fn log_startup(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
     for warning in &models.warnings {
         tracing::warn!("{warning}");
     }
     let address = socket.local_addr().context("the listener has no address")?;
-    let keys = match auth {
-        Auth::Open(_) => "not required, this machine only",
-        Auth::Keys => "needed",
+    let key = match auth {
+        Auth::Open(_) => "not required",
+        Auth::Keys => "required",
     };
     tracing::info!(
         url = %format_args!("http://{address}"),
         role = config.server.role.as_str(),
         model = %models.default_model,
         database = %crate::app::config::redact_url(config.database_url().expose_secret()),
-        key = keys,
+        key,
+        loopback_only = address.ip().is_loopback(),
         node = %node,
         version = env!("CARGO_PKG_VERSION"),
         "capstan is ready"
     );
-    if serves(config) && config.server.page {
+    if serves_api(config) && config.server.page {
         tracing::info!("open http://{}/ in a browser", reachable(address));
     }
     if models.is_demonstration {

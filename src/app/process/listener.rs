@@ -32,22 +32,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const HTTP2_STREAMS: u32 = 250;
 
-/// The kernel's send buffer, for a client that does not read. By default, it grows up to 4 MiB.
+/// The size of the kernel's send buffer. It limits the memory for a client that does not read. The default grows to 4 MiB.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 
-/// The unsent part of that buffer. A small value detects a client that stops reading early, and does not count bytes on their way
-/// to a distant client.
+/// The unsent part of that buffer. With a small value, Capstan notices soon that a client has stopped reading. Bytes on their way to a
+/// distant client do not count.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 32 * 1024;
 
-/// How long sent bytes may stay unacknowledged before the connection is closed. Nothing else closes a stuck event stream.
+/// The time that sent bytes may stay unacknowledged before the kernel closes the connection. Nothing else closes a stuck event stream.
 #[cfg(target_os = "linux")]
 const UNREAD_LIMIT: Duration = Duration::from_secs(45);
 
-/// Number of connections above the limit that get a 503 at a time. Further connections wait to be accepted.
+/// The most connections above the limit that are accepted at a time. Each gets at most one response.
 const MAX_EXTRA: usize = 64;
 
-/// Time limit for the first byte of such a connection. Short, because others wait for the same response.
+/// Time limit for the first byte of such a connection. The limit is short, because further connections wait to be accepted.
 const EXTRA_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 const EXTRA_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -67,7 +67,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves until `drain`, then closes the listening socket and lets requests finish. Returns when all connections are closed; `stop`
-/// closes the last ones. A connection above `max_connections` gets one response, [`ExcessConnection`].
+/// closes the last ones. A connection above `max_connections` gets one response. [`ExcessConnection`] marks its request.
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
     let mut http1_or_http2 = auto::Builder::new(TokioExecutor::new());
     http1_or_http2.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
@@ -80,15 +80,15 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let mut http1_single_response = http1.clone();
     http1_single_response.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
-    let slots = Slots::new(max_connections);
+    let permits = ConnectionPermits::new(max_connections);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = drain.cancelled() => break,
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accept(&listener, &permits) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let (stream, peer, Slot { permit, is_extra }) = match accepted {
+        let (stream, peer, ConnectionPermit { permit, is_extra }) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a connection could not be accepted");
@@ -130,16 +130,16 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
                 Err(late) => Err(late.into()),
             };
             if let Err(error) = outcome {
-                tracing::debug!(%peer, error, "a connection broke");
+                tracing::debug!(%peer, error, "a connection failed or timed out");
             }
             drop(permit);
         });
     }
     drop(listener);
-    let outcome = async { while connections.join_next().await.is_some() {} };
+    let all_closed = async { while connections.join_next().await.is_some() {} };
     // Dropping the set aborts the last connections.
     tokio::select! {
-        () = outcome => {}
+        () = all_closed => {}
         () = stop.cancelled() => {}
     }
 }
@@ -154,54 +154,55 @@ async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &Cancellat
     connection.await
 }
 
-/// Returns whether the first bytes cannot be HTTP/2 (`PRI * HTTP/2.0`, RFC 9113, section 3.4). Otherwise the HTTP library decides
-/// by reading ahead, which doubles its buffer for the life of the connection.
+/// Returns whether the first bytes cannot be HTTP/2 (`PRI * HTTP/2.0`, RFC 9113, section 3.4). If they can be HTTP/2, the HTTP library
+/// decides. It reads ahead, which doubles its buffer for the life of the connection.
 async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
     let mut first = [0; 3];
     let length = stream.peek(&mut first).await?;
     Ok(!b"PRI".starts_with(&first[..length]))
 }
 
-struct Slots {
+/// The permits for connections: a regular one for each connection within the limit, and a few extra ones.
+struct ConnectionPermits {
     regular: Arc<Semaphore>,
     extra: Arc<Semaphore>,
 }
 
-struct Slot {
+struct ConnectionPermit {
     permit: OwnedSemaphorePermit,
     /// Whether the connection is above the limit.
     is_extra: bool,
 }
 
-impl Slots {
+impl ConnectionPermits {
     fn new(max_connections: usize) -> Self {
         let regular = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         Self { regular, extra: Arc::new(Semaphore::new(MAX_EXTRA)) }
     }
 
-    async fn acquire(&self) -> std::io::Result<Slot> {
+    async fn acquire(&self) -> std::io::Result<ConnectionPermit> {
         let (permit, is_extra) = tokio::select! {
             biased;
             permit = Arc::clone(&self.regular).acquire_owned() => (permit, false),
             permit = Arc::clone(&self.extra).acquire_owned() => (permit, true),
         };
-        Ok(Slot { permit: permit.map_err(std::io::Error::other)?, is_extra })
+        Ok(ConnectionPermit { permit: permit.map_err(std::io::Error::other)?, is_extra })
     }
 
-    /// Replaces an extra slot by a regular one, if one is free.
-    fn prefer_regular(&self, slot: Slot) -> Slot {
+    /// Replaces an extra permit by a regular one, if one is free.
+    fn prefer_regular(&self, current: ConnectionPermit) -> ConnectionPermit {
         match Arc::clone(&self.regular).try_acquire_owned() {
-            Ok(permit) if slot.is_extra => Slot { permit, is_extra: false },
-            Ok(_) | Err(_) => slot,
+            Ok(permit) if current.is_extra => ConnectionPermit { permit, is_extra: false },
+            Ok(_) | Err(_) => current,
         }
     }
 }
 
-/// Takes a slot and then a connection, so that dropping the future loses no accepted connection.
-async fn accept(listener: &TcpListener, slots: &Slots) -> std::io::Result<(TcpStream, SocketAddr, Slot)> {
-    let slot = slots.acquire().await?;
+/// Acquires a permit and then accepts a connection, so that dropping the future loses no accepted connection.
+async fn accept(listener: &TcpListener, permits: &ConnectionPermits) -> std::io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
+    let permit = permits.acquire().await?;
     let (stream, peer) = listener.accept().await?;
-    let slot = slots.prefer_regular(slot);
+    let permit = permits.prefer_regular(permit);
     // Deltas are small and must be sent at once.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -210,7 +211,7 @@ async fn accept(listener: &TcpListener, slots: &Slots) -> std::io::Result<(TcpSt
         socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
         socket.set_tcp_user_timeout(Some(UNREAD_LIMIT))?;
     }
-    Ok((stream, peer, slot))
+    Ok((stream, peer, permit))
 }
 
 #[cfg(test)]
@@ -220,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// W-20. The paused clock advances while all tasks wait.
+    /// Tests the fault W-20 of docs/faults.md. The paused clock advances while all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn silent_or_endless_request_head_closes_connection() {
         let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -229,13 +230,13 @@ mod tests {
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let server = serve(listener, app, 10, drain.clone(), stop);
         let clients = async {
-            for said in ["", "GET / HTTP/1.1\r\nhost: x\r\nx-slow: a"] {
+            for request in ["", "GET / HTTP/1.1\r\nhost: x\r\nx-slow: a"] {
                 let began = tokio::time::Instant::now();
                 let mut slow = TcpStream::connect(address).await.unwrap();
-                slow.write_all(said.as_bytes()).await.unwrap();
+                slow.write_all(request.as_bytes()).await.unwrap();
                 let mut answer = String::new();
                 let _ = slow.read_to_string(&mut answer).await;
-                assert!(began.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1), "{said:?}: {:?}", began.elapsed());
+                assert!(began.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1), "{request:?}: {:?}", began.elapsed());
                 assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
             }
             let mut quick = TcpStream::connect(address).await.unwrap();

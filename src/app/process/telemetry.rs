@@ -49,22 +49,26 @@ fn describe() {
     describe_gauge!("capstan_runs", "Unfinished runs, by status");
     describe_gauge!("capstan_runs_active", "Runs that this process works on");
     describe_counter!("capstan_runs_finished_total", "Runs that ended, by status");
-    describe_histogram!("capstan_queue_wait_seconds", Unit::Seconds, "Time from claimable to claimed");
+    describe_histogram!(
+        "capstan_queue_wait_seconds",
+        Unit::Seconds,
+        "Time from the moment when a run can be claimed until a worker claims it"
+    );
     describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token, by provider");
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
     describe_counter!("capstan_tokens_total", "Tokens used, by provider and direction");
     describe_counter!("capstan_titles_total", "Model calls for titles, by outcome");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by provider and code");
     describe_histogram!("capstan_request_messages", Unit::Count, "Messages in one request to a model");
-    describe_histogram!("capstan_request_tokens", Unit::Count, "Tokens of one request to a model, estimated");
-    describe_counter!("capstan_context_compactions_total", "Requests that evicted or cut messages");
+    describe_histogram!("capstan_request_tokens", Unit::Count, "Estimated tokens of one request to a model");
+    describe_counter!("capstan_context_compactions_total", "Evictions of older messages, and halvings of refused requests");
     describe_counter!("capstan_contexts_total", "Calls of context providers, by provider and outcome");
     describe_counter!("capstan_tools_awaiting_review_total", "Tools not offered to a run because of a changed definition");
     describe_counter!("capstan_tool_rankings_total", "Rankings of a run's tools, by method");
     describe_counter!("capstan_embedding_failures_total", "Failed embedding requests for tools, by code");
     describe_counter!("capstan_embedding_tokens_total", "Tokens of embedded texts");
     describe_counter!("capstan_invalid_model_requests_total", "Invalid model requests that were not sent");
-    describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open, by provider");
+    describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open or half-open, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server");
     describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, including starting and ending ones");
     describe_counter!("capstan_mcp_orphans_ended_total", "Ended processes that had left the process group of their MCP server");
@@ -73,7 +77,7 @@ fn describe() {
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
     describe_counter!("capstan_log_lines_dropped_total", "Dropped log lines: the queue was full, or standard error failed");
     describe_gauge!("capstan_database_oldest_snapshot_seconds", Unit::Seconds, "Age of the oldest open snapshot in the database");
-    describe_gauge!("capstan_open_streams", "Open event streams, by wire");
+    describe_gauge!("capstan_open_streams", "Open event streams, by transport");
     describe_counter!("capstan_feedback_total", "Ratings of answers, including changed ones, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until the response began, by route");

@@ -1,6 +1,6 @@
 //! Builds the parts of a process from its settings.
 //!
-//! Owns which implementation each port has. Must not know when a part starts or stops.
+//! Chooses the implementation of each trait. Must not know when a part starts or stops.
 
 pub(super) mod file_reader;
 pub(super) mod master_keys;

@@ -4,13 +4,13 @@
 
 pub mod content;
 pub mod delta_compaction;
+pub mod eviction_summary;
 pub mod feedback;
 pub mod file;
 pub mod list_item;
 pub mod message;
 pub mod search;
 pub mod shares;
-pub mod summary;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -1,4 +1,5 @@
-//! Decides which calls of an answer are executed, and stores the outcome of the others. Must not know when a call starts.
+//! Decides which calls of an answer are executed, and returns the outcome of each call that is not executed. Must not know when a call
+//! starts.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ const QUOTED_CHARS: usize = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
     Whole,
-    /// The output limit cut the answer in an unknown call; a call that parses may still lack its end.
+    /// The output limit ended the answer inside a tool call. Any call can be the cut one, because cut arguments may still parse.
     Cut,
 }
 
@@ -50,20 +51,20 @@ pub fn plan_calls(
             Some(text) => read_arguments(decision, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
         };
-        let known = name_repair::named(&part.name, decision.before.tools.as_deref().unwrap_or_default());
-        let meant = match known {
+        let known_tool = name_repair::named(&part.name, decision.before.tools.as_deref().unwrap_or_default());
+        let name_match = match known_tool {
             // The name of a dropped tool is not repaired into the name of another one.
-            Some(known) => match callable.iter().find(|tool| tool.name == known.name) {
+            Some(known_tool) => match callable.iter().find(|tool| tool.name == known_tool.name) {
                 Some(tool) => NameMatch::Tool(tool, (tool.name != part.name).then_some("spelling")),
                 None => NameMatch::None(Vec::new()),
             },
             None => name_repair::match_name(&part.name, &callable, &decision.profile().repair),
         };
-        let (definition, matched_by) = match &meant {
+        let (definition, matched_by) = match &name_match {
             NameMatch::Tool(tool, matched_by) => (Some(*tool), *matched_by),
             NameMatch::None(_) => (None, None),
         };
-        // With arguments that are cut, nothing is called.
+        // Nulls may also be removed from cut arguments, because `refused_call` refuses all calls of a cut answer.
         if decision.profile().repair.arguments
             && let Some(tool) = definition
             && arguments::leave_out_nulls(&mut parsed.value, &tool.parameters)
@@ -75,7 +76,7 @@ pub fn plan_calls(
             matched_by: matched_by.map(str::to_owned),
             arguments: fixes.into_iter().map(str::to_owned).collect(),
         };
-        let name = definition.or(known.map(|tool| &**tool)).map_or(&part.name, |tool| &tool.name).clone();
+        let name = definition.or(known_tool.map(|tool| &**tool)).map_or(&part.name, |tool| &tool.name).clone();
         let replay = definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone());
         let arguments_hash = json::hash(&parsed.value);
         let call = ToolCall {
@@ -99,13 +100,14 @@ pub fn plan_calls(
             state: ToolCallState::Planned,
             outcome: None,
         };
-        let outcome = refused_call(decision, &call, &planned, &callable, &meant, parsed.fault.as_deref(), completeness);
+        let outcome = refused_call(decision, &call, &planned, &callable, &name_match, parsed.fault.as_deref(), completeness);
         planned.push(PlannedCall { call, outcome });
     }
     planned
 }
 
-/// Parses arguments, and repairs them if the agent allows it and they cannot have been cut. Returns the repairs.
+/// Parses arguments, and repairs them if the agent allows it and they cannot have been cut. Returns the arguments and the names of the
+/// repairs.
 fn read_arguments(
     decision: &DecisionBuilder<'_>,
     text: &str,
@@ -119,14 +121,16 @@ fn read_arguments(
     }
 }
 
-/// Returns the outcome of a refused call. A call that breaks a rule of the loop is `Cancelled`, which counts as no failure of its tool; a
-/// faulty call is `Failed`.
+/// Returns the outcome of a call that is not executed, or `None` for a call that is executed.
+///
+/// A call that breaks a rule of the loop is `Cancelled`; this does not count as a failure of the tool. A faulty call is `Failed`, and a
+/// call that an earlier result answers is `Done`.
 fn refused_call(
     decision: &DecisionBuilder<'_>,
     call: &ToolCall,
-    before: &[PlannedCall],
+    earlier_calls: &[PlannedCall],
     callable: &[&Arc<ToolDefinition>],
-    meant: &NameMatch<'_>,
+    name_match: &NameMatch<'_>,
     fault: Option<&str>,
     completeness: Completeness,
 ) -> Option<ToolOutcome> {
@@ -138,7 +142,7 @@ fn refused_call(
     if callable.is_empty() {
         return by_rule(prompts::NO_TOOLS.to_owned());
     }
-    if let NameMatch::None(near) = meant {
+    if let NameMatch::None(near) = name_match {
         if decision.before.counters.dropped_tools.contains(&call.name) {
             return by_rule(prompts::dropped_tool(&call.name));
         }
@@ -148,14 +152,14 @@ fn refused_call(
         return Some(ToolOutcome::failed(prompts::unknown_tool(&call.name, near, &names), 0));
     }
     // A step of a plan is one call.
-    let most = if progress::phase(decision.before).is_some() { 1 } else { profile.max_parallel_calls.max(1) };
-    if call.position >= most {
-        return by_rule(prompts::too_many_calls(most));
+    let max_calls = if progress::phase(decision.before).is_some() { 1 } else { profile.max_parallel_calls.max(1) };
+    if call.position >= max_calls {
+        return by_rule(prompts::too_many_calls(max_calls));
     }
     if let Some(reason) = fault {
         return Some(ToolOutcome::failed(prompts::bad_arguments(reason), 0));
     }
-    let planned_without_outcome = || before.iter().filter(|planned| planned.outcome.is_none()).map(|planned| &planned.call);
+    let planned_without_outcome = || earlier_calls.iter().filter(|planned| planned.outcome.is_none()).map(|planned| &planned.call);
     if profile.duplicate_calls > 0 && planned_without_outcome().any(|other| duplicates::is_same(other, call)) {
         return by_rule(prompts::DUPLICATE_IN_ANSWER.to_owned());
     }
@@ -164,8 +168,9 @@ fn refused_call(
         return by_rule(prompts::UNKNOWN_BEFORE.to_owned());
     }
     let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
-    // Where older results are compressed, the request may lack the first answer, and only this quotation shows it.
-    let most = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
-    let text = prompts::duplicate_call(&tool_results::cut_text(content, most));
+    // If the agent compresses older results, the request may lack the earlier result. Only this quotation then shows the result to the
+    // model.
+    let max_quoted_chars = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
+    let text = prompts::duplicate_call(&tool_results::cut_text(content, max_quoted_chars));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OutputMode;
+use crate::domain::conversation::eviction_summary;
 use crate::domain::conversation::message::Message;
-use crate::domain::conversation::summary;
 use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
 use crate::domain::run::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
@@ -131,7 +131,7 @@ fn frame(source: &Source<'_>) -> ModelRequest {
 /// Returns the instructions and the summary.
 fn system(source: &Source<'_>) -> String {
     let prompt = system_prompt::system(source);
-    match source.record.summary.as_ref().and_then(summary::section) {
+    match source.record.summary.as_ref().and_then(eviction_summary::section) {
         None => prompt,
         Some(section) if prompt.is_empty() => section,
         Some(section) => format!("{prompt}\n\n{section}"),

@@ -1,6 +1,6 @@
 //! The system prompt of a request.
 //!
-//! The order is: operator, agent, the user's instructions (fenced, as data), conversation. Text that changes from turn to turn is last, so
+//! The order is: operator, agent, the user's instructions (between tags, as data), conversation. Text that changes from run to run is last, so
 //! that providers can cache the beginning.
 
 use std::sync::Arc;
@@ -39,12 +39,12 @@ pub fn system(source: &Source<'_>) -> String {
     };
     let mut text = policy.server.trim().to_owned();
     add(&mut text, agent);
-    add(&mut text, &fenced(USER_LAYER, "user_instructions", None, own.instructions.trim()));
+    add(&mut text, &enclose_in_tags(USER_LAYER, "user_instructions", None, own.instructions.trim()));
     add(&mut text, conversation);
     add(&mut text, &tool_notes(source));
     add(&mut text, &ask_for_reasons(source));
     for ProvidedContext { name, text: context } in source.contexts {
-        add(&mut text, &fenced(CONTEXT_LAYER, "context", Some(name), context.trim()));
+        add(&mut text, &enclose_in_tags(CONTEXT_LAYER, "context", Some(name), context.trim()));
     }
     text
 }
@@ -58,8 +58,8 @@ fn add(text: &mut String, layer: &str) {
     }
 }
 
-/// Encloses untrusted text in marks that it cannot contain.
-fn fenced(introduction: &str, tag: &str, source: Option<&str>, words: &str) -> String {
+/// Encloses untrusted text in tags that it cannot contain.
+fn enclose_in_tags(introduction: &str, tag: &str, source: Option<&str>, words: &str) -> String {
     if words.is_empty() {
         return String::new();
     }

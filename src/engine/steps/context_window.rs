@@ -3,8 +3,8 @@
 //! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim builds the same request. A call
 //! and its result are evicted together. Must not know how a request is built.
 
+use crate::domain::conversation::eviction_summary::{self, Spans};
 use crate::domain::conversation::message::{Message, Role};
-use crate::domain::conversation::summary::{self, Spans};
 use crate::domain::event::EventBody;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::change::Change;
@@ -79,7 +79,7 @@ fn store_summary(decision: &mut DecisionBuilder<'_>) {
         messages,
         texts: 0,
         through: Some(summary.covers.clone()),
-        summary: summary::section(&summary),
+        summary: eviction_summary::section(&summary),
     });
     decision.change(Change::Summarize(summary));
 }
@@ -95,7 +95,7 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
             let own = decision.progress.fence.run_id.clone();
-            if evict_first(decision, policy, |uncovered, _| summary::newest(&uncovered.rest, keep, Some(&own))) {
+            if evict_first(decision, policy, |uncovered, _| eviction_summary::newest(&uncovered.rest, keep, Some(&own))) {
                 (request, room) = uncut(decision);
             }
             policy.start_gate
@@ -138,7 +138,7 @@ fn evict_first(
     let left_out = &uncovered.rest[..at];
     let asks = |message: &&&Message| message.role == Role::User && !message.internal && Some(&message.run_id) == uncovered.turn;
     let questions = uncovered.questions.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
-    let summary = summary::extend_summary(policy, source.record.summary.as_ref(), left_out, questions);
+    let summary = eviction_summary::extend_summary(policy, source.record.summary.as_ref(), left_out, questions);
     let is_some = summary.is_some();
     decision.progress.summary = summary.or(decision.progress.summary.take());
     is_some

@@ -3,6 +3,7 @@
 //! A run is one assistant message, and the id of the run is the id of the message. A response ends where the run waits for an
 //! answer. The client sends the answer with the same message, and the response continues it.
 
+mod regenerate;
 mod request;
 mod routes;
 mod socket;

@@ -10,10 +10,12 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::regenerate::{
+    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_repeated_edit,
+};
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use super::ui_messages::{OpenRun, ui_messages};
-use crate::domain::conversation::message::{FilePart, Message, Part, Role};
 use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::http::api_router::{ApiRouter, routes};
@@ -26,7 +28,7 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Content, ContinueRun, Error, NewPart, Reader, RequestKey, RetryRun, RunSetup, StartRun, StreamStart};
+use crate::service::{Access, Content, ContinueRun, Error, Reader, RequestKey, RetryRun, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
@@ -95,17 +97,14 @@ pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<Requ
 async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Option<RequestKey>) -> Answer<RunStream> {
     let content = message.content()?;
     let name = message.id.as_deref().filter(|name| !name.is_empty());
-    let edited = match name.filter(|name| body.message_id.as_deref() == Some(*name)) {
-        Some(name) => thread.find_message(name).await?.filter(|found| found.role == Role::User),
-        None => None,
-    };
+    let edited = edited_message(thread, name, body.message_id.as_deref()).await?;
     let row = thread.row_or_new().await?;
     let first_part = name.map(|name| ids::first_part(&thread.id, name));
     let on_busy = Thread::on_busy(row.as_ref());
     let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
         if let Some(name) = name.filter(|_| row.is_some())
-            && let Some(run) = thread.run_of_repeated_message(name, |message| is_same(message, &request.content)).await?
+            && let Some(run) = thread.run_of_repeated_message(name, |message| has_content(message, &request.content)).await?
         {
             // The request's idempotency record may have expired, or its first attempt had none.
             return follow(thread, run, Section::default()).await;
@@ -114,28 +113,11 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
         return start(thread, request, key).await;
     };
     let active = row.and_then(|row| row.active_run_id);
-    if active.as_ref() == Some(&edited.run_id) && is_same(&edited, &request.content) {
-        // The client repeats an edit whose response it has lost.
+    if is_repeated_edit(&edited, active.as_ref(), &request.content) {
         return follow(thread, edited.run_id, Section::default()).await;
     }
     request.edits = Some(edited.id);
     edit(thread, request, key).await
-}
-
-fn is_same(message: &Message, content: &Content) -> bool {
-    let texts = |text: &mut String, part: &NewPart| {
-        if let NewPart::Text { text: more } = part {
-            text.push_str(more);
-        }
-    };
-    match content {
-        Content::Text(text) => message.text() == *text,
-        Content::Parts(parts) => {
-            let mut text = String::new();
-            parts.iter().for_each(|part| texts(&mut text, part));
-            parts.len() == message.parts.len() && message.text() == text
-        }
-    }
 }
 
 /// Returns the request of a run with the choices of a body. `first_part` is the id of the message's first part.
@@ -172,59 +154,20 @@ async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> An
 
 /// Answers the message of a run again, in a new run.
 async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
-    let row = thread.row().await?.ok_or(Error::NotFound("chat"))?;
-    let newest = row.last_run.as_ref().map(|run| run.id.clone());
-    let run = match body.message_id.as_deref() {
-        None => newest.clone(),
-        Some(name) => match name.parse::<RunId>() {
-            Ok(run) => Some(run),
-            Err(_) => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
-        },
-    };
-    let run = run.ok_or(Error::NotFound("message in this chat"))?;
-    thread.check_run(&run).await?;
+    let Regeneration { run, method } = decide_regeneration(thread, body.message_id.as_deref()).await?;
     let key = key.unwrap_or_else(|| thread.request_key("regenerate", run.as_str()));
-    if newest.as_ref() == Some(&run) {
-        thread.end_active_run().await?;
-        let again = ContinueRun { principal: thread.principal(), run: &run, key: Some(key), trace: thread.trace.clone() };
-        let (run, _) = thread.service().retry_run(again, RetryRun { model: body.model.clone() }).await?;
-        return follow(thread, run.id, Section::default()).await;
-    }
-    // Later messages leave the conversation with the answer.
-    let mut is_reached = false;
-    let asked = thread.find(|message| {
-        is_reached |= message.run_id == run;
-        is_reached && message.role == Role::User && !message.internal
-    });
-    let asked = asked.await?;
-    let Some(asked) = asked else {
-        // The answer was regenerated already, and the client has lost the response.
-        let active = row.active_run_id.ok_or(Error::NotFound("message in this chat"))?;
-        return follow(thread, active, Section::default()).await;
-    };
-    let content = Content::Parts(asked.parts.iter().filter_map(repeated).collect());
-    let first_part = asked.parts.first().map(|part| part.id().clone());
-    let request = StartRun { edits: Some(asked.id), ..new_run(thread, body, content, first_part) };
-    edit(thread, request, Some(key)).await
-}
-
-/// Returns a part of a stored message as a part of a new one.
-fn repeated(part: &Part) -> Option<NewPart> {
-    let location = |file: &FilePart| match file.file_id.as_deref().and_then(|id| id.parse().ok()) {
-        Some(id) => (None, Some(id)),
-        None => (file.url.clone(), None),
-    };
-    match part {
-        Part::Text(part) => Some(NewPart::Text { text: part.text.clone() }),
-        Part::Image(file) => {
-            let (url, file_id) = location(file);
-            Some(NewPart::Image { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+    match method {
+        RegenerationMethod::RetryRun => {
+            thread.end_active_run().await?;
+            let again = ContinueRun { principal: thread.principal(), run: &run, key: Some(key), trace: thread.trace.clone() };
+            let (run, _) = thread.service().retry_run(again, RetryRun { model: body.model.clone() }).await?;
+            follow(thread, run.id, Section::default()).await
         }
-        Part::File(file) => {
-            let (url, file_id) = location(file);
-            Some(NewPart::File { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        RegenerationMethod::ResendMessage(ResentMessage { replaces, content, first_part }) => {
+            let request = StartRun { edits: Some(replaces), ..new_run(thread, body, content, first_part) };
+            edit(thread, request, Some(key)).await
         }
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
+        RegenerationMethod::FollowRun(active) => follow(thread, active, Section::default()).await,
     }
 }
 

@@ -11,8 +11,8 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::domain::agent::agent_record::RunLimits;
+use crate::domain::conversation::eviction_summary::section;
 use crate::domain::conversation::message::Message;
-use crate::domain::conversation::summary::section;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::context::ContextSummary;

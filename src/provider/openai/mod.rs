@@ -35,10 +35,10 @@ use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 /// Returns a client of chat completions, and of Responses for models that need it. A base URL without a path gets `/v1`.
 pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     let base = without_operation(&options.base_url);
-    let beside = (!quirks.responses_url.is_empty()).then(|| Responses::at(&base, quirks.clone())).transpose()?;
+    let responses_dialect = (!quirks.responses_url.is_empty()).then(|| Responses::at(&base, quirks.clone())).transpose()?;
     let dialect = ChatCompletions { endpoint: Endpoint::new(&options.base_url, &quirks.url)?, quirks };
     let chat = DialectClient::new(dialect, endpoint_url(&base, "/models")?, options)?;
-    Ok(match beside {
+    Ok(match responses_dialect {
         Some(responses) => Arc::new(ResponsesMigration { responses: chat.with_dialect(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
@@ -74,7 +74,7 @@ impl Dialect for ChatCompletions {
     }
 }
 
-/// Returns a decoder of an answer without a request, with two tools on offer.
+/// Returns a decoder for tests and fuzzing. It belongs to no request and knows two tools.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     let quirks = Quirks { thoughts_in_text: crate::provider::InlineReasoning::Always, ..Quirks::default() };

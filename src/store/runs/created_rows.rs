@@ -2,8 +2,8 @@
 
 use crate::domain::agent::TitlePolicy;
 use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::eviction_summary;
 use crate::domain::conversation::message::{Message, Part, Role};
-use crate::domain::conversation::summary;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::run::change::Change;
@@ -278,7 +278,7 @@ pub fn number_events(conversation: &ConversationId, base: i64, events: Vec<NewEv
 
 /// Returns the `context.compacted` of a compaction that evicted this number of messages.
 pub fn context_compacted(messages: u32, summary: &ContextSummary, now: UnixMillis) -> NewEvent {
-    let (through, section) = (Some(summary.covers.clone()), summary::section(summary));
+    let (through, section) = (Some(summary.covers.clone()), eviction_summary::section(summary));
     NewEvent::new(&EventBody::ContextCompacted { messages, texts: 0, through, summary: section }, None, 0, now)
 }
 #[cfg(test)]

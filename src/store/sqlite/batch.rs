@@ -1,8 +1,8 @@
-//! Statements of a transaction that are sent to the connection's thread together, because the channel takes longer than most
+//! A batch sends several statements of a transaction to the connection's thread in one message. One message takes longer than most
 //! statements.
 //!
-//! Only the number of changed rows is checked; results are not read. Equal statements form equal texts, which the connection has
-//! already prepared.
+//! A batch checks only the number of changed rows, and reads no results. Batches with the same statements have the same text. The
+//! connection prepares this text once.
 
 use futures_util::TryStreamExt as _;
 use sqlx::error::BoxDynError;
@@ -17,9 +17,9 @@ pub(super) struct Batch {
     text: String,
     arguments: SqliteArguments,
     /// For each statement: the reason for refusal if it changes no row.
-    wants: Vec<Option<&'static str>>,
-    /// The first value that could not be encoded.
-    unfit: Option<BoxDynError>,
+    refusal_reasons: Vec<Option<&'static str>>,
+    /// The error of the first value that could not be encoded.
+    encode_error: Option<BoxDynError>,
 }
 
 impl Batch {
@@ -28,21 +28,21 @@ impl Batch {
         debug_assert!(!has_numbers(statement), "a numbered parameter counts from the first statement on: {statement}");
         self.text.push_str(statement);
         self.text.push(';');
-        self.wants.push(None);
+        self.refusal_reasons.push(None);
         self
     }
 
     /// Adds the next argument of the statement.
     pub(super) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
         if let Err(error) = self.arguments.add(value) {
-            self.unfit.get_or_insert(error);
+            self.encode_error.get_or_insert(error);
         }
         self
     }
 
-    /// Refuses the batch for this reason if the statement changes no row.
+    /// Makes `run` refuse the batch with this reason if the last added statement changes no row.
     pub(super) fn require_change(&mut self, reason: &'static str) -> &mut Self {
-        if let Some(last) = self.wants.last_mut() {
+        if let Some(last) = self.refusal_reasons.last_mut() {
             *last = Some(reason);
         }
         self
@@ -50,20 +50,20 @@ impl Batch {
 
     /// Executes all statements and clears the batch. Returns the first reason for refusal: the caller rolls the transaction back.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
-        let Self { text, arguments, wants, unfit } = std::mem::take(self);
-        if wants.is_empty() {
+        let Self { text, arguments, refusal_reasons, encode_error } = std::mem::take(self);
+        if refusal_reasons.is_empty() {
             return Ok(None);
         }
         debug_assert_eq!(text.matches('?').count(), arguments.len(), "an argument is missing, which would be NULL: {text}");
-        if let Some(error) = unfit {
+        if let Some(error) = encode_error {
             return Err(sqlx::Error::Encode(error).into());
         }
-        let mut wants = wants.into_iter();
+        let mut refusal_reasons = refusal_reasons.into_iter();
         let mut refused = None;
         let mut results = (&mut **tx).fetch_many(sqlx::query_with(AssertSqlSafe(text), arguments));
         while let Some(result) = results.try_next().await? {
             if let Either::Left(done) = result {
-                refused = refused.or(wants.next().flatten().filter(|_| done.rows_affected() == 0));
+                refused = refused.or(refusal_reasons.next().flatten().filter(|_| done.rows_affected() == 0));
             }
         }
         Ok(refused)
@@ -87,8 +87,8 @@ mod tests {
         let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
         let mut tx = store.begin_write().await.unwrap();
         let mut batch = Batch::default();
-        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "none are none");
-        // Twice, because the second time the text is already prepared.
+        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "an empty batch has no reason for refusal");
+        // The second round executes the prepared text of the first one.
         for round in 0_i64..2 {
             batch.add("CREATE TABLE IF NOT EXISTS t (n INTEGER, w TEXT)");
             batch.add("INSERT INTO t VALUES (?, ?)").bind(round).bind("one").require_change("nothing is inserted");

@@ -4,8 +4,9 @@ import { memo, useRef, useState, type ReactNode } from "react";
 
 import type { Call, MessageItem, ShownPart, State } from "../conversation/state";
 import { Icon, type IconName } from "../shell/icons";
+import { webUrl } from "../text/link_urls";
 import { Link, Markdown } from "../text/markdown";
-import { brief, clock, copy, tokens, webUrl } from "../text/words";
+import { brief, clock, copy, tokens } from "../text/words";
 import { useActions } from "./actions";
 import { CallGroup, CallView } from "./calls";
 import { FileChip, Picture, type FileLike } from "./files";

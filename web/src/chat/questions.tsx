@@ -7,8 +7,9 @@ import { isExact, print } from "../api/json";
 import type { ApprovalData, QuestionData } from "../api/types";
 import type { Ask } from "../conversation/state";
 import { queries } from "../shell/queries";
+import { webUrl } from "../text/link_urls";
 import { Link } from "../text/markdown";
-import { brief, cut, escaped, spelled, webUrl } from "../text/words";
+import { brief, cut, escaped, spelled } from "../text/words";
 import { Effect } from "./effect";
 import { SchemaFields, readForm, type FormSchema } from "./form";
 

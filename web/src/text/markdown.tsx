@@ -3,7 +3,8 @@
 import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 
 import { BlockReader, decoded, type MathToken, type Token, type Tokens } from "./blocks";
-import { copy, webUrl } from "./words";
+import { webUrl } from "./link_urls";
+import { copy } from "./words";
 
 const DEEPEST = 8;
 /** Larger tables stay text. */

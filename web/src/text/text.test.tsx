@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { exact, isExact, parse, print, spelling } from "../api/json";
 import { BlockReader, decoded } from "./blocks";
-import { brief, dayGroup, escaped, spelled, webUrl } from "./words";
+import { brief, dayGroup, escaped, spelled } from "./words";
 
 const kinds = (text: string): string[] => new BlockReader().read(text, false).filter((token) => token.type !== "space").map((token) => token.type);
 
@@ -64,10 +64,6 @@ describe("texts of others", () => {
     expect(spelled("o\u200bn\u202ee\n")).toBe("o<U+200B>n<U+202E>e\n");
     expect(escaped('{"a":"o\u200bn"}')).toBe('{"a":"o\\u200bn"}');
     expect(brief(" a\n\u200b b ", 3)).toBe("a b");
-  });
-
-  it("become links for the web only", () => {
-    expect([webUrl("javascript:alert(1)"), webUrl("data:text/html,x"), webUrl("https://example.org/a")]).toEqual([null, null, "https://example.org/a"]);
   });
 
   it("are grouped by day", () => {

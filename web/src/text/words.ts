@@ -27,16 +27,6 @@ export function cut(text: string, most = 20_000): string {
   return text.length > most ? `${text.slice(0, most)}\n[${number(text.length - most)} characters more]` : text;
 }
 
-/** Returns the address if it may be a link: HTTP and HTTPS only. */
-export function webUrl(text: string): string | null {
-  try {
-    const url = new URL(text);
-    return url.protocol === "https:" || url.protocol === "http:" ? url.href : null;
-  } catch {
-    return null;
-  }
-}
-
 export const number = (value: number | undefined): string => (value !== undefined && Number.isFinite(value) ? value.toLocaleString("en") : "?");
 
 /** Returns a count of tokens in few letters: 950, 12.4k. */

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::domain::agent::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::agent::{AgentProfile, OutputMode};
+use crate::domain::conversation::eviction_summary;
 use crate::domain::conversation::message::{
     BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
-use crate::domain::conversation::summary;
 use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
 use crate::domain::run::context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit, json_tokens};
 use crate::domain::run::record::ClaimCause;
@@ -413,7 +413,7 @@ proptest! {
             prop_assert!(at.is_some(), "{}: {}", layer, request.system);
             layers_left = &layers_left[at.unwrap() + layer.len()..];
         }
-        match world.rows.summary.as_ref().and_then(summary::section) {
+        match world.rows.summary.as_ref().and_then(eviction_summary::section) {
             Some(section) => {
                 prop_assert!(layers_left.contains(&format!("\n\n{section}")), "{}", request.system);
             }
@@ -478,7 +478,7 @@ proptest! {
         let mut covers = None;
         for until in [come, history.len()] {
             let covered = covers.as_ref().map_or(0, |summary: &ContextSummary| summary.messages as usize);
-            let later = summary::compact_history(&context, covers.as_ref(), &history[covered..until]);
+            let later = eviction_summary::compact_history(&context, covers.as_ref(), &history[covered..until]);
             let Some(later) = later else { continue };
             let at = later.messages as usize;
             prop_assert!(at > covered && at <= until);

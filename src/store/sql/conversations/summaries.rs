@@ -3,7 +3,7 @@
 //! Owns the statements of use cases on `context_summaries`. Runs write theirs through the log writer. Must not know how a summary
 //! is made.
 
-use crate::domain::conversation::summary::compact_history;
+use crate::domain::conversation::eviction_summary::compact_history;
 use crate::domain::run::context::ContextSummary;
 use crate::store::rows::{decode, encode_storable, history};
 use crate::store::runs::created_rows;

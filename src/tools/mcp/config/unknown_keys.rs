@@ -59,6 +59,12 @@ const RESTRICTIVE: [&str; 21] = [
     "polic",
 ];
 
+/// Parts of keys that exclude the tools in their list, as in `disabledTools`.
+const EXCLUDING: [&str; 6] = ["disable", "exclude", "block", "deny", "denied", "blacklist"];
+
+/// Parts of keys that restrict the tools in their list without excluding them, as in `require_approval`.
+const GUARDING: [&str; 6] = ["approv", "alwaysask", "confirm", "restrict", "readonly", "sandbox"];
+
 /// Returns whether any switch disables the server. Fails for a switch that is neither true nor false.
 pub fn is_switched_off(entry: &Map<String, Value>) -> Result<bool, String> {
     let mut off = false;
@@ -149,10 +155,13 @@ fn is_switch(key: &str) -> bool {
 fn is_restriction(plain: &str, value: &Value) -> bool {
     let is_off = value.as_str().is_some_and(|text| OFF.contains(&normalized(text).as_str()));
     let has = |parts: &[&str]| parts.iter().any(|part| plain.contains(part));
+    let asks = plain.starts_with("ask");
     let is_list_of_all = matches!(value, Value::Array(items) if matches!(&items[..], [Value::String(all)] if all == "*"));
-    let leaves_nothing_out = has(&["disable", "exclude", "block", "deny", "denied", "blacklist"]) && is_empty(value);
-    let says_nothing = value.is_null() || is_list_of_all || leaves_nothing_out;
-    is_off || ((has(&RESTRICTIVE) || plain.starts_with("ask")) && !says_nothing)
+    // A list of all tools restricts nothing as the tools on offer, but everything as the excluded tools, or as those that ask first.
+    let allows_all = is_list_of_all && !has(&EXCLUDING) && !has(&GUARDING) && !asks;
+    let excludes_nothing = has(&EXCLUDING) && is_empty(value);
+    let restricts_nothing = value.is_null() || allows_all || excludes_nothing;
+    is_off || ((has(&RESTRICTIVE) || asks) && !restricts_nothing)
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -216,6 +225,11 @@ mod tests {
     #[case(json!({"excludeTools": ["a"]}), "narrow")]
     #[case(json!({"allowed_tools": ["a"]}), "narrow")]
     #[case(json!({"disabledTools": ["a"]}), "narrow")]
+    #[case(json!({"excludeTools": ["*"]}), "narrow")]
+    #[case(json!({"disabledTools": ["*"]}), "narrow")]
+    #[case(json!({"require_approval": ["*"]}), "narrow")]
+    #[case(json!({"alwaysAsk": ["*"]}), "narrow")]
+    #[case(json!({"askFor": ["*"]}), "narrow")]
     #[case(json!({"tools": ["a"]}), "narrow")]
     #[case(json!({"tools": {"a": false}}), "narrow")]
     #[case(json!({"require_approval": "always"}), "narrow")]
@@ -239,6 +253,7 @@ mod tests {
     #[case(json!({"arg": ["x"]}), &["did you mean \"args\""])]
     #[case(json!({"auth": {"x": 1}}), &["\"auth\""])]
     #[case(json!({"disabledTools": [], "tools": ["*"], "excludeTools": null}), &["\"disabledTools\"", "\"excludeTools\"", "\"tools\""])]
+    #[case(json!({"allowed_tools": ["*"], "includeTools": ["*"]}), &["\"allowed_tools\"", "\"includeTools\""])]
     fn harmless_unknown_key_is_reported(#[case] entry: Value, #[case] warnings: &[&str]) {
         let mut found = check_entry(&map(&entry)).unwrap();
         found.sort();

@@ -1,14 +1,14 @@
-//! The end of a connection by this side. Must not know the transports.
+//! Records why a connection to an MCP server has ended. Must not know the transports.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// Why this side has ended a connection.
+/// The reason for the end of a connection, and the token that ends it. All clones share both.
 #[derive(Clone, Default)]
 pub struct Ending {
     reason: Arc<Mutex<Option<String>>>,
-    over: CancellationToken,
+    ended: CancellationToken,
 }
 
 impl Ending {
@@ -16,14 +16,14 @@ impl Ending {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns a token that is cancelled when the connection ends.
+    /// Returns the token that `end` cancels.
     pub fn token(&self) -> CancellationToken {
-        self.over.clone()
+        self.ended.clone()
     }
 
     /// Ends the connection. Only the first reason counts.
     pub fn end(&self, reason: String) {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
-        self.over.cancel();
+        self.ended.cancel();
     }
 }

@@ -141,11 +141,11 @@ where
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        let over = self.ending.token();
+        let ended = self.ending.token();
         loop {
             let line = tokio::select! {
                 biased;
-                () = over.cancelled() => return None,
+                () = ended.cancelled() => return None,
                 line = self.lines.next() => line?,
             };
             let line = match line {

@@ -1,8 +1,8 @@
 //! Changes of earlier messages: rewinding, editing, and compaction on demand.
 
 use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::eviction_summary::{compact_history, section};
 use capstan::domain::conversation::message::{Message, Role};
-use capstan::domain::conversation::summary::{compact_history, section};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, MessageId, RunId};
 use capstan::store::{

@@ -1,0 +1,115 @@
+//! Decides which message or run a regenerated answer or an edited message replaces, and so which later messages leave the
+//! conversation. Must not know how the new run starts, or how its stream is sent.
+
+use crate::domain::conversation::message::{FilePart, Message, Part, Role};
+use crate::domain::ids::{MessageId, PartId, RunId};
+use crate::http::clients::thread::Thread;
+use crate::http::wire::problem::Answer;
+use crate::service::{Content, Error, NewPart};
+
+/// The way in which the answer of `run` is regenerated.
+pub(super) struct Regeneration {
+    pub run: RunId,
+    pub method: RegenerationMethod,
+}
+
+pub(super) enum RegenerationMethod {
+    /// The answer is the newest one: a retry of its run replaces it.
+    RetryRun,
+    /// The answer has later messages: the user's message before it is sent again, and replaces all messages from there on.
+    ResendMessage(ResentMessage),
+    /// The answer was regenerated already, and the client has lost the response: the active run is that answer.
+    FollowRun(RunId),
+}
+
+/// A stored message of the user, as the content of a new message that replaces it.
+pub(super) struct ResentMessage {
+    pub replaces: MessageId,
+    pub content: Content,
+    pub first_part: Option<PartId>,
+}
+
+/// Decides how the answer that the client calls `name` is regenerated; without a name, the newest one.
+pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> Answer<Regeneration> {
+    let row = thread.row().await?.ok_or(Error::NotFound("chat"))?;
+    let newest = row.last_run.as_ref().map(|run| run.id.clone());
+    let run = match name {
+        None => newest.clone(),
+        Some(name) => match name.parse::<RunId>() {
+            Ok(run) => Some(run),
+            Err(_) => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
+        },
+    };
+    let run = run.ok_or(Error::NotFound("message in this chat"))?;
+    thread.check_run(&run).await?;
+    if newest.as_ref() == Some(&run) {
+        return Ok(Regeneration { run, method: RegenerationMethod::RetryRun });
+    }
+    // Later messages leave the conversation with the answer.
+    let mut is_reached = false;
+    let question = thread.find(|message| {
+        is_reached |= message.run_id == run;
+        is_reached && message.role == Role::User && !message.internal
+    });
+    let question = question.await?;
+    let method = match question {
+        Some(question) => RegenerationMethod::ResendMessage(ResentMessage {
+            content: Content::Parts(question.parts.iter().filter_map(new_part).collect()),
+            first_part: question.parts.first().map(|part| part.id().clone()),
+            replaces: question.id,
+        }),
+        None => RegenerationMethod::FollowRun(row.active_run_id.ok_or(Error::NotFound("message in this chat"))?),
+    };
+    Ok(Regeneration { run, method })
+}
+
+/// Returns the message that a submitted message replaces, with all messages after it: the user's message of the same `name`, if the
+/// client names it as `replaced`.
+pub(super) async fn edited_message(thread: &Thread, name: Option<&str>, replaced: Option<&str>) -> Answer<Option<Message>> {
+    match name.filter(|name| replaced == Some(*name)) {
+        Some(name) => Ok(thread.find_message(name).await?.filter(|found| found.role == Role::User)),
+        None => Ok(None),
+    }
+}
+
+/// Returns whether the client repeats an edit whose response it has lost: the active run answers the same content.
+pub(super) fn is_repeated_edit(edited: &Message, active: Option<&RunId>, content: &Content) -> bool {
+    active == Some(&edited.run_id) && has_content(edited, content)
+}
+
+/// Returns whether a stored message has this content.
+pub(super) fn has_content(message: &Message, content: &Content) -> bool {
+    let texts = |text: &mut String, part: &NewPart| {
+        if let NewPart::Text { text: more } = part {
+            text.push_str(more);
+        }
+    };
+    match content {
+        Content::Text(text) => message.text() == *text,
+        Content::Parts(parts) => {
+            let mut text = String::new();
+            parts.iter().for_each(|part| texts(&mut text, part));
+            parts.len() == message.parts.len() && message.text() == text
+        }
+    }
+}
+
+/// Returns a part of a stored message as a part of a new one.
+fn new_part(part: &Part) -> Option<NewPart> {
+    let location = |file: &FilePart| match file.file_id.as_deref().and_then(|id| id.parse().ok()) {
+        Some(id) => (None, Some(id)),
+        None => (file.url.clone(), None),
+    };
+    match part {
+        Part::Text(part) => Some(NewPart::Text { text: part.text.clone() }),
+        Part::Image(file) => {
+            let (url, file_id) = location(file);
+            Some(NewPart::Image { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        }
+        Part::File(file) => {
+            let (url, file_id) = location(file);
+            Some(NewPart::File { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        }
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
+    }
+}
