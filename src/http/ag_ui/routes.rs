@@ -14,6 +14,7 @@ use super::messages::{ag_ui_messages, tanstack_messages};
 use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages};
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
+use crate::domain::conversation::Conversation;
 use crate::domain::ids::{CallId, InputId, RunId};
 use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
@@ -69,9 +70,11 @@ async fn run_agent(
 ) -> Answer<Response> {
     let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
     let cursor = stream_cursor(headers, None);
-    let (id, reader, section) = match find_run(app, thread.principal(), &body.run_id).await? {
+    // Most requests start a run, for which both are needed, and the first token waits for them.
+    let (run, row) = tokio::join!(find_run(app, thread.principal(), &body.run_id), thread.row_or_new());
+    let (id, reader, section) = match run? {
         Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
-        None => Box::pin(proceed(&thread, agent, &body, key, cursor)).await?,
+        None => Box::pin(proceed(&thread, agent, (&body, row?), key, cursor)).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
     let (is_one, messages) = (body.is_one(), kept_messages(&body.messages));
@@ -97,7 +100,7 @@ async fn attach(thread: &Thread, run: Run, name: &str, cursor: StreamCursor) -> 
 async fn proceed(
     thread: &Thread,
     agent: String,
-    body: &RunInput,
+    (body, row): (&RunInput, Option<Conversation>),
     key: Option<RequestKey>,
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
@@ -114,7 +117,6 @@ async fn proceed(
         },
     };
     let (content, name) = (message.content()?, message.name());
-    let row = thread.row_or_new().await?;
     let setup = RunSetup {
         instructions: body.instructions(),
         protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),

@@ -16,6 +16,7 @@ use super::regenerate::{
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use super::ui_messages::{OpenRun, ui_messages};
+use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::http::api_router::{ApiRouter, routes};
@@ -79,10 +80,29 @@ async fn send(
     let Input { body, key } = body::read::<ChatBody>(request, &app, &access).await?;
     let thread = Thread::new(&app, access, trace, ("id", &body.id))?;
     let found = stream_of(&thread, &body, key).await?;
-    respond(thread, found, version).await
+    Ok(respond(thread, found, version))
 }
 
-pub(super) type RunStream = (RunId, Reader, Section);
+/// A run to stream, and what its translator needs.
+pub(super) struct RunStream {
+    pub reader: Reader,
+    id: RunId,
+    section: Section,
+    client_tools: BTreeSet<String>,
+}
+
+impl RunStream {
+    fn of(id: RunId, reader: Reader, section: Section, profile: AgentProfile) -> Self {
+        let client_tools = profile.client_tools.into_iter().map(|tool| tool.name).collect();
+        Self { reader, id, section, client_tools }
+    }
+
+    /// Returns the reader, with the translator of its events.
+    pub fn translated(self, version: Version) -> (Reader, UiMessageTranslator) {
+        let Self { reader, id, section, client_tools } = self;
+        (reader, UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))
+    }
+}
 
 /// Executes a request, and returns the stream of its run.
 pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
@@ -141,9 +161,10 @@ fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Optio
 
 async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
     let started = thread.service().start_run(thread.principal(), request, key).await?;
+    let profile = thread.service().started_profile(thread.principal(), &started).await?;
     let run = started.run.id.clone();
     let reader = thread.service().stream_started(thread.principal(), started);
-    Ok((run, reader, Section::default()))
+    Ok(RunStream::of(run, reader, Section::default(), profile))
 }
 
 /// Replaces a message of the user. An active run ends first: it answers what is replaced.
@@ -192,23 +213,17 @@ async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
 
 /// Streams a run from its first event.
 async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<RunStream> {
+    let profile = thread.service().run_profile(thread.principal(), &run).await?;
     match thread.service().stream_run(thread.principal(), &run, None).await? {
-        StreamStart::Stream(reader) => Ok((run, reader, section)),
+        StreamStart::Stream(reader) => Ok(RunStream::of(run, reader, section, profile)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }
 
-async fn respond(thread: Thread, (id, reader, section): RunStream, version: Version) -> Answer<Response> {
-    let translator = translator(&thread, id, section, version).await?;
+fn respond(thread: Thread, found: RunStream, version: Version) -> Response {
+    let (reader, translator) = found.translated(version);
     let Thread { app, access, .. } = thread;
-    Ok(([PROTOCOL], stream::respond(&app, access, reader, ChunkWriter { translator, frames: FRAMES, cursor: None }))
-        .into_response())
-}
-
-pub(super) async fn translator(thread: &Thread, id: RunId, section: Section, version: Version) -> Answer<UiMessageTranslator> {
-    let profile = thread.service().run_profile(thread.principal(), &id).await?;
-    let client_tools = profile.client_tools.into_iter().map(|tool| tool.name).collect();
-    Ok(UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))
+    ([PROTOCOL], stream::respond(&app, access, reader, ChunkWriter { translator, frames: FRAMES, cursor: None })).into_response()
 }
 
 /// Streams the active run from its beginning
@@ -228,7 +243,7 @@ async fn resume(
     let version = params.version()?;
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     match active_stream(&thread).await? {
-        Some(found) => respond(thread, found, version).await,
+        Some(found) => Ok(respond(thread, found, version)),
         None => Ok(StatusCode::NO_CONTENT.into_response()),
     }
 }

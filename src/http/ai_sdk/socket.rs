@@ -160,8 +160,8 @@ impl ChatSocket {
             FrameKind::Send => Some(routes::stream_of(&thread, &frame.chat_body()?, None).await?),
             FrameKind::Resume | FrameKind::Abort => routes::active_stream(&thread).await?,
         };
-        let Some((run, reader, section)) = found else { return Ok(false) };
-        let translator = routes::translator(&thread, run, section, Version::Seven).await?;
+        let Some(found) = found else { return Ok(false) };
+        let (reader, translator) = found.translated(Version::Seven);
         let response = ChatResponse { name: name.clone(), reader, translator, sequence: 0, over: false };
         self.responses.insert(name, Box::pin(response.into_stream()));
         Ok(true)

@@ -41,6 +41,8 @@ pub struct StartedRun {
     pub run: Run,
     pub message: Message,
     pub replay: Replay,
+    /// The profile that the run has frozen; `None` if another request started the run.
+    profile: Option<AgentProfile>,
     first_seq: i64,
     tail: Subscription,
 }
@@ -119,6 +121,7 @@ impl Service {
     ) -> Result<StartedRun> {
         let field = request.content_field;
         let PreparedRun { profile, parts, run_id, transcript } = prepared;
+        let (own_profile, own_id) = (profile.clone(), run_id.clone());
         let admission = profile.admission.and(self.limits.admission());
         let is_hidden = transcript.as_ref().is_some_and(|transcript| transcript.hidden);
         let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
@@ -205,7 +208,8 @@ impl Service {
                 (tail, first_seq.max(view.first_seq))
             }
         };
-        Ok(StartedRun { run, message, replay, first_seq, tail })
+        let profile = Some(own_profile).filter(|_| run.id == own_id);
+        Ok(StartedRun { run, message, replay, profile, first_seq, tail })
     }
 
     /// Returns the run that an earlier request with this key has started.
@@ -239,6 +243,14 @@ impl Service {
     /// Returns the profile that a run has frozen.
     pub async fn run_profile(&self, principal: &Principal, id: &RunId) -> Result<AgentProfile> {
         self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
+    }
+
+    /// Returns the profile that a run has frozen whose message was accepted. Reads it only if another request started the run.
+    pub async fn started_profile(&self, principal: &Principal, started: &StartedRun) -> Result<AgentProfile> {
+        match &started.profile {
+            Some(profile) => Ok(profile.clone()),
+            None => self.run_profile(principal, &started.run.id).await,
+        }
     }
 
     /// Returns the numbers of the run's responses that their client has deleted.

@@ -260,7 +260,7 @@ impl Creation<'_> {
 
     async fn started(&self, started: StartedRun) -> Answer<Begun> {
         // A repeated request gets the run that the first one began, with its facts.
-        let profile = self.app.service.run_profile(self.principal, &started.run.id).await?;
+        let profile = self.app.service.started_profile(self.principal, &started).await?;
         let facts = ResponseDetails::of(&started.run, 0, &profile);
         Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
     }
