@@ -15,9 +15,10 @@ use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunInt
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
+use crate::domain::conversation::message::Message;
 use crate::domain::ids::{CallId, InputId, RunId};
-use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
+use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
@@ -104,19 +105,25 @@ async fn proceed(
     key: Option<RequestKey>,
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
-    let message = match body.intent()? {
+    let (message, continued) = match body.intent()? {
         RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
-        RunIntent::Message(message) => message,
-        RunIntent::Results(results, message) => match (after_results(thread, &results, message.as_ref()).await?, message) {
-            (Some((run, section)), _) => return follow(thread, run, section, cursor).await,
-            (None, Some(message)) => message,
-            (None, None) => {
-                let reason = "must end with a message of the user, or with results of calls that this thread waits for";
-                return Err(Error::field("/messages", reason).into());
+        RunIntent::Message(message) => (message, None),
+        RunIntent::Results(results, message) => {
+            let is_new = is_new(thread, message.as_ref()).await?;
+            match (after_results(thread, &results, is_new).await?, message) {
+                (continued, Some(message)) if is_new => (message, continued),
+                (Some((run, section)), _) => return follow(thread, run, section, cursor).await,
+                (None, Some(message)) => (message, None),
+                (None, None) => {
+                    let reason = "must end with a message of the user, or with results of calls that this thread has requested";
+                    return Err(Error::field("/messages", reason).into());
+                }
             }
-        },
+        }
     };
     let (content, name) = (message.content()?, message.name());
+    // The run that continues with the results reads the message with them.
+    let on_busy = if continued.is_some() { OnBusy::Steer } else { Thread::on_busy(row.as_ref()) };
     let setup = RunSetup {
         instructions: body.instructions(),
         protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
@@ -133,7 +140,7 @@ async fn proceed(
         options: None,
         limits: None,
         tools: body.tools(),
-        on_busy: Thread::on_busy(row.as_ref()),
+        on_busy,
         create: row.is_none(),
         edits: None,
         setup,
@@ -142,39 +149,47 @@ async fn proceed(
     let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
     let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
     let id = started.run.id.clone();
-    let reader = thread.service().stream_started(thread.principal(), started).with_queued_messages();
-    Ok((id, reader, Section::default()))
+    match continued {
+        Some((run, section)) if run == id => follow(thread, run, section, cursor).await,
+        _ => {
+            let reader = thread.service().stream_started(thread.principal(), started).with_queued_messages();
+            Ok((id, reader, Section::default()))
+        }
+    }
 }
 
-/// Stores the results for which the newest run waits. Returns that run, and its section after the results. Ignores results that the
-/// run has, and those of other calls.
+/// Stores the results for which the newest run waits. Returns the run that requested the calls, and its section after the results.
+/// Ignores results that the run has, and those of other calls. A repeat of the newest message is followed as well.
 ///
-/// Returns `None` if no result is left and the user has sent a new message, or if the run has requested none of the calls.
-async fn after_results(
-    thread: &Thread,
-    results: &[ToolMessage<'_>],
-    message: Option<&UserMessage<'_>>,
-) -> Answer<Option<(RunId, Section)>> {
+/// Returns `None` if no result is left and the user's message `is_new`, or if the thread has requested none of the calls.
+async fn after_results(thread: &Thread, results: &[ToolMessage<'_>], is_new: bool) -> Answer<Option<(RunId, Section)>> {
     let newest = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
-    let Some(run) = newest else { return Ok(None) };
+    let Some(mut run) = newest else { return Ok(None) };
     let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
     let known: Vec<&ToolMessage<'_>> = results.iter().filter(|result| pauses.has_requested(&result.call_id)).collect();
     let open = known.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
     let open = open.map(|result| result.result()).collect::<Answer<Vec<_>>>()?;
-    if known.is_empty() || open.is_empty() && is_new(thread, message).await? {
+    if open.is_empty() && is_new {
         return Ok(None);
     }
-    let calls: Vec<CallId> = known.iter().map(|result| result.call_id.clone()).collect();
+    let mut calls: Vec<CallId> = known.iter().map(|result| result.call_id.clone()).collect();
+    if calls.is_empty() {
+        // The results of an earlier run arrive late, or are repeated.
+        let of_call =
+            |message: &Message| message.tool_calls().any(|call| results.iter().any(|result| result.call_id == call.call_id));
+        let Some(message) = thread.find(of_call).await? else { return Ok(None) };
+        run = message.run_id;
+        calls = results.iter().map(|result| result.call_id.clone()).collect();
+    }
     let section = thread.section_after(&run, BTreeSet::new(), (&calls, open)).await?;
     Ok(Some((run, section)))
 }
 
-/// Returns whether the user has sent a message that is not the newest one of the thread.
+/// Returns whether the user has sent a message that is not the newest one of the thread. A message without a name may be either.
 async fn is_new(thread: &Thread, message: Option<&UserMessage<'_>>) -> Answer<bool> {
-    match message.map(UserMessage::name) {
+    match message.and_then(UserMessage::name) {
         None => Ok(false),
-        Some(None) => Ok(true),
-        Some(Some(name)) => Ok(thread.run_of_repeated_message(name, |_| true).await?.is_none()),
+        Some(name) => Ok(thread.run_of_repeated_message(name, |_| true).await?.is_none()),
     }
 }
 

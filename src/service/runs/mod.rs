@@ -258,7 +258,12 @@ impl Service {
         Ok(self.store.deleted_responses(&principal.user_id, id).await?)
     }
 
-    /// Returns whether the conversation of a run has another run, of which no response was deleted.
+    /// Returns the runs that came with a copied conversation.
+    pub async fn copied_runs(&self, principal: &Principal, conversation: &ConversationId) -> Result<BTreeSet<RunId>> {
+        Ok(self.store.copied_runs(&principal.user_id, conversation).await?)
+    }
+
+    /// Returns whether the conversation of a run has another run that is no copy, and of which no response was deleted.
     pub async fn has_other_whole_run(&self, principal: &Principal, run: &Run) -> Result<bool> {
         Ok(self.store.has_other_whole_run(&principal.user_id, (&run.conversation_id, &run.id)).await?)
     }

@@ -131,7 +131,8 @@ const NEXT_CLAIMABLE: &str = text!(postgres: (owners "$2")
 /// had to wait.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
-        FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+        FROM run_leases l JOIN runs r ON r.id = ANY(ARRAY[l.run_id])
+            JOIN conversation_heads h ON h.conversation_id = ANY(ARRAY[r.conversation_id])
         WHERE l.claimed_at >= $2 AND l.lease_until < $3 ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING expired e WHERE l.run_id = e.run_id
@@ -140,7 +141,7 @@ const SWEEP: &str = "WITH expired AS (
         FROM expired e WHERE h.conversation_id = e.conversation_id AND h.run_id = e.run_id
     )
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
-    FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
+    FROM expired e WHERE r.id = ANY(ARRAY[e.run_id]) AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
 /// Renews the leases of `$1` that `$2` and `$3` name, and returns the unnamed leases with their conversations. `$6` is the
 /// [mark](super::low_water_marks::Marks::leases).
@@ -168,10 +169,11 @@ const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
         SELECT l.run_id, l.epoch, r.conversation_id
         FROM unnest($1::text[], $2::bigint[]) AS given (run_id, epoch)
             JOIN run_leases l ON l.run_id = given.run_id AND l.epoch = given.epoch
-            JOIN runs r ON r.id = l.run_id AND r.finished_at IS NULL
+            JOIN runs r ON r.id = ANY(ARRAY[l.run_id]) AND r.finished_at IS NULL
     ), locked AS MATERIALIZED (
         SELECT r.id, r.conversation_id, lost.epoch
-        FROM lost JOIN runs r ON r.id = lost.run_id JOIN conversation_heads h ON h.conversation_id = lost.conversation_id
+        FROM lost JOIN runs r ON r.id = ANY(ARRAY[lost.run_id])
+            JOIN conversation_heads h ON h.conversation_id = ANY(ARRAY[lost.conversation_id])
         WHERE r.finished_at IS NULL FOR UPDATE OF h, r SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING locked k WHERE l.run_id = k.id AND l.epoch = k.epoch RETURNING l.run_id

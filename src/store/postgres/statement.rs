@@ -1,8 +1,8 @@
 //! The text of the log writer's statement. It contains only the parts that a batch needs, because each part takes time even without
 //! rows.
 //!
-//! A look-up by key is written `= ANY(ARRAY[key])`, as in the statements of the queue. `= key` can also become a join that reads the
-//! whole table, and the planner prefers that while it believes the table empty. Its plan is kept when the table has grown.
+//! Heads, runs and leases are looked up by `= ANY(ARRAY[key])`, as in the statements of the queue. `= key` can also become a join that
+//! reads the whole table, and the planner prefers that while it believes the table empty. Its plan is kept when the table has grown.
 
 use crate::support::failpoint;
 

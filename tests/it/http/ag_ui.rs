@@ -169,6 +169,34 @@ async fn odd_result_of_a_tool_fails_no_request() {
         played(&rig, &body(&words, json!([user(&words), result(call, json!("a door"))]))).await;
         assert_eq!(count().await, runs);
     }
+    // A result of an earlier run begins nothing: late, behind the newest message or behind its answer.
+    for messages in [
+        json!([user("next 3"), result(&call, json!("a door"))]),
+        json!([user("next 3"), { "role": "assistant" }, result(&call, json!("a door"))]),
+    ] {
+        assert_eq!(said(&frames(&post(&rig, &body("late", messages), &[]).await)), "Hello\nworld");
+        assert_eq!(count().await, 3);
+    }
+}
+
+#[tokio::test]
+async fn new_message_before_an_open_result_is_read_with_it() {
+    let rig = Rig::new().await;
+    let mut begin = input("thread-1", "run-1", "look");
+    begin["tools"] = json!([{ "name": "look", "description": "Looks", "parameters": {} }]);
+    let first = rig.begin(Method::POST, "/ag-ui/default", &[], Some(begin)).await;
+    let call = rig.asks_client(&rig.claim().await).await;
+    frames(&first.rest().await);
+    let mut second = input("thread-1", "run-2", "");
+    let user = json!({ "id": "m2", "role": "user", "content": "and then?" });
+    let result = json!({ "id": "r", "role": "tool", "toolCallId": call, "content": "a door" });
+    second["messages"] = json!([user, result]);
+    let answered = rig.begin(Method::POST, "/ag-ui/default", &[], Some(second)).await;
+    let read = rig.get("/ag-ui/default?threadId=thread-1").await.json();
+    let texts: Vec<&Value> = read["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "user").collect();
+    assert_eq!(texts.len(), 2, "{read}");
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 1, "the message joins the run");
+    drop(answered);
 }
 
 #[tokio::test]

@@ -304,6 +304,16 @@ async fn conversation_is_deleted_with_the_last_of_its_responses() {
         assert_eq!(count().await, 1);
     }
     assert_eq!(get(&rig, &format!("/v1/conversations/{kept}")).await["id"], json!(kept), "the client has created it");
+
+    // A second response after the first one begins in a copy of the conversation, which goes as well.
+    let first = played(&rig, json!({})).await;
+    let chain = [first.clone(), played(&rig, json!({"previous_response_id": first})).await];
+    let branch = played(&rig, json!({"previous_response_id": first})).await;
+    assert_eq!(count().await, 3);
+    for id in chain.iter().chain([&branch]) {
+        assert_eq!(rig.exchange(Method::DELETE, &format!("/v1/responses/{id}"), &[], None).await.status, StatusCode::OK);
+    }
+    assert_eq!(count().await, 1);
 }
 
 #[tokio::test]
@@ -323,6 +333,8 @@ async fn repeated_follow_up_of_a_deleted_response_is_replayed() {
     let mut changed = follow.clone();
     changed["input"] = json!("changed");
     assert_eq!(error(&repeat("message", &changed).await).0, 422);
+    assert_eq!(delete(&second).await.status, StatusCode::OK);
+    assert_eq!(repeat("message", &follow).await.status, StatusCode::NOT_FOUND, "a deleted response does not come back");
 
     // Before and after a worker has claimed the run again.
     let (waiting, call) = waiting_response(&rig).await;

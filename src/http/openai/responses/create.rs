@@ -24,8 +24,8 @@ use crate::http::wire::extract::Input;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{
-    Access, Content, CopyUntil, Error, NewToolResult, PageRequest, Reader, RequestKey, RunFilter, SentResult, SentTranscript,
-    StartRun, StartedRun,
+    Access, Content, CopyUntil, Error, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter, SentResult,
+    SentTranscript, StartRun, StartedRun,
 };
 
 /// Creates a response
@@ -261,15 +261,27 @@ impl Creation<'_> {
     async fn started(&self, started: StartedRun) -> Answer<Begun> {
         // A repeated request gets the run that the first one began, with its facts.
         let profile = self.app.service.started_profile(self.principal, &started).await?;
+        if started.replay == Replay::Replayed {
+            self.check_kept(&started.run, 0).await?;
+        }
         let facts = ResponseDetails::of(&started.run, 0, &profile);
         Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
     }
 
     /// Returns the response of a run with this number.
     async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
+        self.check_kept(run, segment).await?;
         let profile = self.app.service.run_profile(self.principal, &run.id).await?;
         let facts = ResponseDetails::of(run, segment, &profile);
         Ok(Begun { facts, reader: reader(self.app, self.principal, run).await?, guard: None })
+    }
+
+    /// Fails if the client has deleted this response of a run.
+    async fn check_kept(&self, run: &Run, segment: u32) -> Answer<()> {
+        match self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&segment) {
+            false => Ok(()),
+            true => Err(Error::NotFound("response").into()),
+        }
     }
 
     /// Returns the idempotency key of a part of the request, which is stored before the rest.

@@ -9,7 +9,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::openai::responses::find;
-use crate::http::openai::responses::object::is_of_chain;
+use crate::http::openai::responses::object::{is_of_chain, previous_response};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::problem::{Answer, Problem};
@@ -61,15 +61,21 @@ fn is_missing(Problem(problem): &Problem) -> bool {
 }
 
 /// Returns whether all other responses of the conversation are deleted, and it was made for them only.
+///
+/// A response that follows an older one begins in a copy of the conversation. The client does not know the responses in the copy, so they
+/// do not count. A copy that the user has made stays: its first response follows one in the copy.
 async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) -> Answer<bool> {
     if app.service.has_other_whole_run(principal, run).await? {
         return Ok(false);
     }
     let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
+    let copies = app.service.copied_runs(principal, &run.conversation_id).await?;
+    let mut first = run.id.clone();
     let mut page = PageRequest { limit: RUNS, after: None };
     loop {
         let runs = app.service.runs(principal, &filter, &page).await?;
-        for other in &runs.items {
+        for other in runs.items.iter().filter(|other| !copies.contains(&other.id)) {
+            first = other.id.clone();
             let own = (other.id == run.id).then_some(segment);
             if !is_deleted(app, principal, other, own).await? {
                 return Ok(false);
@@ -77,9 +83,14 @@ async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) 
         }
         match runs.next.and_then(|next| next.parse().ok()) {
             Some(next) => page.after = Some(next),
-            None => return Ok(true),
+            None => break,
         }
     }
+    if copies.is_empty() {
+        return Ok(true);
+    }
+    let previous = previous_response(&app.service.run_profile(principal, &first).await?);
+    Ok(previous.is_some_and(|previous| !copies.contains(&previous.run)))
 }
 
 /// Returns whether a run is of a chain, and all its responses are deleted, except one.

@@ -133,6 +133,11 @@ pub(super) fn is_of_chain(profile: &AgentProfile) -> bool {
     profile.protocol.as_ref().and_then(|sent| sent.get("conversation")).is_some_and(Value::is_null)
 }
 
+/// Returns the response that the request named which began a run.
+pub(super) fn previous_response(profile: &AgentProfile) -> Option<ResponseId> {
+    ResponseId::parse(profile.protocol.as_ref()?.get("previous_response_id")?.as_str()?)
+}
+
 /// Returns the fields of a request that sets none. Open Responses requires them all, and does not allow null for numbers.
 fn defaults(run: &Run, options: &ModelOptions) -> Value {
     json!({

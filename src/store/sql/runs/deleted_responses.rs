@@ -16,7 +16,10 @@ statements! {
          WHERE id = $1 AND owner_id = $2"];
 
     WHOLE_RUN = ["SELECT EXISTS (SELECT 1 FROM runs
-         WHERE conversation_id = $1 AND owner_id = $2 AND id <> $3 AND deleted_responses IS NULL)"];
+         WHERE conversation_id = $1 AND owner_id = $2 AND id <> $3 AND deleted_responses IS NULL AND is_copy = ",
+        { postgres: "false", sqlite: "0" }, ")"];
+
+    COPIES = ["SELECT id FROM runs WHERE conversation_id = $1 AND owner_id = $2 AND is_copy = ", { postgres: "true", sqlite: "1" }];
 }
 
 impl dyn RecordStore + '_ {
@@ -28,10 +31,16 @@ impl dyn RecordStore + '_ {
         Ok(numbers.split(',').filter_map(|number| number.parse().ok()).collect())
     }
 
-    /// Returns whether the conversation has another run, of which no response was deleted.
+    /// Returns whether the conversation has another run that is no copy, and of which no response was deleted.
     pub async fn has_other_whole_run(&self, owner: &UserId, (conversation, run): (&ConversationId, &RunId)) -> StoreResult<bool> {
         let values = values![conversation.as_str(), owner.as_str(), run.as_str()];
         Ok(self.database().fetch_one(WHOLE_RUN, values).await?.only()?)
+    }
+
+    /// Returns the runs that came with a copied conversation.
+    pub async fn copied_runs(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<BTreeSet<RunId>> {
+        let rows = self.database().fetch_all(COPIES, values![conversation.as_str(), owner.as_str()]).await?;
+        rows.iter().map(|row| Ok(RunId::from_stored(row.only::<&str>()?.to_owned()))).collect()
     }
 
     /// Marks a response of a run as deleted.

@@ -60,7 +60,21 @@ const RESTRICTIVE: [&str; 21] = [
 ];
 
 /// Parts of keys that exclude the tools in their list, as in `disabledTools`.
-const EXCLUDING: [&str; 6] = ["disable", "exclude", "block", "deny", "denied", "blacklist"];
+const EXCLUDING: [&str; 13] = [
+    "disable",
+    "disallow",
+    "exclude",
+    "block",
+    "deny",
+    "denied",
+    "blacklist",
+    "forbid",
+    "hidden",
+    "hide",
+    "ignore",
+    "skip",
+    "reject",
+];
 
 /// Parts of keys that restrict the tools in their list without excluding them, as in `require_approval`.
 const GUARDING: [&str; 6] = ["approv", "alwaysask", "confirm", "restrict", "readonly", "sandbox"];
@@ -227,6 +241,8 @@ mod tests {
     #[case(json!({"disabledTools": ["a"]}), "narrow")]
     #[case(json!({"excludeTools": ["*"]}), "narrow")]
     #[case(json!({"disabledTools": ["*"]}), "narrow")]
+    #[case(json!({"disallowedTools": ["*"]}), "narrow")]
+    #[case(json!({"forbiddenTools": ["*"]}), "narrow")]
     #[case(json!({"require_approval": ["*"]}), "narrow")]
     #[case(json!({"alwaysAsk": ["*"]}), "narrow")]
     #[case(json!({"askFor": ["*"]}), "narrow")]
