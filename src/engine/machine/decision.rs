@@ -150,11 +150,12 @@ pub enum Durability {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Makes the model call of the current step with this request, the one that was measured.
+    /// Makes the model call of the current step with this request, whose size was checked.
     CallModel(Box<ModelRequest>),
     /// Ranks the usable tools by [`tool_query`](crate::engine::tool_query). Repeated after a crash.
     RankTools,
-    /// Reserves budget for the next model call. Repeated after a crash: the fence voids the grant of a crashed worker.
+    /// Reserves budget for the next model call. Repeated after a crash, because the fence voids the reservation of a crashed
+    /// worker.
     Reserve(ReservationRequest),
     /// Executes a call, whose row is `started`.
     RunTool(Arc<ToolCall>),
