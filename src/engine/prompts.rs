@@ -171,7 +171,7 @@ pub const CHANGED_TOOL: &str =
 pub const SELECTOR: &str = "Call this first, once, and name every category whose tools may be needed for what the user asks \
      now. Their tools are offered to you next. Do not answer the user yet. The categories, with the number of their tools:";
 
-/// The most tool names in an error result.
+/// The maximum number of tool names in an error result.
 const NAMES_LISTED: usize = 30;
 
 pub fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> String {
