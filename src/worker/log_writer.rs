@@ -296,7 +296,7 @@ fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<RunWriteState>, Reply)>,
 }
 
 fn may_be_of_one(error: &StoreError) -> bool {
-    // Some pages of the database are damaged, which other runs may not need.
+    // Damaged pages of the database may concern only some of the runs.
     !error.is_transient() || is_contended(error) || matches!(error, StoreError::Damaged(_))
 }
 

@@ -25,7 +25,6 @@ pub struct WorkerDeps {
     pub ids: SharedIds,
     /// Without it, tools are ranked lexically.
     pub embeddings: Option<EmbeddingSource>,
-    /// Context providers.
     pub contexts: Option<Arc<Contexts>>,
     pub files: FileDeps,
 }

@@ -68,8 +68,8 @@ impl QuestionSender {
             let _ = log.commit(&[event], vec![closed]).await;
             return;
         }
-        // The question may be answered at this moment, and a confirmed answer must not be lost. Closed before the second read, so that the
-        // store accepts no answer after it.
+        // The question may be answered at this moment, and a confirmed answer must not be lost. The question is closed before the
+        // second read, so that the store accepts no answer after that read.
         if log.commit(&[], vec![closed]).await.is_err() {
             return;
         }
@@ -126,7 +126,7 @@ async fn store_and_deliver(
     stored_answer: InputAnswer,
     answer: tokio::sync::oneshot::Sender<InputAnswer>,
 ) {
-    // Stored first, because an answer that the server has is used up.
+    // The answer is marked as applied before the server gets it, so that it is never used twice.
     let applied = Change::InputClosed { id, state: InputState::Applied };
     if log.commit(&[], vec![applied]).await.is_ok() {
         let _ = answer.send(stored_answer);

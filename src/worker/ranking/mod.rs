@@ -32,7 +32,6 @@ pub struct EmbeddingSource {
     pub cache_bytes: usize,
 }
 
-/// See the module documentation.
 pub struct Ranker {
     lexical: Lexical,
     vectors: Option<Vectors>,

@@ -24,7 +24,7 @@ use crate::support::locks::lock;
 /// The cool-down of an endpoint after a failure, because otherwise each run would wait for it again.
 const COOL_DOWN: Duration = Duration::from_secs(30);
 
-/// The most endpoints whose state is kept.
+/// The number of endpoints above which the state of unused endpoints is dropped.
 const MAX_ENDPOINTS: usize = 1_000;
 
 type Key = [u8; 32];
