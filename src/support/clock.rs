@@ -16,12 +16,12 @@ impl UnixMillis {
     pub fn to_rfc3339(self) -> String {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => format!("{timestamp:.3}"),
-            // Outside of jiff's range (year 9999 and later): only a corrupt row can hold it, and the epoch shows that.
+            // Only a corrupt row can contain a time outside of jiff's range (years -9999 to 9999). The epoch makes it visible.
             Err(_) => "1970-01-01T00:00:00.000Z".to_owned(),
         }
     }
 
-    /// Returns the time so many milliseconds later.
+    /// Returns the time `millis` milliseconds later.
     pub fn after(self, millis: u64) -> Self {
         Self(self.0.saturating_add_unsigned(millis))
     }

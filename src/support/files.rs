@@ -25,7 +25,7 @@ pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::i
     Ok(())
 }
 
-/// Creates an empty file that only its owner can read.
+/// Creates an empty file that only its owner can read. Empties an existing file, which keeps its permissions.
 pub fn private(path: &Path) -> std::io::Result<fs::File> {
     fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }

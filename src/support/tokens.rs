@@ -14,10 +14,10 @@ use utoipa::ToSchema;
 
 use super::text;
 
-/// The capacity of the cache: some 10 MB.
+/// The capacity of the cache in counts, which use some 10 MB.
 const CACHED_COUNTS: u64 = 65_536;
 
-/// The most bytes per call of a tokenizer. Its regular expressions overflow the stack on a million spaces.
+/// The maximum bytes per call of a tokenizer. Its regular expressions overflow the stack on a million spaces.
 const SEGMENT: usize = 16_384;
 
 /// A published tokenizer. Its value is the publisher's name for it.

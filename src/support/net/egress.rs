@@ -207,7 +207,7 @@ fn embedded_ipv4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     found.into_iter().map(Ipv4Addr::from).collect()
 }
 
-/// <https://www.iana.org/assignments/iana-ipv4-special-registry>
+/// Returns whether an address is in no special range of <https://www.iana.org/assignments/iana-ipv4-special-registry>.
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let is_special = matches!(
@@ -226,8 +226,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
-/// Only 2000::/3 is allocated (<https://www.iana.org/assignments/ipv6-address-space>), with special ranges in it. Tunnels may lead to any
-/// IPv4 address.
+/// Returns whether an address is public. Only 2000::/3 is allocated (<https://www.iana.org/assignments/ipv6-address-space>), with
+/// special ranges in it. Addresses of tunnels are not public, because they may lead to any IPv4 address.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let is_special = match a {
