@@ -1,7 +1,7 @@
 //! Counts the tokens of a text, for models whose tokenizer is published.
 //!
-//! Owns the tables of the tokenizers (some 40 MB each, loaded by the first count) and a cache of counts: each model call counts its
-//! conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
+//! Owns the tables of the tokenizers (some 40 MB each, loaded by the first count). Owns a cache of counts, because each model call
+//! counts its conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,8 +1,8 @@
 //! Answers duplicate calls, which have the same name and arguments as an earlier call, with the earlier result.
 //!
-//! A user message that joins the run may repeat a request, so the loop does not reuse results from before that message. A call of a
-//! plan with an unknown outcome is an exception: the user does not know of it, so did not ask for it twice, and can repeat it in
-//! another run.
+//! A user message that joins the run may repeat a request, so the loop does not reuse results from before that message. A plan's
+//! call with an unknown outcome is an exception: the user does not know of it, and so has not asked to repeat it. The user can
+//! repeat it in another run.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -142,7 +142,8 @@ fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Splits a name into its server, if it has one, and the rest: at the divider, or after the longest server name that it begins with.
+/// Splits a name into its server, if it has one, and the rest. Splits at the divider, or after the longest server name at its
+/// beginning.
 fn split_server<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
     let servers = offered.iter().filter_map(|tool| {
         let (server, _) = tool.name.split_once(DIVIDER)?;

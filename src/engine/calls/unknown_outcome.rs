@@ -70,8 +70,8 @@ pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId
     }
 }
 
-/// Returns whether a call that has not started repeats a call of an earlier run that may have taken effect, and whose server can be
-/// asked about it. The approval of the call comes before this question to the server, because the reply may cause the call.
+/// Returns whether an unstarted call repeats a call of an earlier run that may have taken effect. The server of the call must be
+/// able to answer that. The approval of the call comes before this question to the server, because the reply may cause the call.
 pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
     decision.progress.call(id).is_some_and(of_earlier_run)
@@ -139,7 +139,7 @@ fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer)
         let content = vec![ToolContent::text(prompts::with_words(prompts::CONFIRMED_BY_HUMAN, words))];
         finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {
-        // The human says that the call had no effect: the tool is called again, and an MCP task of the call is not polled any more.
+        // The human says that the call had no effect. The tool is called again, and an MCP task of the call is no longer polled.
         if started_call(decision, id).is_some_and(|call| call.handle.is_some()) {
             decision.change(Change::ToolHandle(id.clone(), None));
         }

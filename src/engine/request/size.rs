@@ -97,8 +97,8 @@ fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     }
 }
 
-/// Returns the size of an image or file: its text with a description, and at least the size of an image if a model may get the file
-/// itself.
+/// Returns the size of an image or file: its text with a description. If a model may get the file itself, the size is at least that
+/// of an image.
 pub fn file(file: &FilePart) -> Length {
     let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
     let least = if is_shown(file) { IMAGE } else { 0 };

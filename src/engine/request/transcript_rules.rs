@@ -17,7 +17,7 @@ pub fn is_sendable_name(name: &str) -> bool {
 pub enum Unsendable {
     #[error("the history contains no message")]
     Nothing,
-    /// The first message is not the user's, two messages in a row have one role, results have no calls, or the last message is an answer.
+    /// The first message is not a user message, two messages in a row have one role, results have no calls, or an answer is last.
     #[error("the role of message {at} is out of order")]
     OutOfTurn { at: usize },
     #[error("message {at} is empty")]

@@ -464,7 +464,7 @@ fn sealed_thoughts_cost_what_is_sent_of_them() {
     }
 }
 
-/// Their size is an overestimate, so a run without room for them does not fail.
+/// The size of encrypted reasoning is an overestimate, so a run in which it does not fit does not fail.
 #[test]
 fn thoughts_that_have_no_room_at_all_are_left_out() {
     let mut world = World::started(profile(small()));
@@ -516,7 +516,7 @@ fn a_budget_of_characters_is_within_the_window(#[case] letter: &str, #[case] mos
     assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
 }
 
-/// The budget event equals the budget of the request.
+/// Without eviction, results are not compressed either. The budget event equals the budget of the request.
 #[test]
 fn an_agent_that_leaves_nothing_out_shortens_no_results_either() {
     let context = ContextPolicy { strategy: ContextStrategy::None, compress_results: true, ..small() };

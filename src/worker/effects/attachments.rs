@@ -20,8 +20,8 @@ use crate::support::locks::lock;
 /// sent once.
 const MAX_REQUEST_BYTES: u64 = 24 * 1024 * 1024;
 
-/// The maximum bytes of files in all requests that are being sent; others wait. Each byte of a file uses about four bytes of
-/// memory, because its base64 text exists in the cache, in the part and in the body.
+/// The maximum bytes of files in all requests that are being sent; others wait. Each byte uses about four bytes of memory, because
+/// its base64 text is in the cache, the part and the body.
 const MAX_PROCESS_BYTES: u32 = 96 * 1024 * 1024;
 
 /// The same limit per owner, so that one owner cannot block the others.

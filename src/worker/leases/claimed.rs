@@ -41,7 +41,7 @@ pub(in crate::worker) async fn prepare_run(
         && let Ok(Some(record)) = context.deps.store.load_bare(&active_lease.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
-        // The first decision ends the run. Only the run's own row is loaded, because the other data may be the cause of the
+        // The first decision ends the run. The messages of the conversation are not loaded, because they may be the cause of the
         // crashes.
         carried.attempt = record.attempt;
         carried.finished.extend(carried.tools.stop().await.outcomes);
@@ -110,9 +110,9 @@ impl JoinedMessages {
     }
 }
 
-/// Determines the input of the first decision. That may start MCP servers and request context providers, so a cancellation does not wait
-/// for it: the state stores it, and the first decision ends the run. A run that has begun is not handed back here, because a crash of its
-/// last worker needs a decision first.
+/// Determines the input of the first decision. That may start MCP servers and request context providers, so a cancellation
+/// interrupts it: the state stores the cancellation, and the first decision ends the run. A run that has begun is not handed back
+/// here, because a crash of its last worker needs a decision first.
 async fn first_input(
     context: &WorkerContext,
     state: &mut RunState,

@@ -59,8 +59,8 @@ impl ActiveLease {
         self.lease.is_releasing.load(Ordering::Acquire)
     }
 
-    /// Stops the driver of the run, and has its lease given up without a crash. Used if the database is unavailable, or the run
-    /// could not be handed back at the end of the worker.
+    /// Stops the driver of the run, whose lease is then given up without counting a crash. Callers use it if the database is
+    /// unavailable, or the run could not be handed back at the end of the worker.
     pub fn mark_lost_to_outage(&self) {
         self.lease.is_excused.store(true, Ordering::Release);
         self.lost.cancel();
@@ -140,8 +140,8 @@ impl Registry {
         lock(&self.ended).clone()
     }
 
-    /// Removes the runs of `ended` whose leases have ended. `ended` was read before the request for `unnamed`. Keeps a `named` run:
-    /// a run whose driver is ending is named and in `ended` for a moment, and the database does not return named leases.
+    /// Removes the runs of `ended` whose leases have ended. `ended` was read before the request for `unnamed`. Keeps `named` runs,
+    /// because the database does not return their leases. A run whose driver is ending is named and in `ended` for a moment.
     pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
         let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
         let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();

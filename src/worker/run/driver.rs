@@ -260,8 +260,9 @@ impl RunDriver<'_> {
         !is_rerun && self.state.record.call(id).is_some_and(|call| !call.replay.may_repeat() && call.handle.is_none())
     }
 
-    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the decision, and a
-    /// decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written with the next one.
+    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside the process. Its answer is written after
+    /// the decision. A decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written
+    /// with the next one.
     async fn write(&mut self, decision: &Decision, request: Option<Box<ModelRequest>>) -> Result<(), LogError> {
         let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
         if finishes {

@@ -63,8 +63,8 @@ fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>], reasons: R
     }
 }
 
-/// Returns the schema of a tool inside the larger schema. Its references would point to the wrong root, so a schema with references becomes
-/// any object; the instructions contain the complete schema, and arguments are validated.
+/// Returns the schema of a tool inside the larger schema. References would point to the wrong root, so a schema with references
+/// becomes a schema for any object. The instructions contain the complete schema, and arguments are validated.
 fn arguments(parameters: &Arc<Value>) -> Value {
     if has_reference(parameters) { json!({ "type": "object" }) } else { Value::clone(parameters) }
 }
@@ -77,8 +77,8 @@ fn has_reference(schema: &Value) -> bool {
     }
 }
 
-/// Rewrites a history as if the model had always answered in JSON objects: each answer and each call is an object, each result a
-/// user message.
+/// Rewrites a history as if the model had always answered in JSON objects. Each answer and each call is an object, and each result
+/// is a user message.
 fn history(messages: Vec<Message>) -> Vec<Message> {
     let mut projected = Vec::with_capacity(messages.len());
     let mut calls: Option<(Message, Vec<ToolCallPart>, String)> = None;

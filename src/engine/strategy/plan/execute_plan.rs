@@ -1,9 +1,11 @@
 //! The strategy `plan_execute`: a planner writes the steps, a router without history makes one tool call for each, and the planner reports
 //! the results.
 //!
-//! Its model calls are model steps, its tool calls are ordinary ones, and the run's counters store the plan. The results of its
-//! calls are in the history as in any run, so that the loop can take over at every point without repeating a call. The loop takes
-//! over if no plan can be made, a model fails, a later step needs a failed one, no tool was called, or a message joins.
+//! Its model calls are model steps, its tool calls are ordinary ones, and the run's counters store the plan. The history contains
+//! the results as in any run, so that the loop can take over at every point without repeating a call.
+//!
+//! The loop takes over if no plan can be made, no tool was called, or a model fails. It also takes over if a later step needs a
+//! failed one, or a message joins.
 
 use std::ops::ControlFlow;
 
@@ -149,8 +151,8 @@ impl Hooks for PlanExecute {
     }
 }
 
-/// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no failing tool forces
-/// an answer.
+/// Returns whether a plan can be made or continued. Tools must be on offer, and neither a limit nor a failing tool may force an
+/// answer. The request must not force or forbid a call.
 fn can_continue(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let choice = &decision.profile().options.tool_choice;
