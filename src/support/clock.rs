@@ -1,7 +1,8 @@
 //! Wall-clock time as a parameter.
 //!
-//! Wall-clock times are for display (`created_at`, `at`). The database's clock decides leases and timers, the runtime's monotonic clock
-//! decides timeouts. On SQLite the database's clock is the machine's clock: there the store reads this clock to notice that it was set.
+//! Wall-clock times are for display (`created_at`, `at`). The database's clock decides leases and timers, and the runtime's
+//! monotonic clock decides timeouts. On SQLite the database's clock is the machine's clock. There the store reads this clock to
+//! detect that the machine's clock was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Replaces a file, readable for its owner only. A concurrent reader, or one after a power cut, sees the old file or the new one.
-/// After an error the old file is unchanged.
+/// Replaces a file by one that only its owner can read. A concurrent reader, or one after a power cut, sees the old file or the new
+/// one. After an error the old file is unchanged.
 pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     replace_by(path, |_| text.to_owned())
 }

@@ -1,8 +1,8 @@
 //! Calls whose servers need input before they continue (MCP input required): the server has ended the call, and is called again with the
 //! answers.
 //!
-//! The run waits like any other that asks a human. The answers are stored with the call before the server gets them. After a crash the call
-//! is judged by its replay class, and the user is not asked twice.
+//! The run waits like any other that asks a human. The answers are stored with the call before the server gets them. After a crash
+//! the replay class decides whether the call is repeated, and the user is not asked twice.
 
 use std::collections::BTreeMap;
 

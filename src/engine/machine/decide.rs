@@ -132,8 +132,8 @@ fn stop(
     claim::record_outcomes(decision, stopped);
 }
 
-/// Hands the run back. An open model step is void and begins again at the next claim. Calls under way stay `started`; the next claim judges
-/// them by their replay class. Calls that wait for input keep their questions.
+/// Hands the run back. An open model step is void and begins again at the next claim. Calls under way stay `started`; the next
+/// claim decides about them by their replay class. Calls that wait for input keep their questions.
 fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, InputRequired)>) -> Next {
     claim::record_outcomes(decision, stopped);
     for (id, pause) in paused {

@@ -52,7 +52,7 @@ pub enum Input {
     },
     /// The model call failed, and all its shown parts are void.
     ModelFailed(ModelError),
-    /// The time limit ended an answer in progress. Its text is kept, unless another model takes over.
+    /// The total timeout of the model call ended an answer in progress. The text is kept, unless another model takes over.
     ModelCut { error: ModelError, partial: Option<PartialAnswer> },
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),

@@ -27,7 +27,7 @@ pub struct RunFacts {
     pub servers: Vec<ServerNote>,
     /// The reservation that was requested for the next model call, and the reply.
     pub reserved: Option<(ReservationRequest, ReservationOutcome)>,
-    /// Calls under way in this worker, although the run was reloaded meanwhile.
+    /// Calls that are still under way in this worker after it has reloaded the run.
     pub under_way: Vec<CallId>,
 }
 

@@ -22,7 +22,7 @@ use crate::engine::strategy::plan;
 /// A request before its tools are described as text.
 pub struct PreparedRequest {
     pub frame: ModelRequest,
-    /// The frame as it is sent, if tools are described as text.
+    /// The request without messages as it is sent, if tools are described as text.
     projected: Option<ModelRequest>,
     reasons: Reasons,
     pub messages: Vec<Message>,

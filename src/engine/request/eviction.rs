@@ -259,7 +259,8 @@ fn share(bytes: usize, limit: usize, chars: usize) -> usize {
     usize::try_from(share).unwrap_or(bytes)
 }
 
-/// Cuts the longest texts to the largest common length with which everything fits. Returns the number of cut texts.
+/// Cuts the longest texts to a common length with which all messages fit, but not below [`LEAST_CHARS`]. Returns the number of cut
+/// texts.
 fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
     let mut lengths = Vec::new();
     each_text(messages, spared, &mut |text| lengths.push(text.length()));

@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
         UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// Returns the user's text in the turn, newest first.
+    /// Returns the text of the user messages that are answered, newest first.
     pub fn text_of_user_messages(&self) -> String {
         query::text_of_user_messages(self.history())
     }

@@ -66,7 +66,8 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
 fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
     let limit = decision.profile().tool_parallelism.max(1) as usize;
     let mut exclusive_runs = under_way.iter().any(|id| is_exclusive(decision, id));
-    // Facts about the earlier calls: one waits for a human, an exclusive one waits for a human, one must start before any later call.
+    // Facts about the earlier calls: one waits for an answer, an exclusive one waits for an answer, one must start before any later
+    // call.
     let (mut call_waits, mut exclusive_waits, mut must_start_first) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {

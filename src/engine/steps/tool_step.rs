@@ -36,7 +36,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> N
     Next::Advance
 }
 
-/// Resumes a step after a claim or a reload. The progress of `started` calls is unknown, except of those under way in this worker.
+/// Resumes a step after a claim or a reload. The progress of `started` calls is unknown, unless they are under way in this worker.
 pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());

@@ -99,7 +99,8 @@ fn is_listed(name: &str, address: IpAddr, list: &[AllowlistEntry]) -> bool {
         || egress_allowlist::of_address(list, address, None) == AllowlistMatch::Yes
 }
 
-/// Returns whether a URL leads to this machine or its network: by a private address, or by a name without a domain.
+/// Returns whether a URL leads to this machine or its network: by a private address, a local name such as `x.local`, or a name
+/// without a dot.
 pub fn is_local(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
@@ -112,8 +113,8 @@ fn is_local_name(host: &str) -> bool {
     host.is_empty() || host == "localhost" || [".localhost", ".local", ".internal"].iter().any(|end| host.ends_with(end))
 }
 
-/// Prepares a client that connects only to allowed destinations. Each request's URL must also pass [`check`], because an IP address in it
-/// is not resolved. Proxies are off, because they would resolve names themselves.
+/// Prepares a client that connects only to allowed destinations. Each request's URL must also pass [`check`], because an IP address
+/// in it is not resolved. Except for [`EgressScope::Anywhere`], proxies are off, because they would resolve names themselves.
 pub fn with_egress_check(builder: ClientBuilder, egress: EgressScope) -> ClientBuilder {
     resolved_by(builder, egress, Arc::new(of_system))
 }

@@ -108,7 +108,8 @@ fn cut_inline(request: &mut ModelRequest) {
     }
 }
 
-/// Replaces inline images by notes, for a model without vision, whose provider would refuse the request.
+/// Replaces images in tool results, and inline images, by notes. Used for a model without vision, whose provider would refuse the
+/// request.
 fn name_images(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         match part {

@@ -1,7 +1,7 @@
 //! Elicitation during a call: the question is stored, asked, and closed before the call's outcome is stored.
 //!
-//! The call stays under way, so its run keeps its lease. If the process crashes, the next claim closes the question and judges the call by
-//! its replay class.
+//! The call stays under way, so its run keeps its lease. If the process crashes, the next claim closes the question, and the replay
+//! class decides whether the call is repeated.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct QuestionSender {
 }
 
 impl QuestionSender {
-    /// Asks, and passes the answer to the server if it arrives before the question expires or the call ends.
+    /// Asks the user, and passes the answer to the server if it arrives before the question expires or the call ends.
     pub async fn ask(&self, call: &CallId, request: ElicitationRequest) {
         let ElicitationRequest { text, elicitation, mut answer } = request;
         let subscription = self.deps.hub.subscribe(&self.fence.conversation_id);

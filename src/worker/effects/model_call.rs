@@ -48,7 +48,7 @@ pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<Mod
 pub struct ModelCall {
     ids: SharedIds,
     assembler: Assembler,
-    /// Stores a picture of the answer, and returns its event, or that of a note in its place.
+    /// Stores a picture of the answer. Returns the event of the picture, or of a note if it cannot be stored.
     store_picture: Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync>,
     phase: Phase,
     began: Instant,

@@ -1,4 +1,4 @@
-//! Files of tool results: stores binary content, such as an image, as a file of the run's owner before the engine decides about the
+//! Stores binary content of tool results, such as an image, as a file of the run's owner, before the engine decides about the
 //! outcome.
 //!
 //! So results, events and messages contain only small references. Content that cannot be stored in time stays in the outcome, so that no

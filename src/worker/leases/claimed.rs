@@ -110,8 +110,8 @@ impl JoinedMessages {
     }
 }
 
-/// Determines the input of the first decision. That may start MCP servers and request context providers, so a cancellation
-/// interrupts it: the state stores the cancellation, and the first decision ends the run. A run that has begun is not handed back
+/// Determines the input of the first decision. This may start MCP servers and request context providers, so a cancellation
+/// interrupts it. The state stores the cancellation, and the first decision ends the run. A run that has begun is not handed back
 /// here, because a crash of its last worker needs a decision first.
 async fn first_input(
     context: &WorkerContext,

@@ -1,8 +1,8 @@
 //! Renews leases, and drops runs whose lease cannot be renewed.
 //!
 //! A run that is dropped because the database is unavailable does not count as a crash. Its worker reports it as soon as the
-//! database answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report the run;
-//! otherwise a run that blocks its worker would be retried for ever.
+//! database answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report the run.
+//! Otherwise a run that blocks its worker would be retried without end.
 //!
 //! Must not know which claims are orphaned.
 
@@ -73,7 +73,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     *lock(&database.pending_since) = Some(sent_at);
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
     *lock(&database.pending_since) = None;
-    // Without a lease to renew, the reply is no evidence for later leases.
+    // Without a lease to renew, a failure says nothing about later leases.
     database.last_renewal_failed.store(answer.is_err() && !active_lease.is_empty(), Ordering::Relaxed);
     match answer {
         Ok(Renewal { renewed, unnamed }) => {

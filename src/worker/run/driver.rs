@@ -466,7 +466,7 @@ impl RunDriver<'_> {
                     self.drain();
                     self.abort_model_call();
                     Box::pin(self.abandon_reservation()).await;
-                    // Calls without an outcome stay `started`: the next attempt judges them by their replay class.
+                    // Calls without an outcome stay `started`: the next claim decides about them by their replay class.
                     let StopResults { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(id, outcome)| match outcome.state {
                         ToolCallState::Cancelled => self.is_lost_unsent(id),

@@ -113,8 +113,8 @@ fn history(messages: Vec<Message>) -> Vec<Message> {
     projected
 }
 
-/// Splits an answer into its text, as an object if there are no calls, and its calls. Reasoning is omitted, because its signature covers
-/// ordinary calls.
+/// Splits an answer into a message and its calls. Without calls, the message has the text as a JSON object; with calls, it has no
+/// parts. Reasoning is omitted, because its signature covers ordinary calls.
 fn split_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
     let words = message.text();
     let mut head = message.head();

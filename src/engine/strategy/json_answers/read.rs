@@ -115,7 +115,7 @@ impl Reader {
         let step = match (self.has_dialect_call, self.offer) {
             // Such a call names a tool that is not available in this step.
             (true, Offer::Answer) => Err(NO_TOOLS.to_owned()),
-            // Without an object, the loop judges the answer: by its calls, or as empty.
+            // Without an object, the answer consists of dialect calls or is empty, and the loop handles it like any other.
             (true, Offer::Either | Offer::Call) | (false, _) if object.is_empty() => return vec![ModelEvent::Finished(finish)],
             (true, Offer::Either | Offer::Call) => Err("it contains a tool call beside the object".to_owned()),
             (false, _) => self.parse(object),
