@@ -46,7 +46,8 @@ pub fn store_pause(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Input
     true
 }
 
-/// Continues the call if all questions of its server are answered or expired. Returns whether the server asked any.
+/// Continues the call if all questions of its server are answered or expired. Returns whether the call was waiting for such
+/// answers.
 pub fn continue_if_answered(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {

@@ -146,7 +146,7 @@ fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
 }
 
 /// Stores outcomes that this worker could not store before. If the database lost confirmed commits, the start of such a call may be
-/// missing: the start is stored again, and the call is not repeated.
+/// missing. The start is then stored again, and the call is not repeated.
 pub fn apply_unsaved_outcomes(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if decision.progress.call(&id).is_some_and(|call| call.has_not_begun()) {

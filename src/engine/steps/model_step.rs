@@ -248,7 +248,7 @@ enum AnswerClassification {
     Calls,
     /// Calls that the output limit cut.
     CutCalls,
-    /// An answer that ends the run.
+    /// An answer to the user, which ends the run unless stop analysis adds a nudge.
     Final,
     /// No text and no calls.
     Empty,

@@ -99,8 +99,8 @@ fn is_listed(name: &str, address: IpAddr, list: &[AllowlistEntry]) -> bool {
         || egress_allowlist::of_address(list, address, None) == AllowlistMatch::Yes
 }
 
-/// Returns whether a URL leads to this machine or its network: by a private address, a local name such as `x.local`, or a name
-/// without a dot.
+/// Returns whether a URL leads to this machine or its network. It does so by a private address, a local name such as `x.local`, or
+/// a name without a dot.
 pub fn is_local(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
