@@ -27,7 +27,7 @@ use crate::engine::strategy::plan::progress;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
-/// The longest answer, in bytes. A provider that sends more is broken.
+/// The maximum size of an answer, in bytes. A larger answer is a fault of the provider.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 const TOO_LARGE: &str = "the answer is larger than 64 MiB";
@@ -92,7 +92,7 @@ impl Slot {
 pub struct Assembler {
     of: (RunId, ConversationId),
     model: String,
-    /// The model that the request was sent to; a planner has its own.
+    /// The model that the request was sent to. A planner may use another model than the run.
     requested_model: String,
     step: u32,
     message_id: Option<MessageId>,
@@ -112,7 +112,7 @@ pub struct Assembler {
     broken: Option<ModelError>,
     /// Converts JSON answers into ordinary events, if the agent wants JSON objects.
     reader: Option<Reader>,
-    /// Whether clients see none of the answer, because only the loop reads it.
+    /// Whether the answer is hidden from clients, because only the engine reads it.
     is_silent: bool,
 }
 
@@ -134,7 +134,7 @@ impl Assembler {
         }
     }
 
-    /// Returns an empty answer. The first event shown is `message.started`.
+    /// Returns an empty answer. The first part opens the message with `message.started`.
     pub fn new(run_id: RunId, conversation_id: ConversationId, model: String, step: u32) -> Self {
         Self {
             of: (run_id, conversation_id),
@@ -157,7 +157,7 @@ impl Assembler {
         }
     }
 
-    /// Sets the request, whose size replaces usage that the provider does not report.
+    /// Sets the request. Its estimated size replaces input tokens that the provider does not report.
     pub fn for_request(self, request: &ModelRequest) -> Self {
         Self { request_tokens: size::tokens(size::request(request)), requested_model: request.model.clone(), ..self }
     }
@@ -217,7 +217,7 @@ impl Assembler {
                 Some(Slot { kind: Kind::Call { raw: kept, .. }, .. }) => *kept = Some(raw),
                 Some(_) | None => self.fail("the provider sent a signature of a tool call that it did not start"),
             },
-            // A picture that was not stored has no place in a message.
+            // A message contains only stored pictures, so other pictures are dropped.
             ModelEvent::Picture(picture) if picture.file_id.is_some() => {
                 self.close_flow(items);
                 let at = self.open(Kind::Picture(picture), ids, items);
@@ -240,8 +240,8 @@ impl Assembler {
         self.broken.as_ref()
     }
 
-    /// Returns the message, the raw turn, and the events that close the shown parts. Fails if the answer is incomplete, too long or
-    /// contradictory. The loop judges an answer without parts.
+    /// Returns the message, the `ModelTurn`, and the events that close the open parts and add the sources. Fails if the answer is
+    /// incomplete, too long or contradictory. An answer without parts is no error here; the caller decides about it.
     pub fn finish(mut self, ids: &dyn IdSource, now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -252,7 +252,7 @@ impl Assembler {
         let message_id = self.message_id.take().unwrap_or_else(|| MessageId::generate(ids));
         let usage = self.counted_usage();
         if self.slots.is_empty() {
-            // Sources of nothing are no answer.
+            // Sources alone are not an answer.
             self.sources.clear();
         }
         let open = self.slots.iter().filter(|slot| !slot.is_closed);
@@ -287,7 +287,7 @@ impl Assembler {
         }
     }
 
-    /// Returns the shown part of a dropped answer, calls included. `None` if nothing was shown.
+    /// Returns the parts of a dropped answer that clients saw, including its calls. Returns `None` if they saw nothing.
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let usage = self.spent();
         let id = self.message_id.take().filter(|_| !self.is_silent)?;
@@ -315,7 +315,7 @@ impl Assembler {
         self.append(at, text, items);
     }
 
-    /// Closes the open reasoning part with the provider's block.
+    /// Adds the provider's block to the open reasoning part, or to a new one, and closes the part.
     fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, items: &mut Vec<StreamItem>) {
         let is_open = self.slots.last().is_some_and(|slot| !slot.is_closed && matches!(slot.kind, Kind::Reasoning { .. }));
         if !is_open {
@@ -405,8 +405,8 @@ impl Assembler {
         self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
     }
 
-    /// Returns the usage of a failed answer: the figures that the provider has reported, and at least the received text. Zero before the
-    /// provider has begun to answer.
+    /// Returns the usage of a failed answer, or zero if the provider had not begun to answer. The output tokens are at least the
+    /// estimate of the received text.
     pub fn spent(&self) -> Usage {
         if !self.has_begun {
             return Usage::default();
@@ -418,7 +418,8 @@ impl Assembler {
         self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..reported })
     }
 
-    /// Returns the usage of a dropped model call, including the request, which the provider may have read.
+    /// Returns the usage of a dropped model call. Counts the request even if no answer began, because the provider may have read
+    /// it.
     pub fn given_up(&self) -> Usage {
         match self.has_begun {
             true => self.spent(),

@@ -3,9 +3,10 @@
 //! The state is rebuilt from stored rows; first start, retry and recovery are the same path: *load state, never replay code*. Must not know
 //! any runtime, database, network or clock.
 //!
-//! A run completes only after a model call with every message that joined it. Such a message is new input: limits of the run's work
-//! restart, and a forced answer is not the last call. Limits of the whole run, in tokens and time, do not restart, so a late message may
-//! get only one answer without tools. A failed run answers no message; the next run has it in its history.
+//! A run completes only after a model call with every message that joined it. Such a message is new input: limits such as
+//! `max_rounds` start again, and the run continues after a forced answer. The run's token and time limits do not start again, so a
+//! late message may get only one answer without tools. A failed run does not answer joined messages; the next run has them in its
+//! history.
 
 mod answer;
 mod calls;

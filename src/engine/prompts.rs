@@ -40,11 +40,11 @@ pub const CONTINUE_WORK: &str = "You stopped before the task was finished. Go on
 pub const CONTINUE_WITHOUT_QUESTIONS: &str = "Do not ask questions and do not offer help. Go on with the task, with the tools that you have. What cannot \
      be done, name at the end, with the reason.";
 
-/// Precedes the first model call of a turn, if the previous answer claimed a change that was not made.
+/// Precedes the first model call of a run, if the previous answer claimed a change that was not made.
 pub const FALSE_CLAIM: &str = "Correction: your last answer said that something was changed, but in that turn no call that changes \
      anything succeeded. Nothing was saved. Do not build on it; make the change now if it is still wanted, and tell the user.";
 
-/// Tells the loop that the plan was given up.
+/// Precedes the first model call of the loop after a plan was given up.
 pub const PLAN_GIVEN_UP: &str = "The plan for this task was given up. Its completed steps and their results are above: do not repeat them. \
      Continue with the rest.";
 
@@ -52,7 +52,7 @@ pub const PLAN_GIVEN_UP: &str = "The plan for this task was given up. Its comple
 pub const PLAN_DONE: &str = "All steps above are completed, and tools are no longer available. Answer the user now from their \
      results, and say what has failed.";
 
-/// The result of a step for which no tool was called.
+/// The result of a plan step for which no tool was called.
 pub const NO_CALL_FOR_STEP: &str = "no tool was called";
 
 pub const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \
@@ -135,7 +135,7 @@ pub const NO_ANSWER: &str = "the user has not answered in time; go on without th
 
 pub const NO_CLIENT_RESULT: &str = "the client has sent no result in time; the call may or may not have taken effect";
 
-/// Returns what a client tool waits for, for people.
+/// Returns the text of the question about a client call.
 pub fn client_call(name: &str) -> String {
     format!("the client is to execute {name} and to send its result")
 }
@@ -171,7 +171,7 @@ pub const CHANGED_TOOL: &str =
 pub const SELECTOR: &str = "Call this first, once, and name every category whose tools may be needed for what the user asks \
      now. Their tools are offered to you next. Do not answer the user yet. The categories, with the number of their tools:";
 
-/// The most tool names in an error result.
+/// The maximum number of tool names in an error result.
 const NAMES_LISTED: usize = 30;
 
 pub fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> String {

@@ -1,4 +1,4 @@
-//! Titles of conversations, which a model makes from the first turn.
+//! Titles of conversations, which a model writes from the question and the answer of a run.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const ASK: &str = "Write a title for this conversation: at most six words, in it
      Answer with the title and nothing else.";
 const NO_WORDS: &str = "(a file without words)";
 
-/// Returns the request for a title of the turn that has just ended. `None` if the turn has no answer.
+/// Returns the request for a title from the run that has just ended. Returns `None` if the run has no question or no answer.
 pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest> {
     let record = &run.record;
     let run_id = &record.fence.run_id;
@@ -54,17 +54,18 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
 /// Tags around the reasoning that some models write before their answer.
 const REASONING: [(&str, &str); 3] = [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<reasoning>", "</reasoning>")];
 
-/// Removes reasoning at the beginning. Without its end, the answer is nothing but reasoning.
+/// Removes reasoning at the beginning. If the reasoning has no end tag, nothing is left.
 fn without_reasoning(model_text: &str) -> &str {
     let model_text = model_text.trim_start();
     match REASONING.iter().find(|(open, _)| model_text.starts_with(open)) {
         Some((_, close)) => model_text.split_once(close).map_or("", |(_, answer)| answer),
-        // The prompt may have opened the reasoning.
+        // The chat template may have written the opening tag into the prompt.
         None => REASONING.iter().find_map(|(_, close)| model_text.split_once(close)).map_or(model_text, |(_, answer)| answer),
     }
 }
 
-/// Returns the text of a JSON answer, such as `{"title": "Tea"}`: its title, or its only text. `None` if the answer is no JSON.
+/// Returns the text of a JSON answer, such as `{"title": "Tea"}`: its title, or its only text. Returns `None` if the answer is not
+/// a JSON string, object or array.
 fn title_in_json(answer: &str) -> Option<String> {
     match serde_json::from_str(answer).ok()? {
         Value::String(title) => Some(title),

@@ -56,7 +56,7 @@ struct Listener {
     wake: Notify,
 }
 
-/// Subscribers by order of arrival.
+/// Subscribers by number, in order of arrival.
 type SubscriberMap = BTreeMap<u64, Weak<Listener>>;
 
 /// The subscribers of one conversation.
@@ -171,7 +171,7 @@ impl Hub {
         }
     }
 
-    /// Distributes events that another process committed to local subscribers.
+    /// Distributes committed events of any process to local subscribers, without an announcement to other nodes.
     pub fn relay(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         let Some(last) = events.last() else { return };
         let bytes: usize = events.iter().map(|event| event.data.len()).sum();
@@ -223,7 +223,7 @@ impl Hub {
         }
     }
 
-    /// Tells all subscribers to read the store, whose log reaches `head` or beyond. Later events can be relayed.
+    /// Tells all subscribers to read the store, whose log reaches at least `head`. Events up to `head` count as published.
     pub fn read_until(&self, conversation: &ConversationId, head: i64) {
         if let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
             subscribers.published = subscribers.published.max(head);

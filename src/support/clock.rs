@@ -1,7 +1,8 @@
 //! Wall-clock time as a parameter.
 //!
-//! Wall-clock times are for display (`created_at`, `at`). The database's clock decides leases and timers, the runtime's monotonic clock
-//! decides timeouts. On SQLite the database's clock is the machine's clock: there the store reads this clock to notice that it was set.
+//! Wall-clock times are for display (`created_at`, `at`). The database's clock decides leases and timers, and the runtime's
+//! monotonic clock decides timeouts. On SQLite the database's clock is the machine's clock. There the store reads this clock to
+//! detect that the machine's clock was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,12 +17,12 @@ impl UnixMillis {
     pub fn to_rfc3339(self) -> String {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => format!("{timestamp:.3}"),
-            // Outside of jiff's range (year 9999 and later): only a corrupt row can hold it, and the epoch shows that.
+            // Only a corrupt row can contain a time outside of jiff's range (years -9999 to 9999). The epoch makes it visible.
             Err(_) => "1970-01-01T00:00:00.000Z".to_owned(),
         }
     }
 
-    /// Returns the time so many milliseconds later.
+    /// Returns the time `millis` milliseconds later.
     pub fn after(self, millis: u64) -> Self {
         Self(self.0.saturating_add_unsigned(millis))
     }

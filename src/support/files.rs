@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Replaces a file, readable for its owner only. A concurrent reader, or one after a power cut, sees the old file or the new one.
-/// After an error the old file is unchanged.
+/// Replaces a file by one that only its owner can read. A concurrent reader, or one after a power cut, sees the old file or the new
+/// one. After an error the old file is unchanged.
 pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     replace_by(path, |_| text.to_owned())
 }
@@ -25,7 +25,7 @@ pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::i
     Ok(())
 }
 
-/// Creates an empty file that only its owner can read.
+/// Creates an empty file that only its owner can read. Empties an existing file, which keeps its permissions.
 pub fn private(path: &Path) -> std::io::Result<fs::File> {
     fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }

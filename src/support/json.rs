@@ -1,4 +1,4 @@
-//! JSON in canonical form, so that equal values have equal bytes.
+//! Helpers for JSON: the canonical form, in which equal values have equal bytes, escapes in strings, and limits of nesting.
 
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
@@ -45,7 +45,8 @@ pub fn hash_bytes(bytes: &[u8]) -> String {
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Replaces every escape of an unpaired surrogate in JSON text by U+FFFD; `None` if there is none. Parsers refuse such escapes.
+/// Replaces each escape of an unpaired surrogate in JSON text by U+FFFD, because parsers refuse such escapes. Returns `None` if the
+/// text has none.
 pub fn mend_surrogates(json: &str) -> Option<String> {
     let unit_at = |at: usize| utf16_unit(json.get(at..)?);
     let bytes = json.as_bytes();
@@ -65,7 +66,7 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
                 at += 6;
                 copied_to = at;
             }
-            // Skips an escaped backslash together with the character that it escapes.
+            // Skips the backslash together with the character that it escapes.
             (_, _) => at += 2,
         }
     }
@@ -108,7 +109,7 @@ fn decode_unicode_escape(json: &str) -> Option<(char, usize)> {
     Some((decoded.unwrap_or(char::REPLACEMENT_CHARACTER), if low.is_some() { 12 } else { 6 }))
 }
 
-/// Returns the number in an escape such as `\u00e9` at the beginning of `json`.
+/// Returns the UTF-16 code unit of an escape such as `\u00e9` at the beginning of `json`.
 fn utf16_unit(json: &str) -> Option<u16> {
     let digits = json.get(..6)?.strip_prefix("\\u")?;
     u16::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))

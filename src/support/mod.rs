@@ -1,6 +1,6 @@
 //! Small helpers that every other module may use.
 //!
-//! Owns no state. Must not know anything about conversations, runs or databases.
+//! Must not know anything about conversations, runs or databases.
 
 pub mod circuit_breaker;
 pub mod clock;

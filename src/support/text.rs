@@ -1,4 +1,4 @@
-//! Cuts text to a size at character boundaries.
+//! Cuts text at character boundaries, and replaces the character that no database column can store.
 
 /// Returns the longest prefix with at most `max_bytes` bytes that ends on a character boundary.
 pub fn prefix(text: &str, max_bytes: usize) -> &str {
@@ -23,7 +23,7 @@ pub fn prefix_chars(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Replaces U+0000, which no database column can store, by U+FFFD. All such replacements happen in this file.
+/// Replaces U+0000, which no database column can store, by U+FFFD.
 pub fn storable(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }

@@ -1,7 +1,7 @@
 //! Counts the tokens of a text, for models whose tokenizer is published.
 //!
-//! Owns the tables of the tokenizers (some 40 MB each, loaded by the first count) and a cache of counts: each model call counts its
-//! conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
+//! Owns the tables of the tokenizers (some 40 MB each, loaded by the first count). Owns a cache of counts, because each model call
+//! counts its conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,10 +14,10 @@ use utoipa::ToSchema;
 
 use super::text;
 
-/// The capacity of the cache: some 10 MB.
+/// The capacity of the cache in counts, which use some 10 MB.
 const CACHED_COUNTS: u64 = 65_536;
 
-/// The most bytes per call of a tokenizer. Its regular expressions overflow the stack on a million spaces.
+/// The maximum bytes per call of a tokenizer. Its regular expressions overflow the stack on a million spaces.
 const SEGMENT: usize = 16_384;
 
 /// A published tokenizer. Its value is the publisher's name for it.

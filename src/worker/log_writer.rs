@@ -1,8 +1,9 @@
 //! Group commit: persist, then publish. Must not know which decisions it writes.
 //!
-//! A process has one writer. While a commit is pending, items accumulate, and deltas of one part merge into one event. Then one transaction
-//! writes all of them, and they are published. There is no artificial delay at low load; under load the writer waits about as long as its
-//! commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of the number of commits.
+//! A process has one writer. While a commit is pending, items accumulate, and deltas of one part merge into one event. Then one
+//! transaction writes all of them, and they are published. Urgent writes have no artificial delay at low load. Under load the
+//! writer waits about as long as its last commit took, at most [`super::WorkerOptions::gather`]. So batches grow instead of the
+//! number of commits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -214,8 +215,8 @@ impl LogWriter {
     }
 }
 
-/// Commits a batch. If it fails for a reason that may concern a single write, each write is repeated separately, so that one run cannot
-/// affect others: neither a run with damaged rows, nor one whose rows are locked for long.
+/// Commits a batch. If the commit fails for a reason that may concern a single write, each write is repeated separately. So a run
+/// with damaged rows, or with rows that are locked for long, does not affect other runs.
 async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
     let mut waiting: Vec<(Arc<RunWriteState>, Reply)> = Vec::with_capacity(entries.len());
@@ -296,7 +297,7 @@ fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<RunWriteState>, Reply)>,
 }
 
 fn may_be_of_one(error: &StoreError) -> bool {
-    // Some pages of the database are damaged, which other runs may not need.
+    // Damaged pages of the database may concern only some of the runs.
     !error.is_transient() || is_contended(error) || matches!(error, StoreError::Damaged(_))
 }
 

@@ -25,7 +25,6 @@ pub struct WorkerDeps {
     pub ids: SharedIds,
     /// Without it, tools are ranked lexically.
     pub embeddings: Option<EmbeddingSource>,
-    /// Context providers.
     pub contexts: Option<Arc<Contexts>>,
     pub files: FileDeps,
 }
@@ -88,7 +87,8 @@ mod tests {
     #[test]
     fn orphan_outlives_one_failed_renewal() {
         let options = WorkerOptions::new(NodeId::generate(&UuidIds));
-        // Slightly too young at one renewal; the next renewal fails, and the one after that releases it.
+        // In the worst case, a claim is slightly too young at one renewal, the next renewal fails, and the third one releases the
+        // claim.
         assert!(options.orphan_age() + 2 * options.renew < options.lease);
     }
 }

@@ -27,11 +27,11 @@ use crate::worker::run::driver;
 use crate::worker::run::profiles::Profiles;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
-/// The most runs of one claim.
+/// The maximum number of runs of one claim.
 const CLAIM_BATCH: u32 = 64;
 
-/// How long the worker's own tasks may take to end, the writer with pending writes included. A database that does not answer must not keep
-/// the process: the next claims load the stored rows.
+/// How long the worker's own tasks may take to end, including the log writer with its pending writes. A database that does not
+/// answer must not delay the end of the process: the next claims load the stored rows.
 const TASKS_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the drain waits for the last claim and for hand-offs under way.
@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Begins handed-over runs, until the last reserved slot is used or dropped.
+    /// Starts runs that were handed off, until the last slot reserved for them is used or dropped.
     async fn start_handed_runs(self: &Arc<Self>, mut handed: mpsc::UnboundedReceiver<HandedRun>) {
         let closed = async {
             self.stop_claiming.cancelled().await;
@@ -242,7 +242,7 @@ impl Worker {
             driver::drive(&this.context, &mut guard, mailbox, crashes, record).await;
             let was_full = this.slots.available_permits() == 0;
             drop((guard, slot));
-            // Otherwise all claimable runs have been claimed.
+            // In all other cases no claimable run waits, so the queue needs no wake-up.
             if was_full || crashes >= SUSPECT_CRASHES || this.context.deps.store.caps_owners() {
                 this.context.deps.hub.queue_signal().notify();
             }
@@ -265,7 +265,7 @@ impl Worker {
         if tokio::time::timeout(Duration::from_secs(4), self.runs.wait()).await.is_err() {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
-        // The heartbeat may not run again.
+        // The heartbeat, which otherwise releases these claims, may not run again.
         let released = orphaned_claims::release_all(&self.context.deps, &self.context.options, &self.registry);
         if tokio::time::timeout(Duration::from_secs(2), released).await.is_err() {
             tracing::error!("dropped runs could not be reported to the database, their leases will expire");

@@ -87,7 +87,7 @@ pub fn store_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     }
 }
 
-/// Returns whether a call of the step was denied, in an agent that then ends the turn.
+/// Returns whether a call of the step was denied and the agent's `on_deny` is `end_turn`.
 pub fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     decision.profile().approval.on_deny == OnDeny::EndTurn
         && decision.progress.batch(step).any(|call| call.state == ToolCallState::Denied)

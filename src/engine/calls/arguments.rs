@@ -29,7 +29,7 @@ pub fn parse(raw: &str) -> Arguments {
     if let Err(error) = number::check_text(text.as_bytes()) {
         return unusable_arguments(raw, &error.to_string());
     }
-    // Parses the text that is stored and shown.
+    // The tool gets the arguments that are stored and shown, so the text is made storable before it is parsed.
     match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
         Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },
@@ -44,14 +44,14 @@ fn unusable_arguments(raw: &str, reason: &str) -> Arguments {
     Arguments { value: json!({ "_raw": raw }), fault: Some(reason.to_owned()) }
 }
 
-/// The repair that leaves out nulls.
+/// The name of the repair that removes nulls.
 pub const NULL: &str = "null";
 
-/// The most references that are followed from a property to its schema.
+/// The maximum number of `$ref` references that are followed from a property to its schema.
 const MAX_REFERENCES: u32 = 16;
 
-/// Leaves out each null of an optional property that takes no null: models write it for an argument that they do not want to give.
-/// Returns whether there was one.
+/// Removes each null of an optional property whose schema does not accept null. Returns whether it removed one. Models write such a
+/// null for an argument that they do not want to give.
 pub fn leave_out_nulls(value: &mut Value, schema: &Value) -> bool {
     leave_out(value, schema, schema)
 }
@@ -87,7 +87,7 @@ fn leave_out(value: &mut Value, schema: &Value, root: &Value) -> bool {
     is_changed
 }
 
-/// Returns whether a schema may accept null. In doubt it may.
+/// Returns whether a schema may accept null. Keywords that are not checked here count as accepting null.
 fn takes_null(schema: &Value, root: &Value, references: u32) -> bool {
     let Value::Object(keywords) = schema else { return *schema != Value::Bool(false) };
     let inner = |part: &Value| takes_null(part, root, references);

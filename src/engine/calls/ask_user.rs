@@ -13,7 +13,7 @@ use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 
-/// The most choices. Further ones are dropped, because the user may also write an answer.
+/// The maximum number of choices. Further choices are dropped, because the user can also write an answer.
 const MAX_CHOICES: usize = 20;
 
 const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];

@@ -1,4 +1,4 @@
-//! Tool calls that a model writes as text, because its server does not read them: they are never executed.
+//! Detects tool calls that a model writes as text, because the model's server did not parse them. The engine never executes them.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::engine::calls::json_repair::unfenced;
 use crate::engine::calls::name_repair;
 use crate::engine::machine::DecisionBuilder;
 
-/// Marks before a call, in the chat templates of open models.
+/// Tags before a tool call in the chat templates of open models.
 const OPENERS: [&str; 10] = [
     "<tool_call>",
     "<tool_calls>",
@@ -21,7 +21,7 @@ const OPENERS: [&str; 10] = [
     "<tool>",
 ];
 
-/// Returns whether an answer is nothing but calls of the run's tools.
+/// Returns whether an answer consists of tool calls as text, and the first of them names a tool of the run.
 pub fn is_call(decision: &DecisionBuilder<'_>, message: &Message) -> bool {
     if decision.profile().options.output_schema.is_some() {
         return false;

@@ -1,7 +1,8 @@
-//! Duplicate calls: calls with the same name and arguments as an earlier one are answered with its result.
+//! Answers duplicate calls, which have the same name and arguments as an earlier call, with the earlier result.
 //!
-//! A message that joins may repeat a request, so results from before it answer no call. Calls that may have taken effect are an exception:
-//! a user who does not know of such a call did not ask for it twice, and can repeat it in another run.
+//! A user message that joins the run may repeat a request, so the loop does not reuse results from before that message. A plan's
+//! call with an unknown outcome is an exception: the user does not know of it, and so has not asked to repeat it. The user can
+//! repeat it in another run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use crate::domain::run::record::RunRecord;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 
-/// The identity of a call: tool and arguments.
+/// The identity of a call: the name of the tool and the hash of the arguments.
 type Key<'c> = (&'c str, &'c str);
 
 fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
-/// The run's tools. Servers that are not trusted declare some of them as read-only. A false declaration can only cause a repeated call,
-/// such as a file that is read again after a write.
+/// The run's tools, in which `contain` finds the tools that are declared as read-only, also by servers that are not trusted. A
+/// false declaration can only cause a repeated call.
 #[derive(Clone, Copy)]
 struct ReadOnlyTools<'c>(&'c [Arc<ToolDefinition>]);
 
@@ -35,8 +36,8 @@ impl ReadOnlyTools<'_> {
         repeats_nothing(call) || self.contain(call)
     }
 
-    /// Returns whether `other` may have changed the result of `answered`. Two tools that are only declared as read-only do not change each
-    /// other's results, or their calls would be repeated in turns without end.
+    /// Returns whether `other` may have changed the result of `answered`. Two tools that are only declared as read-only do not
+    /// change each other's results. Otherwise the model could repeat their calls alternately without end.
     fn may_have_changed(self, answered: &ToolCall, other: &ToolCall) -> bool {
         other.replay != ReplayClass::Read && (answered.replay == ReplayClass::Read || !self.contain(other))
     }
@@ -63,8 +64,8 @@ impl<'c> EarlierCalls<'c> {
         }
     }
 
-    /// Returns the earlier call that answers this one. A call that is safe to repeat is made again if another call may have changed its
-    /// result. The order of the calls of one answer is unknown.
+    /// Returns the earlier call that answers this one. A call that is safe to repeat is made again if another call may have changed
+    /// its result. Calls of one answer may run in any order, so a change in the same step counts too.
     fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
         let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
         let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
@@ -74,8 +75,8 @@ impl<'c> EarlierCalls<'c> {
     }
 }
 
-/// Returns the earlier call of the run that answers this one. `beside` contains calls of the same answer that are not in the record yet;
-/// `tools` are the run's.
+/// Returns the earlier call of the run that answers this one. `planned` contains the calls of the same answer that are not in the
+/// record yet.
 pub fn answered_before<'c>(
     (profile, tools, record): (&AgentProfile, &'c [Arc<ToolDefinition>], &'c RunRecord),
     planned: impl Iterator<Item = &'c ToolCall>,
@@ -98,7 +99,7 @@ pub fn answered_before<'c>(
             earlier_calls.answers(call)
         }
         Strategy::Loop => None,
-        // Each step of a plan is intended, and must see the changes since an earlier step.
+        // A plan may repeat a call on purpose, to see the changes since an earlier step.
         Strategy::PlanExecute if progress::has_made(record, &call.id) => {
             same.find(|earlier| has_outcome(earlier) && !has_changed_since(record, readers, earlier, call))
         }
@@ -114,8 +115,8 @@ pub fn answered_before<'c>(
     }
 }
 
-/// Returns the key of the run's last identical call, if it failed or its outcome is unknown. It may have taken effect, and has no further
-/// effect under the same key. An answered call gets a new key.
+/// Returns the idempotency key of the run's last identical call, if that call failed or its outcome is unknown. The call may have
+/// taken effect, and a repetition with the same key has no further effect. After an answered call, a repetition gets a new key.
 pub fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
     let has_key = matches!(replay, ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. });
     let was_made = |call: &&ToolCall| has_reached_tool_or_denial(call) && call.state != ToolCallState::Denied;

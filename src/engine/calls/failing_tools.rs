@@ -19,7 +19,7 @@ pub(super) fn drop_failing_tool(decision: &mut DecisionBuilder<'_>, name: &str, 
     if profile.breaker_failures == 0 || failures < profile.breaker_failures {
         return;
     }
-    // Without a tool that could be dropped, the model is to answer.
+    // An unknown name has no tool to drop, so the answer is forced.
     let action = if exists { profile.breaker_action } else { BreakerAction::ForceFinal };
     let was_open = if exists { is_broken(decision, name) } else { failures > profile.breaker_failures };
     if !was_open {
@@ -34,12 +34,12 @@ pub(super) fn drop_failing_tool(decision: &mut DecisionBuilder<'_>, name: &str, 
                 outcome.content.push(ToolContent::text(prompts::last_failure(name, failures)));
             }
         }
-        // Checked after the outcomes of all calls of the step.
+        // `forces_final` checks this after the outcomes of all calls of the step.
         BreakerAction::ForceFinal => {}
     }
 }
 
-/// Returns whether the next model call must be the last one: a tool is broken, or names that no tool has were called too often.
+/// Returns whether the next model call must be the last one: a tool failed too often, or the model called too many unknown names.
 pub fn forces_final(decision: &DecisionBuilder<'_>) -> bool {
     let limit = decision.profile().breaker_failures;
     let has_broken = || match decision.profile().breaker_action {
@@ -49,7 +49,7 @@ pub fn forces_final(decision: &DecisionBuilder<'_>) -> bool {
     limit > 0 && (unknown_names(decision) >= limit || has_broken())
 }
 
-/// Counts the failed calls of names that no tool has, since the newest message of the user.
+/// Counts the failed calls of unknown tool names since the newest user message.
 fn unknown_names(decision: &DecisionBuilder<'_>) -> u32 {
     let record = &decision.progress;
     let is_counted = |call: &&Arc<ToolCall>| {
@@ -62,8 +62,8 @@ fn tool_exists(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     decision.before.tools.iter().flatten().any(|tool| tool.name == name)
 }
 
-/// Counts the failures of a tool in this run, and the earlier ones that still count. Calls that the loop refused are `Cancelled`, not
-/// `Failed`.
+/// Counts the failures of a tool in this run, and those before the run if no call of this run succeeded. Calls that the loop
+/// refused are `Cancelled`, not `Failed`.
 fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
     let in_state =
         |state: ToolCallState| decision.progress.calls.iter().filter(move |call| call.name == name && call.state == state).count();
@@ -72,8 +72,8 @@ fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
     failed.saturating_add(before.copied().unwrap_or(0))
 }
 
-/// Returns whether a tool has failed too often, with at least one failure in this run: an earlier cause may have been repaired since, and
-/// only another call can show that.
+/// Returns whether a tool has failed too often, with at least one failure in this run. The cause of earlier failures may be
+/// repaired since then, and only another call can show that.
 fn is_broken(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     let limit = decision.profile().breaker_failures;
     let fails_now = |call: &Arc<ToolCall>| call.name == name && call.state == ToolCallState::Failed;

@@ -1,5 +1,5 @@
-//! Repairs text of models that is nearly a JSON object, if it has only one possible meaning. Text that ends before its brackets are closed
-//! may have been cut, even if its provider reports the end, and is not repaired.
+//! Repairs text of models that is nearly a JSON object, if it has only one possible meaning. Does not repair text that ends before
+//! its brackets are closed: it may have been cut, even if the provider reports a complete answer.
 
 use serde_json::{Map, Number, Value};
 
@@ -161,7 +161,8 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// Closes the open bracket after a complete value. The closing bracket may be missing if an outer bracket follows.
+    /// Closes the open bracket after a complete value. The closing bracket may be missing if the closing bracket of an outer level
+    /// follows.
     fn close(&mut self, next: Option<char>, bracket: char) -> Option<()> {
         let around = &self.open[..self.open.len().saturating_sub(1)];
         let is_missing = match next {

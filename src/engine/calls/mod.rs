@@ -1,4 +1,5 @@
-//! Tool calls: how they are read, allowed, asked about, and given their one outcome. Must not know when a call starts.
+//! The rules for tool calls: how calls are read and approved, which questions they ask, and how their outcomes are stored. Must not
+//! know when a call starts.
 
 pub mod approval;
 pub mod arguments;

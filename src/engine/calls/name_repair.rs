@@ -20,10 +20,11 @@ const SUGGESTED: f64 = 0.3;
 
 const SUGGESTIONS: usize = 3;
 
-/// The most characters of a name that are compared. No tool has a longer name.
+/// The maximum number of characters of a name that are compared. No tool has a longer name.
 const COMPARED: usize = 64;
 
-/// Synonyms. A verb is replaced by its neighbour only if a tool with the neighbour is on offer, and none with the verb.
+/// Pairs of a verb and its synonym. The synonym replaces the verb if no tool matches the written name and exactly one matches the
+/// new name.
 const SYNONYMS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
 
 #[derive(Debug, PartialEq)]
@@ -100,8 +101,8 @@ fn only_match<'d>(
     SYNONYMS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
 }
 
-/// Returns the most similar tool of the server in the name, or of the only server. A tool with another verb is only suggested, unless it
-/// only reads: `write_file` is similar to `read_file`.
+/// Returns the most similar tool of the server in the name, or of the only server. Never returns a destructive tool. Returns a tool
+/// with another verb only if the tool only reads: `write_file` is similar to `read_file`.
 fn most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let (server_half, wanted_name) = split_server(written, offered);
     let server_half = match server_half {
@@ -141,7 +142,8 @@ fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Splits a name into its server, if it has one, and the rest: at the divider, or after the longest server name that it begins with.
+/// Splits a name into its server, if it has one, and the rest. Splits at the divider, or after the longest server name at its
+/// beginning.
 fn split_server<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
     let servers = offered.iter().filter_map(|tool| {
         let (server, _) = tool.name.split_once(DIVIDER)?;

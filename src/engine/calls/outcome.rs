@@ -11,7 +11,7 @@ use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// Stores the one outcome of a call.
+/// Stores the outcome of a call, unless the call already has one.
 pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) {
     let Some(call) = decision.progress.call(id).filter(|call| !call.state.is_outcome()) else { return };
     let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
@@ -56,7 +56,7 @@ pub fn has_undo(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     rule.is_some_and(|(server, rule)| tools().any(|tool| tool.server == *server && tool.tool == rule.tool))
 }
 
-/// Marks a call as started that was made without a stored start: its commit was delayed, or the database lost confirmed commits.
+/// Marks a call as started whose start is not stored: the commit of the start was delayed, or the database lost confirmed commits.
 pub fn mark_started(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     if let Some(question) = decision.progress.question_about(id).cloned() {
         decision.close_question(&question, InputState::Cancelled);
@@ -64,10 +64,11 @@ pub fn mark_started(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     decision.start_call(id);
 }
 
-/// Stores the outcome of a started call, and returns whether there was such a call. `is_error` replaces a state that is no outcome.
+/// Stores the outcome of a started call, and returns whether there was such a call. `is_error` decides the state if the given state
+/// is not an outcome or contradicts it.
 pub fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> bool {
     let is_started = decision.progress.call(id).is_some_and(|call| call.state == ToolCallState::Started);
-    // Only the answer of the user or the client is the outcome of such a call.
+    // A call that waits for an answer gets its outcome only from the user or the client.
     if !is_started || decision.progress.waits_for_answer(id) {
         return false;
     }

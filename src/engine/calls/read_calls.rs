@@ -46,7 +46,7 @@ pub fn plan_calls(
     let calls = message.tool_calls().zip(0_u32..);
     let mut planned: Vec<PlannedCall> = Vec::new();
     for (part, position) in calls {
-        // The raw turn has the model's own text; without it, the part's arguments are used.
+        // The turn has the arguments as the model wrote them. Without them, the part's arguments are used.
         let (mut parsed, mut fixes) = match raw.next() {
             Some(text) => read_arguments(decision, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),

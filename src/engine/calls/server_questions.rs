@@ -1,8 +1,8 @@
 //! Calls whose servers need input before they continue (MCP input required): the server has ended the call, and is called again with the
 //! answers.
 //!
-//! The run waits like any other that asks a human. The answers are stored with the call before the server gets them. After a crash the call
-//! is judged by its replay class, and the user is not asked twice.
+//! The run waits like any other that asks a human. The answers are stored with the call before the server gets them. After a crash
+//! the replay class decides whether the call is repeated, and the user is not asked twice.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub fn ask_all(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: InputRequ
     Next::Advance
 }
 
-/// Stores the server's request and asks its questions; returns false without such a call. If the run is handed back, the next claim
-/// continues the call.
+/// Stores the server's request and asks its questions. Returns false if the call is not `started` or already has a question. If the
+/// run is handed back, the next claim continues the call.
 pub fn store_pause(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: InputRequired) -> bool {
     let Some(call) = decision.progress.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
@@ -46,7 +46,8 @@ pub fn store_pause(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Input
     true
 }
 
-/// Continues a call whose questions are all answered; returns whether it is such a call.
+/// Continues the call if all questions of its server are answered or expired. Returns whether the call was waiting for such
+/// answers.
 pub fn continue_if_answered(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {

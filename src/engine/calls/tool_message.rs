@@ -1,4 +1,4 @@
-//! The message with the results of a tool step.
+//! Builds and stores the message with the results of a tool step.
 
 use crate::domain::conversation::message::{Part, Role, ToolContent};
 use crate::domain::event::EventBody;

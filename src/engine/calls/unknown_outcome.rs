@@ -28,7 +28,8 @@ pub fn decide_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     close_questions_of_server(decision, id);
     if let Some(question) = decision.progress.question_about(id).cloned() {
         if let Some(answer) = question.answer {
-            // Closed before it takes effect: after a crash the outcome is unknown again, and this answer no longer applies.
+            // The question is closed before its answer takes effect. After a crash, the outcome is unknown again, and the old
+            // answer does not apply.
             decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
             match question.kind {
                 InputKind::Question => ask_user::apply_answer(decision, id, &answer),
@@ -69,8 +70,8 @@ pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId
     }
 }
 
-/// Returns whether an unstarted call repeats a call of an earlier run that may have taken effect. Its server must support that question.
-/// The approval of the call includes this question, because its answer may cause the call.
+/// Returns whether an unstarted call repeats a call of an earlier run that may have taken effect. The server of the call must be
+/// able to answer that. The approval of the call comes before this question to the server, because the reply may cause the call.
 pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
     decision.progress.call(id).is_some_and(of_earlier_run)
@@ -92,12 +93,12 @@ pub fn apply_reconciliation(decision: &mut DecisionBuilder<'_>, id: &CallId, ans
     Next::Advance
 }
 
-/// Returns whether a human decides about an outcome first.
+/// Returns whether a human is asked about an unknown outcome before the model gets it.
 pub fn is_asked_about(decision: &DecisionBuilder<'_>, outcome: &ToolOutcome) -> bool {
     decision.profile().on_unknown == OnUnknown::Ask && outcome.state == ToolCallState::Unknown
 }
 
-/// Asks a human about a call whose outcome stayed unknown to this worker.
+/// Asks a human about a call whose outcome this worker could not determine.
 pub fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
     if started_call(decision, id).is_none() || decision.progress.question_about(id).is_some() {
         return Next::Wait;
@@ -138,7 +139,7 @@ fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer)
         let content = vec![ToolContent::text(prompts::with_words(prompts::CONFIRMED_BY_HUMAN, words))];
         finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {
-        // The task failed without effect: the tool is called again, and the task is not polled any more.
+        // The human says that the call had no effect. The tool is called again, and an MCP task of the call is no longer polled.
         if started_call(decision, id).is_some_and(|call| call.handle.is_some()) {
             decision.change(Change::ToolHandle(id.clone(), None));
         }

@@ -169,7 +169,7 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
     }
 
-    /// Voids everything shown since the step began, none of which is in the rows.
+    /// Tells clients to discard the parts that they saw since the step began. None of these parts is stored in a row.
     pub fn reset(&mut self, step: u32, reason: &str) {
         self.event(EventBody::StepReset { step, reason: reason.to_owned() });
     }
@@ -202,12 +202,12 @@ impl<'a> DecisionBuilder<'a> {
         Part::Text(TextPart { id: self.part_id(), text: text.to_owned() })
     }
 
-    /// Adds a hint to the model, which clients do not show.
+    /// Adds a hint for the model as an internal message, which clients do not show.
     pub fn hint(&mut self, text: &str) {
         self.add_hidden(self.message(Role::User, vec![self.text_part(text)]));
     }
 
-    /// Stores an answer that does not end the turn as an internal message, and voids its shown parts.
+    /// Stores an answer after which the run continues as an internal message, and tells clients to discard its parts.
     pub fn set_aside(&mut self, step: u32, message: Message) {
         self.reset(step, "continuation");
         self.add_hidden(message);
@@ -289,7 +289,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Continues a call without another `tool.started`: a task, or a call whose server has its answers.
+    /// Continues a started call without another `tool.started`: an MCP task, or a call whose server gets answers to its questions.
     pub fn follow_call(&mut self, id: &CallId) {
         if let Some(call) = self.progress.call(id).cloned() {
             self.command(Command::RunTool(call));
@@ -336,7 +336,7 @@ impl<'a> DecisionBuilder<'a> {
         Some(ClientCall { call_id, name, arguments, expires_at })
     }
 
-    /// Closes a question. A stored answer is kept: clients have seen it, although it has no effect.
+    /// Closes a question. An answered question becomes `applied` instead of `state`, because clients have seen its answer.
     pub fn close_question(&mut self, request: &InputRequest, state: InputState) {
         if request.answer.is_some() {
             self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });

@@ -87,7 +87,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         Input::ToolFinished(id, outcome) => tool_step::apply_outcome(decision, &id, outcome),
         Input::ToolPauses(id, pause) => server_questions::ask_all(decision, &id, pause),
         Input::Reconciled(id, answer) => unknown_outcome::apply_reconciliation(decision, &id, answer),
-        // A joined message takes effect at the next model call, or when an answer arrives that does not know it.
+        // A joined message takes effect at the next model call, or when an answer arrives that was requested before the message.
         Input::Joined(_) | Input::Draining => Next::Wait,
         Input::CancelRequested { by, partial, stopped } => {
             stop(decision, partial, Some(FinishReason::Cancelled), stopped);
@@ -106,7 +106,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
     }
 }
 
-/// Dispatches an answer to its reader: the strategy, the choice of tools or the loop.
+/// Dispatches an answer to the rule that reads it: the strategy, the selection of tool categories, or the loop.
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
     let before = decision.progress.usage;
     let Some(answer) = model_step::accept_answer(decision, message, turn, closing) else { return Next::Wait };
@@ -132,8 +132,8 @@ fn stop(
     claim::record_outcomes(decision, stopped);
 }
 
-/// Hands the run back. An open model step is void and begins again at the next claim. Calls under way stay `started`; the next claim judges
-/// them by their replay class. Calls that wait for input keep their questions.
+/// Hands the run back. An open model step is void and begins again at the next claim. Calls under way stay `started`; the next
+/// claim decides about them by their replay class. Calls that wait for input keep their questions.
 fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, InputRequired)>) -> Next {
     claim::record_outcomes(decision, stopped);
     for (id, pause) in paused {

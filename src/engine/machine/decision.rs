@@ -52,7 +52,7 @@ pub enum Input {
     },
     /// The model call failed, and all its shown parts are void.
     ModelFailed(ModelError),
-    /// The time limit ended an answer in progress. Its text is kept, unless another model takes over.
+    /// The total timeout of the model call ended an answer in progress. The text is kept, unless another model takes over.
     ModelCut { error: ModelError, partial: Option<PartialAnswer> },
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
@@ -150,11 +150,12 @@ pub enum Durability {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Makes the model call of the current step with this request, the one that was measured.
+    /// Makes the model call of the current step with this request, whose size was checked.
     CallModel(Box<ModelRequest>),
     /// Ranks the usable tools by [`tool_query`](crate::engine::tool_query). Repeated after a crash.
     RankTools,
-    /// Reserves budget for the next model call. Repeated after a crash: the fence voids the grant of a crashed worker.
+    /// Reserves budget for the next model call. Repeated after a crash, because the fence voids the reservation of a crashed
+    /// worker.
     Reserve(ReservationRequest),
     /// Executes a call, whose row is `started`.
     RunTool(Arc<ToolCall>),

@@ -6,8 +6,8 @@ use crate::domain::tool::ReplayClass;
 use crate::engine::machine::decision::{Command, Decision, Durability, Input};
 use crate::engine::machine::state::RunState;
 
-/// Returns whether losing an input is harmless, because a model or a read tool can be asked again. An input with `spent` usage is not: only
-/// this worker knows it, and no other attempt would charge it.
+/// Returns whether losing an input is harmless, because a model or a read tool can be asked again. Losing `spent` usage is not
+/// harmless: only this worker knows it, and no other attempt would charge it.
 pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
     let may_come_again = match input {
         Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,

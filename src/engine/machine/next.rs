@@ -26,7 +26,7 @@ pub enum Next {
     Advance,
     /// The end of a tool step, all of whose calls have their outcomes.
     CallsDone(u32),
-    /// The end of the turn with the stored answer, unless a message has joined.
+    /// The end of the run with the stored answer, unless a message has joined that the model has not read.
     EndTurn(FinishReason),
     /// The end of the run.
     End(RunEnd),

@@ -1,5 +1,5 @@
-//! A run as the loop sees it: `RunFacts` has the worker's facts beside the rows, `RunState` the rows and the facts before a decision.
-//! Changes are applied in memory as the store applies them to rows.
+//! The state of a run before a decision: `RunState` has the run's rows, and the `RunFacts` that the worker knows and no row
+//! contains. Changes are applied in memory as the store applies them to rows.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::machine::decision::Input;
 use crate::engine::offer::usable;
 
-/// Facts about a run beside its rows.
+/// Facts about a run that are not in its rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFacts {
-    /// No step and no call may begin.
+    /// Whether the worker drains, so that no step and no call may begin.
     pub is_draining: bool,
     pub grants: Vec<ToolGrant>,
     /// Names of changed tools that wait for a tool review.
@@ -27,7 +27,7 @@ pub struct RunFacts {
     pub servers: Vec<ServerNote>,
     /// The reservation that was requested for the next model call, and the reply.
     pub reserved: Option<(ReservationRequest, ReservationOutcome)>,
-    /// Calls under way in this worker, although the run was reloaded meanwhile.
+    /// Calls that are still under way in this worker after it has reloaded the run.
     pub under_way: Vec<CallId>,
 }
 
@@ -118,7 +118,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
         }
-        // Only the audit uses it.
+        // Only the audit log uses the grant.
         Change::ToolGranted { id: _, grant: _ } => {}
         Change::ToolStarted(id) => {
             if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {

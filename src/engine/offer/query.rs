@@ -30,7 +30,6 @@ pub fn tool_query(state: &RunState) -> String {
             Role::Assistant => true,
             Role::Tool => false,
         });
-        // Adds the last exchange.
         for message in earlier.take(2) {
             query.push('\n');
             query.push_str(text::prefix_chars(&message.text(), MAX_EARLIER / 2));
@@ -52,7 +51,7 @@ fn is_user_message(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
-/// Returns the text of the user messages of that run, newest first.
+/// Returns the text of the user messages of the run from [`newest_user_run`], newest first.
 pub fn text_of_user_messages<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
     let run_id = newest_user_run(history.clone());
     let messages = history.rev().filter(|message| is_user_message(message) && Some(&message.run_id) == run_id);

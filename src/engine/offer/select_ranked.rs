@@ -8,8 +8,8 @@ use crate::domain::tool::tool_filter::ToolFilter;
 use crate::engine::offer::categories::category;
 use crate::support::search_words::{contains_phrase, joined, words};
 
-/// The most tools of servers that the user names, if the agent wants those whole and `k` is not larger: some providers accept no
-/// more than 128, and called tools are on offer, too.
+/// The maximum number of tools of mentioned servers, if `whole_servers` is set and `k` is not larger. Some providers accept at most
+/// 128 tools, and the tools that were called are on offer too.
 const MAX_NAMED: usize = 100;
 
 /// Selects the tools of servers that the user mentions, then the best others up to `k`. `order` begins with the best match; tools that it
@@ -33,7 +33,7 @@ pub fn select_tools(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], user_t
 /// Returns whether the user mentions a server, by its name or by one of its configured words.
 fn is_mentioned(filter: &ToolFilter, server: &str, (user_text, uncut): &(Vec<String>, Vec<String>)) -> bool {
     let hints = filter.servers.get(server).map(|hint| hint.words.as_slice()).unwrap_or_default();
-    // Makes `GitHub` match `github`.
+    // Compares names also without word boundaries, so that `GitHub` matches `github`.
     let is_in_message = |name: &str| {
         let name_words = words(name);
         contains_phrase(user_text, &name_words)

@@ -1,4 +1,5 @@
-//! Stores the selection of the tools on offer in the run's counters. Must not know how tools are ranked: a ranking may need a model call, so it arrives as an input.
+//! Stores the selection of the tools on offer in the run's counters. Must not know how tools are ranked: a ranking may need a model
+//! call, so it arrives as an input.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::engine::strategy::hooks::Answer;
 
 /// Stores the selection that follows from a ranking.
 pub fn store_ranked_tools(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
-    // The worker of an open model step crashed: the step begins again. No call is under way while its tools are not selected.
+    // Only a model step needs a ranking. If a model step is open, its worker crashed, and the step begins again.
     if decision.open_tool_step().is_some() || decision.source().missing() != Prerequisite::Ranking {
         return Next::Wait;
     }
@@ -23,11 +24,11 @@ pub fn store_ranked_tools(decision: &mut DecisionBuilder<'_>, ranked: RankedTool
     Next::ModelStep
 }
 
-/// Returns the profile's filter with as many tools as the model accepts.
+/// Returns the profile's filter, with `k` limited to the number of tools that the model accepts.
 fn limited_filter(decision: &DecisionBuilder<'_>) -> ToolFilter {
     let filter = decision.profile().tool_filter.clone();
     let Some(limit) = decision.source().capacity().max_tools.and_then(|limit| usize::try_from(limit).ok()) else { return filter };
-    // Tools that were called stay on offer, and so does the question to the user.
+    // Tools that were called stay on offer, and so does `ask_user`.
     let called: BTreeSet<&str> = decision.progress.calls.iter().map(|call| call.name.as_str()).collect();
     let k = limit.saturating_sub(called.len() + 1).max(1);
     ToolFilter { k: if filters_tools(&decision.progress) { filter.k.min(k) } else { k }, ..filter }

@@ -50,7 +50,7 @@ fn permitted_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> 
     tools.iter().filter(|tool| profile.may_use(tool)).filter(|tool| !counters.dropped_tools.contains(&tool.name)).collect()
 }
 
-/// Returns whether a model does not take so many tools.
+/// Returns whether there are more tools than the model accepts.
 pub fn is_over(usable: &[&Arc<ToolDefinition>], limit: Option<u32>) -> bool {
     limit.is_some_and(|limit| usize::try_from(limit).is_ok_and(|limit| usable.len() > limit))
 }
@@ -87,7 +87,7 @@ pub fn offered_tools<'t, 'm>(
 }
 
 pub fn missing_prerequisite(usable: &[&Arc<ToolDefinition>], record: &RunRecord, limit: Option<u32>) -> Prerequisite {
-    // The models of a plan have their own tools.
+    // A plan selects the tools of its requests itself.
     if progress::phase(record).is_some() {
         return Prerequisite::Nothing;
     }

@@ -22,14 +22,14 @@ use crate::engine::strategy::plan;
 /// A request before its tools are described as text.
 pub struct PreparedRequest {
     pub frame: ModelRequest,
-    /// The system prompt as sent, if tools are described as text.
+    /// The request without messages as it is sent, if tools are described as text.
     projected: Option<ModelRequest>,
     reasons: Reasons,
     pub messages: Vec<Message>,
 }
 
 impl PreparedRequest {
-    /// Builds a complete request of the loop.
+    /// Builds a request of the loop before it is cut to the budget.
     pub fn uncut(source: &Source<'_>) -> Self {
         let frame = frame(source);
         let mut messages = sendable(source);
@@ -62,7 +62,7 @@ impl PreparedRequest {
         })
     }
 
-    /// Returns how much of the budget the request uses, if there is one.
+    /// Returns how much of the budget the request uses, or `None` without a budget.
     pub fn token_budget(&self, source: &Source<'_>) -> Option<TokenBudget> {
         let has_budget = source.record.profile.context.budget(source.capacity().window).is_some();
         has_budget.then(|| TokenBudget::of(source, |measure| self.cost(measure)))
@@ -92,7 +92,7 @@ pub fn model_request(state: &RunState) -> ModelRequest {
     prepare_request(&Source::of(state)).into_request()
 }
 
-/// Returns whether the run's budget counts tokens, which is slow the first time.
+/// Returns whether the run's budget counts tokens with a tokenizer, which is slow the first time.
 pub fn counts_tokens(state: &RunState) -> bool {
     let source = Source::of(state);
     Measure::of(&source).tokenizer().is_some() && source.record.profile.context.budget(source.capacity().window).is_some()
@@ -109,7 +109,7 @@ fn frame(source: &Source<'_>) -> ModelRequest {
     let tools = source.offered();
     let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
     let tools: Vec<Arc<ToolDefinition>> = match source.missing() {
-        // Options that force a call, or the shape of the user's answer, are for the next call.
+        // Options that force a call, or set the schema of the answer, apply only to the call after the selection of categories.
         Prerequisite::Categories => {
             (options.tool_choice, options.output_schema) = (None, None);
             vec![Arc::new(source.selector())]
@@ -128,7 +128,7 @@ fn frame(source: &Source<'_>) -> ModelRequest {
     }
 }
 
-/// Returns the instructions and the summary.
+/// Returns the system prompt, followed by the summary of evicted messages.
 fn system(source: &Source<'_>) -> String {
     let prompt = system_prompt::system(source);
     match source.record.summary.as_ref().and_then(eviction_summary::section) {
@@ -149,8 +149,8 @@ fn choice_among(record: &RunRecord, tools: &[&Arc<ToolDefinition>]) -> Option<To
     choice.filter(|_| may_be).cloned()
 }
 
-/// A choice that forces a call holds for the first answer only, or the run would never end. Providers refuse a forced choice without tools,
-/// or of a tool that is not on offer.
+/// Returns whether a choice may be sent. A choice that forces a call is sent only in the first round, or the run would never end.
+/// Providers refuse a forced choice without tools, or of a tool that is not on offer.
 fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&Arc<ToolDefinition>]) -> bool {
     match choice {
         None => false,

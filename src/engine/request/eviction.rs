@@ -1,8 +1,9 @@
 //! Halves a request that was too large for its model. The result is a view of the history; stored messages do not change.
 //!
-//! Complete turns are dropped first, oldest first, so that every call keeps its result. A run that is still too large loses older images
-//! and reasoning. Then the middle of its longest texts and the end of its longest files are cut. The newest reasoning is dropped if it does
-//! not fit, then the user's newest text is cut; the newest images are dropped last.
+//! A turn is a user message with all messages up to the next one. Complete turns are dropped first, oldest first, so that every
+//! call keeps its result. A request that is still too large loses older images and reasoning. Then the newest reasoning is dropped
+//! if it does not fit. After that, the middle of the longest texts and the end of the longest files are cut, the user's newest text
+//! last. The newest images are dropped at the end.
 
 use serde_json::Value;
 
@@ -43,19 +44,19 @@ pub fn halve(messages: &mut Vec<Message>) -> Eviction {
             texts = texts.saturating_add(cut_longest(messages, budget, spared));
         }
     }
-    // The size of notices drops no image.
+    // The notices that replace cut text do not count here, so that they drop no image.
     let notices = (texts as usize).saturating_mul(NOTICE);
     let pictures = drop_while(messages, |messages| too_many(messages, budget.saturating_add(notices)), drop_images);
     texts = texts.saturating_add(u32::try_from(pictures).unwrap_or(u32::MAX));
     Eviction { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
 
-/// Returns whether a turn begins with a message. A hint of the loop begins none: it belongs to the question before it.
+/// Returns whether a message begins a turn. A hint of the engine begins no turn; it belongs to the user message before it.
 pub fn is_beginning(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
-/// Returns the first message of the oldest turn from which on everything fits, or of the last turn.
+/// Returns the index of the first message to keep. It begins the oldest turn from which on all messages fit, or else the last turn.
 fn first_to_keep(messages: &[Message], budget: usize) -> usize {
     let mut cost = 0;
     let mut first = messages.len();
@@ -141,9 +142,10 @@ fn shows_image(part: &Part) -> bool {
     }
 }
 
-/// Drops reasoning while the messages cost more than `budget`: first of past turns, then, oldest first, of the current turn. Calls of the
-/// current turn keep their signatures, since Gemini refuses calls without them. An answer whose calls are the newest is unchanged: its
-/// provider requires its reasoning beside the results. Returns the number of changed messages.
+/// Drops reasoning if the messages cost more than `budget`: all of past turns, then, oldest first, of the current turn until the
+/// messages fit. Calls of the current turn keep their signatures, since Gemini refuses calls without them. The newest answer is
+/// unchanged if it has calls, because its provider requires its reasoning beside the results. Returns the number of changed
+/// messages.
 pub fn drop_older_reasoning(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
     let mut all = messages.iter().map(&cost).fold(0_u64, u64::saturating_add);
     if all <= budget {
@@ -169,7 +171,8 @@ pub fn drop_older_reasoning(messages: &mut [Message], budget: u64, cost: impl Fn
     count
 }
 
-/// Drops all reasoning if not even the beginnings of the texts fit beside it. Returns the number of changed messages.
+/// Drops all reasoning if the messages do not fit even with each text cut to [`LEAST_CHARS`]. Returns the number of changed
+/// messages.
 pub fn drop_reasoning_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
     if fits(messages) || !messages.iter().any(has_reasoning) {
         return 0;
@@ -250,13 +253,14 @@ impl Cuttable<'_> {
     }
 }
 
-/// Returns the bytes of the first `limit` of `chars` characters, in proportion.
+/// Estimates the bytes of the first `limit` of `chars` characters, in proportion to `bytes`.
 fn share(bytes: usize, limit: usize, chars: usize) -> usize {
     let share = bytes as u128 * limit as u128 / chars.max(1) as u128;
     usize::try_from(share).unwrap_or(bytes)
 }
 
-/// Cuts the longest texts to the largest common length with which everything fits. Returns the number of cut texts.
+/// Cuts the longest texts to a common length with which all messages fit, but not below [`LEAST_CHARS`]. Returns the number of cut
+/// texts.
 fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
     let mut lengths = Vec::new();
     each_text(messages, spared, &mut |text| lengths.push(text.length()));
@@ -286,7 +290,8 @@ pub fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) ->
     count
 }
 
-/// Visits texts, files, results, and texts in the arguments of calls. All calls are answered.
+/// Visits texts, files, results, and texts in the arguments of calls. Cut arguments do no harm, because every call already has its
+/// result.
 fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(Cuttable<'_>)) {
     let others = messages.iter_mut().enumerate().filter(|(at, _)| Some(*at) != spared);
     for part in others.flat_map(|(_, message)| &mut message.parts) {
@@ -306,7 +311,7 @@ fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl F
     }
 }
 
-/// Recursion is bounded, because the nesting of accepted input is.
+/// Visits all strings of a JSON value. The recursion is bounded, because the nesting of accepted input is bounded.
 fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     match value {
         Value::String(text) => visit(Cuttable::Words(text)),

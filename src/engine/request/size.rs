@@ -65,8 +65,8 @@ fn part(part: &Part) -> usize {
     }
 }
 
-/// Returns the length of provider data: signatures and encrypted reasoning. A history contains it only for the model that wrote it. The
-/// dialect may omit some of it after its turn.
+/// Returns the length of provider data: signatures and encrypted reasoning. A request contains it only for the model that wrote it.
+/// The dialect may omit some of it in later turns.
 pub fn provider_data(raw: Option<&Value>) -> Length {
     raw.map(json).unwrap_or_default()
 }
@@ -87,7 +87,7 @@ pub fn text_beside(reasoning: &ReasoningPart) -> &str {
     rest
 }
 
-/// Recursion is bounded, because the nesting of parsed answers is.
+/// Visits all strings of a JSON value. The recursion is bounded, because the nesting of parsed answers is bounded.
 fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => visit(text),
@@ -97,7 +97,8 @@ fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     }
 }
 
-/// Returns the size of an image or file: its text with a description, and at least that of an image if it may be sent as one.
+/// Returns the size of an image or file: its text with a description. If a model may get the file itself, the size is at least that
+/// of an image.
 pub fn file(file: &FilePart) -> Length {
     let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
     let least = if is_shown(file) { IMAGE } else { 0 };

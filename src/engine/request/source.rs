@@ -14,7 +14,7 @@ use crate::engine::offer::usable::{self, Prerequisite};
 use crate::engine::offer::{categories, query};
 use crate::engine::strategy::plan::progress;
 
-/// The most names of tools that an event lists.
+/// The maximum number of tool names that an event lists.
 const MAX_LEFT_OUT: usize = 200;
 
 pub struct Source<'a> {
@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
         UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// Returns the user's text in the turn, newest first.
+    /// Returns the text of the user messages that are answered, newest first.
     pub fn text_of_user_messages(&self) -> String {
         query::text_of_user_messages(self.history())
     }
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         usable::offered_tools(self.usable(), self.record, self.history().skip(self.covered()), self.capacity().max_tools)
     }
 
-    /// Returns the tools on offer in the model step, for each model of a plan.
+    /// Returns the tools on offer in the model step. In a plan, the phase decides.
     pub fn offered_in_step(&self) -> Vec<&'a Arc<ToolDefinition>> {
         match progress::phase(self.record) {
             Some(phase) => progress::offered(self.usable(), self.record, phase),

@@ -6,9 +6,9 @@ use crate::domain::tool::ToolCall;
 use crate::engine::prompts;
 use crate::support::text::prefix_chars;
 
-/// Cuts a result to `limit` characters of text, the notice included, so that a second cut changes nothing. Keeps the beginning, and in a
-/// quarter of the limit the end, where logs report the result. Images stay. An empty result becomes a text, because providers refuse empty
-/// results. The second value is whether text was cut.
+/// Cuts a result to `limit` characters of text, including the notice, so that a second cut changes nothing. Keeps the beginning,
+/// and uses a quarter of the limit for the end, where logs report the result. Images stay. An empty result becomes a text, because
+/// providers refuse empty results. The second value is whether text was cut.
 pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, bool) {
     let total: usize = content.iter().map(chars).sum();
     let mut compressed = Vec::with_capacity(content.len());

@@ -114,7 +114,7 @@ impl<'a> Builder<'a> {
         for part in &message.parts {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
-                // A model that names categories has no other tool.
+                // Requests for categories and of plans declare other tools, and some providers refuse calls of undeclared tools.
                 Part::ToolCall(_) | Part::Reasoning(_) if self.is_text_only => {}
                 Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
                     parts.push(part.clone());
@@ -144,7 +144,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Returns a call with a name and arguments that providers accept. The provider's id is sent only once; our own id is the identity.
+    /// Returns a call with a name and arguments that providers accept. Sends each provider call id only once, because `call_id`
+    /// alone identifies a call.
     fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
         let is_object = call.arguments.is_object();
         let arguments = if is_object { call.arguments.clone() } else { json!({ "_raw": call.arguments.to_string() }) };
@@ -179,7 +180,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Makes the request begin with a user message and end with one that needs an answer.
+    /// Makes the request begin with a user message and end with a user message or tool results.
     fn finish(mut self, record: &RunRecord) -> Vec<Message> {
         if self.messages.first().is_none_or(|message| message.role != Role::User) {
             let opening = if self.messages.is_empty() { prompts::CONTINUE } else { prompts::HISTORY_CUT };

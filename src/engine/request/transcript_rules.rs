@@ -12,12 +12,12 @@ pub fn is_sendable_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// The first rule that a history breaks, for which a provider would refuse it. `at` counts messages from 0.
+/// The first rule that a history breaks. A provider would refuse the history. `at` counts messages from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
     #[error("the history contains no message")]
     Nothing,
-    /// The first message is not the user's, two messages in a row have one role, results have no calls, or the last message is an answer.
+    /// The first message is not a user message, two messages in a row have one role, results have no calls, or an answer is last.
     #[error("the role of message {at} is out of order")]
     OutOfTurn { at: usize },
     #[error("message {at} is empty")]

@@ -14,7 +14,7 @@ use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
 use crate::engine::steps::limits::wait;
 
-/// The interval of repeated reservation requests while calls under way hold the budget.
+/// The interval of repeated reservation requests while reservations of calls under way use the budget.
 const ASK_AGAIN_MS: u64 = 5_000;
 
 /// Decides whether the next model call may begin. If not, returns the continuation: a reservation request, a wait, or the end.
@@ -58,8 +58,9 @@ pub fn continue_after_reply(decision: &DecisionBuilder<'_>) -> Next {
     }
 }
 
-/// Charges the model call of an earlier worker whose end is unknown, because its provider bills it. The charge is its reservation. Without
-/// one, it is its request, and an estimated answer only if the run has a limit to enforce.
+/// Charges a model call of an earlier worker whose end is unknown, because the provider bills it. Charges the reserved amount.
+/// Without a reservation, charges the request, and adds the largest possible answer if the run has its own limit of tokens or
+/// money.
 pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     let lost = decision.before.lost.map(|lost| lost.amount);
     let was_made = lost.is_some() || !decision.profile().budget.is_shared() && decision.open_model_step().is_some();

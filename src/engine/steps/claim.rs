@@ -28,7 +28,7 @@ pub fn begin_claim(
 ) -> Next {
     let record = decision.before;
     let profile = decision.profile();
-    // A run that continues from a call of another run begins with that run's tools.
+    // A run that takes over a call of another run has that run's tools already at its first start.
     let is_first_start = record.tools.is_none() || record.cause == ClaimCause::First;
     if let Some(by) = &record.cancel_requested_by {
         end_lost_step(decision);
@@ -76,7 +76,7 @@ pub fn begin_claim(
     continue_from_rows(decision)
 }
 
-/// Returns the servers whose tools the run gets incompletely. A run that continues another one keeps that run's tools.
+/// Returns the servers of which the run gets only some tools. A run that begins with the tools of another run keeps those tools.
 fn servers_with_omitted_tools(decision: &DecisionBuilder<'_>) -> Vec<String> {
     if decision.before.tools.is_some() {
         return Vec::new();
@@ -111,8 +111,8 @@ fn continue_from_rows(decision: &DecisionBuilder<'_>) -> Next {
     if decision.open_tool_step().is_some() {
         return Next::ResumeCalls;
     }
-    // An answer is committed with its consequences, so an answer without an end is rare; but another model call would show the user two
-    // answers.
+    // An answer is committed together with its consequences, so it is rare that an answer did not end the run. Another model call
+    // would then show the user two answers.
     match decision.newest_message().filter(|_| decision.open_model_step().is_none()).filter(|message| is_answer(message)) {
         Some(answer) => Next::EndTurn(answer.finish_reason.unwrap_or(FinishReason::Stop)),
         None => Next::ModelStep,
@@ -138,15 +138,15 @@ fn void_lost_step(decision: &mut DecisionBuilder<'_>) -> Option<u32> {
     Some(step)
 }
 
-/// Also closes the step, because the run ends here.
+/// Voids the parts of a lost model step, and closes the step, because the run ends here.
 fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
     if let Some(step) = void_lost_step(decision) {
         decision.abandon_step(step);
     }
 }
 
-/// Stores outcomes that this worker could not store before. If the database lost confirmed commits, a made call may have no stored start:
-/// its start is stored again, and the call is not repeated.
+/// Stores outcomes that this worker could not store before. If the database lost confirmed commits, the start of such a call may be
+/// missing. The start is then stored again, and the call is not repeated.
 pub fn apply_unsaved_outcomes(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if decision.progress.call(&id).is_some_and(|call| call.has_not_begun()) {

@@ -1,7 +1,7 @@
 //! The context window of the next model call: which messages are evicted if the request would be too large.
 //!
-//! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim builds the same request. A call
-//! and its result are evicted together. Must not know how a request is built.
+//! Evicted messages are always the oldest. A summary in the run's rows replaces them, so that the next claim builds the same
+//! request. A call and its result are evicted together. Must not know how a request is built.
 
 use crate::domain::conversation::eviction_summary::{self, Spans};
 use crate::domain::conversation::message::{Message, Role};
@@ -16,7 +16,8 @@ use crate::engine::request::source::{Source, UncoveredHistory};
 use crate::engine::request::window::estimate;
 use crate::engine::request::window::remaining::{TokenBudget, minimum_remaining};
 
-/// Fits the next model call into its window. Without enough room it is a forced answer; if not even that fits, the run fails.
+/// Fits the next model call into its context window. If too few tokens remain, the call becomes a forced answer. If the forced
+/// answer does not fit either, the run fails.
 pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     let policy = &decision.profile().context;
     let source = decision.source();
@@ -70,7 +71,7 @@ fn uncut(decision: &DecisionBuilder<'_>) -> (PreparedRequest, TokenBudget) {
     (request, room)
 }
 
-/// Stores the new summary, and emits which messages it covers.
+/// Stores the new summary, and adds an event with the messages that it covers.
 fn store_summary(decision: &mut DecisionBuilder<'_>) {
     let before = decision.before.summary.as_ref();
     let Some(summary) = decision.progress.summary.clone().filter(|summary| Some(summary) != before) else { return };
@@ -84,8 +85,8 @@ fn store_summary(decision: &mut DecisionBuilder<'_>) {
     decision.change(Change::Summarize(summary));
 }
 
-/// Evicts older messages if too little room remains: all but the newest few, or as few of the oldest as necessary. Returns the remaining
-/// room.
+/// Evicts older messages if too few tokens remain: all but the newest few, or as few of the oldest as necessary. Returns the
+/// request and its token budget.
 fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (PreparedRequest, TokenBudget) {
     let (mut request, mut room) = uncut(decision);
     if room.shortage(policy.evict_below).is_none() {
@@ -124,7 +125,7 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
     (request, room)
 }
 
-/// Evicts the first shown messages, as many as `count` returns and the limit allows. Returns false if that is none.
+/// Evicts the oldest uncovered messages, as many as `count` returns and the limit allows. Returns false if it evicts none.
 fn evict_first(
     decision: &mut DecisionBuilder<'_>,
     policy: &ContextPolicy,
@@ -144,7 +145,7 @@ fn evict_first(
     is_some
 }
 
-/// Returns how many messages may be evicted: all before the newest exchange of the run.
+/// Returns how many messages may be evicted: all before the run's newest answer, or before its first message if it has no answer.
 fn may_be_left_out(uncovered: &[&Message], source: &Source<'_>) -> usize {
     let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
     let answer = uncovered.iter().rposition(|message| message.role == Role::Assistant && is_own(message));

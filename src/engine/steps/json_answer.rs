@@ -1,4 +1,4 @@
-//! Answers that must be JSON. Providers that know no schemas put them into a code fence, or between words.
+//! Answers that must be JSON. Without schema support of the provider, models put the JSON into a code fence, or between other text.
 
 use serde::de::IgnoredAny;
 
@@ -18,7 +18,7 @@ const QUOTED_CHARS: usize = 300;
 pub fn enforce_schema(decision: &mut DecisionBuilder<'_>, mut answer: Answer) -> Answer {
     let profile = decision.profile();
     let is_whole = matches!(answer.turn.finish, ModelFinish::Stop | ModelFinish::ToolCalls) && answer.turn.malformed.is_none();
-    // A model that answers in JSON objects has its own reader.
+    // In structured output, the answer assembler has already read the JSON.
     let is_wanted = profile.options.output_schema.is_some() && profile.output == OutputMode::Tools;
     let has_calls = !decision.progress.counters.force_final && answer.message.tool_calls().next().is_some();
     let text = answer.message.text();

@@ -31,7 +31,7 @@ pub fn wait(decision: &mut DecisionBuilder<'_>, after_ms: u64, reason: WaitReaso
     Next::Release(Some(after_ms.saturating_add(spread)), ReleaseCause::Waiting)
 }
 
-/// The most jitter, in milliseconds.
+/// The maximum jitter.
 const MAX_JITTER_MS: u64 = 5_000;
 
 /// Returns the jitter of a wait: up to an eighth of it, derived from the run's id. Runs that failed together, because their provider was

@@ -17,7 +17,7 @@ use crate::engine::strategy::plan::progress;
 enum FailureAction {
     /// Retries the same model after this many milliseconds without a lease.
     Wait(u64),
-    /// Retries the same model when the circuit breaker may close. Counts as no failed attempt.
+    /// Retries the same model after this many milliseconds, when the circuit breaker may close. Does not count as a failed attempt.
     WaitForBreaker(u64),
     /// Switches to the next model at once.
     Switch(String),
@@ -25,7 +25,8 @@ enum FailureAction {
     GiveUp(String),
 }
 
-/// Reacts to a failed model call. The text of a `partial` answer is kept if the run ends here.
+/// Reacts to a failed model call. Stores the text of a `partial` answer if the total timeout ended the answer and the run ends
+/// here.
 pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
     let Some(step) = decision.open_model_step() else { return Next::Wait };
     let is_planned = progress::phase(decision.before).is_some();
@@ -59,7 +60,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
             }
             Next::fail_for_good(code, detail)
         }
-        // `final_text` must not hide a refusal: it is only for providers that cannot be reached, unless the agent wants that.
+        // `final_text` must not hide a refusal. It replaces only errors of unreachable providers, unless `final_text_for` is `all`.
         FailureAction::GiveUp(detail) => match final_text(decision, error.kind) {
             // A message that joined is answered before the run ends with `final_text`.
             Some(_) if decision.progress.has_unseen_messages() => repeat_step(decision, step),
@@ -94,7 +95,7 @@ fn failure_action(decision: &DecisionBuilder<'_>, error: &ModelError) -> Failure
         return other.map_or_else(|| FailureAction::GiveUp(error.message.clone()), FailureAction::Switch);
     };
     let after_ms = error.retry_after_ms.unwrap_or(delay);
-    // If another model is available, the wait for this one is no longer than after any other failure.
+    // If a provider asks for a longer wait than the configured delay, another available model is used instead.
     if after_ms > delay
         && let Some(other) = other
     {
@@ -139,14 +140,14 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
     counters.fallback = counters.fallback.saturating_add(1);
     counters.model_failures = 0;
     counters.left_alone_ms = 0;
-    // These flags belong to the model that refused.
+    // These flags are about the model that failed, not about the next one.
     counters.halved = false;
     counters.unsigned = false;
     decision.event(EventBody::RunRetrying { after_ms: 0, error, model: Some(model) });
     repeat_step(decision, step)
 }
 
-/// Returns what halving would drop. A request is halved once: a second time would not help.
+/// Returns what halving would drop. Returns `None` if the failure has another cause, or the request is halved already.
 fn eviction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<Eviction> {
     let may_shorten = decision.profile().context.strategy != ContextStrategy::None;
     if error.kind != ModelErrorKind::ContextOverflow || decision.progress.counters.halved || !may_shorten {

@@ -63,7 +63,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     Next::Window
 }
 
-/// Makes a model call with the request that was measured.
+/// Makes a model call with the request whose size was checked.
 pub fn call_model(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     let announced = decision.source().announced();
     decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
@@ -75,7 +75,7 @@ pub fn call_model(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     Next::Wait
 }
 
-/// Ends the turn with the stored answer, unless a message has joined that the answer does not know.
+/// Ends the run with the stored answer, unless a message joined after the answer was requested.
 pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(prompts::JOINED);
@@ -101,7 +101,7 @@ pub fn accept_answer(
     Some(Answer { step, message, turn, closing })
 }
 
-/// Judges an answer of the loop's own model. `before` is the usage without it.
+/// Decides what follows from an answer of the loop's own model. `before` is the usage without this answer.
 pub fn apply_answer(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
     let Answer { step, message, turn, closing } = json_answer::enforce_schema(decision, answer);
     let usage = turn.usage;
@@ -112,7 +112,7 @@ pub fn apply_answer(decision: &mut DecisionBuilder<'_>, answer: Answer, before: 
         let detail = prompts::output_used_up(limit, has_reasoned(&message, &turn));
         return Next::fail_for_good(ProblemCode::from(ModelErrorKind::EmptyResponse), detail);
     }
-    // A correction counts as no round: rounds are for work, and corrections have their own limit.
+    // A malformed answer does not count as a round, because corrections have their own limit.
     if let Some(malformed) = &turn.malformed {
         return correct(decision, step, &message, malformed, usage);
     }
@@ -179,7 +179,8 @@ pub fn apply_answer(decision: &mut DecisionBuilder<'_>, answer: Answer, before: 
     }
 }
 
-/// Repeats the model call after a malformed answer, with its fault. All shown parts of the answer are void.
+/// Voids the shown parts of a malformed answer, and repeats the model call with a hint about the fault. Fails the run after too
+/// many malformed answers.
 fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, malformed: &MalformedAnswer, usage: Usage) -> Next {
     if !message.parts.is_empty() {
         decision.reset(step, "malformed");
@@ -217,7 +218,8 @@ fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next 
     Next::ModelStep
 }
 
-/// Asks again after a forced answer that holds nothing but calls, which cannot be made any more; then gives up.
+/// Repeats the model call after a forced answer with nothing but calls, which are not allowed any more. Gives up after too many
+/// repetitions.
 fn ask_for_words(decision: &mut DecisionBuilder<'_>) -> Next {
     let limit = decision.profile().empty_replies;
     let counters = decision.counters();
@@ -246,7 +248,7 @@ enum AnswerClassification {
     Calls,
     /// Calls that the output limit cut.
     CutCalls,
-    /// The last answer of the turn.
+    /// An answer to the user, which ends the run unless stop analysis adds a nudge.
     Final,
     /// No text and no calls.
     Empty,
@@ -254,7 +256,7 @@ enum AnswerClassification {
     Hollow,
     /// A call is written as text.
     Worded,
-    /// Nothing but calls, where none can be made any more.
+    /// Nothing but calls, although no call is allowed any more.
     Uncallable,
 }
 
@@ -272,8 +274,8 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
     turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
 }
 
-/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Text ends the
-/// turn, even if it announces more work, unless the loop `repeats_request`.
+/// Classifies an answer by its calls, because providers report `stop` with calls, and `tool_calls` without calls. Text without
+/// calls ends the run, unless the finish reason announces calls and `repeats_request` is set.
 fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, repeats_request: bool) -> AnswerClassification {
     // A picture is an answer, too.
     let has_text = message.shows_something();
@@ -292,7 +294,7 @@ fn classify_answer(message: &Message, finish: ModelFinish, is_last: bool, repeat
     }
 }
 
-/// Returns the limit that forced a last answer, for clients.
+/// Returns the finish reason for the limit that forced an answer.
 fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> Option<FinishReason> {
     if !is_last {
         return None;

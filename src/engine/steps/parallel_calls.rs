@@ -41,7 +41,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     if let Some((code, detail)) = failure(decision, step) {
         return Next::fail(code, detail);
     }
-    // All calls that remain wait for a human's decision.
+    // No call is under way. A worker that drains starts no call, so the next claim starts the remaining calls.
     if !may_begin && (!in_state(decision, ToolCallState::Planned).is_empty() || approval::has_answer(decision, step)) {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
@@ -61,12 +61,13 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
 
 /// Starts the calls that may run beside those `under_way`, in order, and asks about those that need approval.
 ///
-/// An [exclusive](is_exclusive) call is a barrier: it starts after all earlier calls finish, and later calls wait for it. So its effects keep
-/// the model's order. If a human allows one call before another, that order holds.
+/// An [exclusive](is_exclusive) call is a barrier: it starts after all earlier calls finish, and later calls wait for it. So its
+/// effects keep the model's order. If a human approves calls in another order, they start in the human's order.
 fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
     let limit = decision.profile().tool_parallelism.max(1) as usize;
     let mut exclusive_runs = under_way.iter().any(|id| is_exclusive(decision, id));
-    // Facts about the earlier calls: one waits for a human, an exclusive one waits for a human, one must start before any later call.
+    // Facts about the earlier calls: one waits for an answer, an exclusive one waits for an answer, one must start before any later
+    // call.
     let (mut call_waits, mut exclusive_waits, mut must_start_first) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {
@@ -119,13 +120,13 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
     }
 }
 
-/// Returns whether a call is exclusive.
 fn is_exclusive(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.call(id) else { return false };
     decision.before.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
 }
 
-/// Releases the run, because every remaining call waits for a human; the event names this call.
+/// Releases the run, because every remaining call waits for a human or a client. The event names the question about this call, or
+/// the call itself if the client executes it.
 fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: WaitReason) -> Next {
     let id = match reason {
         // The client's result names the call.

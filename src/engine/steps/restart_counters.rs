@@ -4,8 +4,8 @@ use crate::domain::run::change::RunCounters;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::strategy;
 
-/// Restarts the counters of rounds, empty replies and similar limits if a message has joined that the model has not read. The number of
-/// users' messages bounds the restarts.
+/// Restarts the counters of rounds, empty replies and similar limits if a message has joined that the model has not read. Each
+/// joined message restarts them at most once.
 pub fn restart(decision: &mut DecisionBuilder<'_>) {
     if !decision.progress.has_unseen_messages() {
         return;

@@ -47,7 +47,7 @@ fn without_calls(
     (message, Vec::new())
 }
 
-/// Stores the text of a stopped answer. Without text the step stays open, and its end voids the shown parts.
+/// Stores a stopped answer without its calls. If it has no other parts, the step stays open, and its end voids the shown parts.
 pub fn keep_partial(
     decision: &mut DecisionBuilder<'_>,
     step: u32,

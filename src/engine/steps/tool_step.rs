@@ -19,10 +19,10 @@ use crate::engine::strategy::plan::progress;
 /// Characters of a result in the run's error.
 const QUOTED_CHARS: usize = 500;
 
-/// The most answers in a row that the output limit may cut inside a tool call.
+/// The maximum number of answers in a row that the output limit may cut inside a tool call.
 const CUT_ANSWERS: u32 = 2;
 
-/// Begins the step: stores all calls with their message, and an outcome for each refused call.
+/// Begins the step: stores all calls, and the outcome of each refused call.
 pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
     let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
     decision.set_status(RunStatus::ToolLoop, None);
@@ -36,7 +36,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> N
     Next::Advance
 }
 
-/// Resumes a step after a claim or a reload. The progress of `started` calls is unknown, except of those under way in this worker.
+/// Resumes a step after a claim or a reload. The progress of `started` calls is unknown, unless they are under way in this worker.
 pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
@@ -47,16 +47,16 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let started = decision.progress.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| decision.facts.under_way.contains(id));
     if decision.facts.is_draining && under_way.is_empty() {
-        // The next claim judges them.
+        // The next claim decides about the started calls.
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     decision.set_status(RunStatus::ToolLoop, None);
     for id in under_way {
-        // The question could not be stored, so its server was told that there is no answer.
+        // The server's question could not be stored, so the server was told that there is no answer.
         unknown_outcome::close_questions_of_server(decision, &id);
     }
     if decision.facts.is_draining {
-        // The run is handed back after the calls under way; then the others are judged.
+        // The run is handed back after the calls under way end. The next claim decides about the lost calls.
         return Next::Wait;
     }
     for id in lost {
@@ -86,7 +86,7 @@ pub fn end_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
         return Next::fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
     }
-    // A message that joined meanwhile is for the model.
+    // If a message has joined meanwhile, the model must answer it.
     if approval::ends_turn(decision, step) && !has_unseen_messages {
         strategy.run_ended(decision);
         decision.add_assistant_text(prompts::DENIED, FinishReason::Stop);

@@ -27,7 +27,7 @@ pub trait Hooks {
         None
     }
 
-    /// Judges an answer, or returns it to the loop.
+    /// Handles an answer, or returns it to the loop.
     fn model_answered(&self, _: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
         ControlFlow::Continue(answer)
     }

@@ -1,5 +1,5 @@
-//! Stop analysis: detects that an answer leaves work undone, deflects, or claims a change that was not made. Phrases, which are data,
-//! decide; the loop decides the consequence.
+//! Stop analysis: detects that an answer leaves work undone, deflects, or claims a change that was not made. Compares the answer
+//! with lists of phrases from the agent. Must not know the consequence for the run.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use crate::support::text::prefix_chars;
 /// Characters of an answer that are analysed.
 const READ_CHARS: usize = 20_000;
 
-/// A question that is shorter, in characters, is meant for the user.
+/// An answer with a question mark and fewer characters than this counts as a question to the user.
 const SHORT_QUESTION: usize = 300;
 
-/// The most words between a claim and its verb.
+/// The maximum number of words between a claim ("I have") and its action ("saved").
 const CLAIM_DISTANCE: usize = 4;
 
-/// Why an answer does not end the turn.
+/// Why an answer does not end the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IncompleteReason {
     /// The answer leaves work undone.
     Incomplete,
-    /// The answer asks back, offers help or refuses.
+    /// The answer asks the user a question, offers help or refuses.
     Deflection,
 }
 
@@ -52,8 +52,8 @@ fn incomplete_reason(analysis: &StopAnalysisSettings, text: &str) -> Option<Inco
     (is_short || says(PhraseListName::Deflection)).then_some(IncompleteReason::Deflection)
 }
 
-/// Returns why the model must continue after an answer in words, if it must. Unless the agent says otherwise, only a model that has
-/// worked can have stopped too early. It must be allowed to continue.
+/// Returns why the model must continue after a text answer, or `None` if the answer may end the run. Unless `before_success` is
+/// set, only a run with a successful call can have stopped too early. The run's limits must allow another model call with tools.
 pub fn nudge_reason(
     decision: &DecisionBuilder<'_>,
     message: &Message,
@@ -81,7 +81,7 @@ pub fn nudge_reason(
         IncompleteReason::Incomplete => record.counters.continuations < analysis.incomplete,
         IncompleteReason::Deflection => {
             let most = analysis.deflection_calls as usize;
-            // A model may ask back after a human has denied a call.
+            // A model may ask the user a question after a human has denied a call.
             let was_denied = record.calls.iter().any(|call| call.state == ToolCallState::Denied);
             !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
         }
@@ -156,7 +156,7 @@ fn messages_of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> 
     messages
 }
 
-/// Returns whether the run ends with such a claim.
+/// Returns whether the run ends with a claim of a change that was not made.
 pub fn run_ends_with_false_claim(decision: &DecisionBuilder<'_>) -> bool {
     let analysis = &decision.profile().response_analysis;
     if !analysis.claims {
@@ -176,7 +176,7 @@ pub fn run_ends_with_false_claim(decision: &DecisionBuilder<'_>) -> bool {
     ends_with_false_claim(analysis, &messages, decision.tools())
 }
 
-/// Adds a hint if the previous run ended with such a claim, since the model would build on it.
+/// Adds a hint if the previous run ended with a claim of a change that was not made, since the model would build on it.
 pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let (record, analysis) = (decision.before, &decision.profile().response_analysis);
     let own = &record.fence.run_id;

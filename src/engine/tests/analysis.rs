@@ -244,7 +244,7 @@ fn notice(world: &World) -> Option<Notice> {
 fn next_turn(before: &World) -> World {
     let mut world = World::new(AgentProfile::clone(&before.rows.profile));
     let mut history = before.rows.history.clone();
-    // Ids count from 1 in every world.
+    // Every world generates ids from 1, so the ids of the earlier runs are skipped.
     (0..1_000 * history.len()).for_each(|_| drop(RunId::generate(&world.ids)));
     let question = &mut world.rows.history[0];
     question.run_id = RunId::from_stored(format!("run_{:032}", before.rows.history.len()));

@@ -115,7 +115,7 @@ fn takeover_reserves_again() {
     world.claim(ClaimCause::Crash);
     let lost = world.reserved[0];
     assert_eq!((world.settled.as_slice(), world.reserved.len()), ([lost].as_slice(), 2), "the estimated usage of the lost call");
-    // Between the reservation and the call.
+    // The worker crashes between the reservation and the call.
     world.die();
     world.load(ClaimCause::Crash);
     let decision = world.decide(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
@@ -223,7 +223,7 @@ fn usage_beside_a_read_result_is_committed_first() {
     {
         let mut world = World::started(profile.clone());
         world.calls(&[call("read", &json!({}))]);
-        // A model answered the call's server meanwhile, and no other attempt would charge that.
+        // Sampling during the call had this usage, and no other attempt would charge it.
         world.spent = spent;
         let decision = world.tool_says(0, "words");
         assert!(matches!(decision.commands[..], [Command::CallModel(_)]));

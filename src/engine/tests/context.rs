@@ -25,7 +25,7 @@ use crate::engine::tests::world::{World, call, done, room};
 use crate::engine::{Input, RunState, counts_tokens, model_request};
 use crate::support::tokens::Tokenizer;
 
-/// Returns a budget with room for a few results of some hundred tokens.
+/// Returns a budget for a few results of some hundred tokens.
 fn small() -> ContextPolicy {
     ContextPolicy { limit: Some(8_000), keep_last: 4, evict_below: 3_000, ..ContextPolicy::default() }
 }
@@ -158,7 +158,7 @@ fn older_results_are_read_by_their_beginnings() {
     let context = ContextPolicy { limit: Some(100_000), ..ContextPolicy::default() };
     let mut world = World::started(profile(context.clone()));
     rounds(&mut world, 4, &"\u{e9}".repeat(300));
-    // A little more room than remains is wanted.
+    // The agent requires a little more than the remaining tokens.
     let evict_below = u64::try_from(remaining(&world)).unwrap() + 100;
     let mut world = World::started(profile(ContextPolicy { compress_results: true, evict_below, ..context }));
     rounds(&mut world, 4, &"\u{e9}".repeat(300));
@@ -177,8 +177,7 @@ fn length(message: &Message) -> usize {
 
 #[test]
 fn a_run_without_room_sums_up() {
-    // Beside the reserves there is room for a few short calls only. None of them can be evicted, because they are the newest
-    // exchange.
+    // The reserves leave space for a few short calls only. None of them can be evicted, because they belong to the newest answer.
     let context = ContextPolicy { limit: Some(4_600), ..ContextPolicy::default() };
     let mut world = World::started(AgentProfile { max_parallel_calls: 40, ..profile(context) });
     let calls: Vec<_> = (0..30).map(|n| call("read", &json!({ "path": format!("/{n}") }))).collect();
@@ -346,7 +345,7 @@ fn pictures_that_do_not_fit_are_named() {
     let picture = AnyFile::Picture;
     let scan = AnyFile::Uploaded("application/pdf", None, None);
     let paper = AnyFile::Uploaded("application/pdf", Some(3_000), Some(1));
-    // Beside a reserve of 4,268 tokens, there is room for two images of 1,875 each.
+    // A reserve of 4,268 tokens leaves space for two images of 1,875 tokens each.
     let (_, parts) = asked_with(8_400, &[scan, paper, picture.clone(), picture]);
     let says =
         |part: &Part| matches!(part, Part::Text(text) if text.text.starts_with("[file größe.bin, application/pdf: left out"));
@@ -465,7 +464,7 @@ fn sealed_thoughts_cost_what_is_sent_of_them() {
     }
 }
 
-/// Their size is an overestimate, so a run without room for them does not fail.
+/// The size of encrypted reasoning is an overestimate, so a run in which it does not fit does not fail.
 #[test]
 fn thoughts_that_have_no_room_at_all_are_left_out() {
     let mut world = World::started(profile(small()));
@@ -517,7 +516,7 @@ fn a_budget_of_characters_is_within_the_window(#[case] letter: &str, #[case] mos
     assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
 }
 
-/// The budget event equals the budget of the request.
+/// Without eviction, results are not compressed either. The budget event equals the budget of the request.
 #[test]
 fn an_agent_that_leaves_nothing_out_shortens_no_results_either() {
     let context = ContextPolicy { strategy: ContextStrategy::None, compress_results: true, ..small() };

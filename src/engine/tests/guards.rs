@@ -464,7 +464,7 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
     assert_eq!(world.error_code(), "provider_empty_response");
     world.check_next_turn();
 
-    // Also when calls were announced and none arrived.
+    // The same applies if the finish reason announces calls and the answer has none.
     let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
     world.says(&[], ModelFinish::ToolCalls);
     assert_eq!(world.error_code(), "provider_empty_response");

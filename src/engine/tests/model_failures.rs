@@ -244,7 +244,7 @@ fn model_behind_open_breaker_has_not_failed() {
     let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
     world.fails(ModelErrorKind::Overloaded);
     world.claim(ClaimCause::Timer);
-    // More often than there are retries, and never earlier than a retry.
+    // The number of retries does not limit these waits, and no wait is shorter than the delay of the first retry.
     for (asks, expected) in [(30_000, 30_000), (1_000, 3_000), (1_000, 3_000), (1_000, 3_000)] {
         world.asked = None;
         world.feed(left_alone(asks));
@@ -413,7 +413,7 @@ fn the_profiles_last_words_stand_in_for_the_model() {
     world.check_next_turn();
 }
 
-/// A provider that refuses the request was reachable.
+/// A refusal shows that the provider was reachable.
 #[rstest]
 #[case(ModelErrorKind::Auth, true)]
 #[case(ModelErrorKind::Quota, true)]

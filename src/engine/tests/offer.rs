@@ -38,7 +38,7 @@ fn semantic(k: usize) -> ToolFilter {
     ToolFilter { mode: ToolFilterMode::Semantic, k, ..ToolFilter::default() }
 }
 
-/// Offers servers that the user names whole.
+/// Returns a filter that offers all tools of each server that the user names.
 fn whole_servers(k: usize) -> ToolFilter {
     ToolFilter { whole_servers: true, ..semantic(k) }
 }
@@ -70,7 +70,7 @@ fn announced(world: &World) -> Vec<Option<OfferedTools>> {
 #[test]
 fn the_best_are_offered_and_what_was_called_stays() {
     let mut world = asked(profile(semantic(3)), "Hello", many(&["files", "mail"], 9));
-    // In a stable order, independent of their rank. `ask_user` belongs to the engine.
+    // The order is stable, and independent of the rank. `ask_user` belongs to the engine.
     let first = [ASK_USER, "clock", "files__t00"];
     assert_eq!(offered(&world).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(first));
     assert_eq!(announced(&world), [Some(OfferedTools { offered: 3, of: 20, by: "lexical".to_owned(), left_out: Vec::new() })]);
@@ -116,7 +116,7 @@ fn named_server_is_offered_within_k() {
     assert_eq!(offered(&world), [ASK_USER, "mail__t00", "mail__t01", "mail__t02", "mail__t03"]);
 }
 
-// F96: `k` is the limit for a server that the step of a plan names, too, unless the agent wants such servers whole.
+// F96: `k` also limits the tools of a server that a plan step names, unless `whole_servers` is set.
 #[test]
 fn plan_step_offers_k_tools_of_its_named_server() {
     for (whole_servers, count) in [(false, 15), (true, 20)] {
@@ -136,7 +136,7 @@ fn agent_without_builtin_tools_offers_those_of_servers() {
     let profile = AgentProfile { builtin_tools: Some(Vec::new()), ..AgentProfile::default() };
     let world = asked(profile.clone(), "Hello", many(&["mail"], 2));
     assert_eq!(offered(&world), ["mail__t00", "mail__t01"]);
-    // Without servers, the run is one completion.
+    // Without servers, the model is called once and gets no tools.
     let mut world = asked(profile, "Hello", many(&[], 0));
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
     world.says_text("Hi.");
@@ -227,7 +227,7 @@ fn the_model_names_categories_and_is_offered_their_tools(#[case] said: Value, #[
     let places: BTreeSet<String> = offered(&world).into_iter().filter(|name| *name != ASK_USER).map(place).collect();
     let wanted: BTreeSet<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(places, wanted);
-    // It is a step like any other, but clients see no text of it.
+    // The selection of categories is a step like any other, but clients see no text of it.
     let kinds: Vec<&str> = world.events[shown..].iter().map(EventBody::kind).collect();
     assert_eq!(kinds, ["step.completed", "step.started"]);
     assert_eq!(announced(&world)[0], Some(OfferedTools { offered: 0, of: 20, by: "choosing".to_owned(), left_out: Vec::new() }));

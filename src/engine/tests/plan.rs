@@ -145,7 +145,7 @@ fn a_plan_that_is_made_again_knows_what_was_asked() {
     assert!(told.starts_with("The user has asked:\nRead a.png and write down what it says.\n"), "{told}");
 }
 
-/// The fourth fallback: the tools of a step cannot be ranked by vectors.
+/// The tools of a step cannot be ranked by vectors.
 #[test]
 fn without_vectors_words_decide_or_the_loop_takes_over() {
     for (without_vectors, expected) in [(RankingFallback::Words, "small/router"), (RankingFallback::Loop, "main/model")] {
@@ -611,7 +611,7 @@ fn each_request_of_a_plan_says_what_is_left_of_its_budget() {
     assert_eq!((world.ended().status, left(&world).len()), (RunStatus::Completed, 4));
 }
 
-/// The loop has its own compaction, which a plan has not.
+/// The loop can compact a request, and a plan cannot.
 #[rstest]
 #[case::the_loop(ContextStrategy::Summarize, "main/model")]
 #[case::as_it_is(ContextStrategy::None, "small/router")]

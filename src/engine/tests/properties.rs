@@ -257,7 +257,7 @@ impl Play {
             Act::ModelFails(kind) => {
                 if self.world.asked.is_some() {
                     self.world.hang_up();
-                    // It may match no request.
+                    // The refused request may contain no signed content.
                     let refused_signed = true;
                     let request_not_sent = kind == ModelErrorKind::Overloaded && self.world.decisions.is_multiple_of(2);
                     let error = ModelError::new(kind, "");
@@ -442,7 +442,7 @@ impl Play {
         assert_eq!(world.followed(), stored);
         assert_eq!(world.rows.history.len(), stored.len() + 1 + self.joined.len());
 
-        // The fixed text of an agent whose model cannot be asked answers everything.
+        // If the agent allows no model call, its fixed text answers all messages.
         let profile = &world.rows.profile;
         let may_ask = profile.max_rounds > 0 || profile.on_limit != OnLimit::Message;
         if world.ended().status == RunStatus::Completed && may_ask {

@@ -197,7 +197,7 @@ fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: Appro
     world.server_says(0, Reconciled::DidNotHappen);
     assert_eq!((world.states()[0], pay(&world)), (Started, 1));
 
-    // It occupies one of the parallel call slots, and a worker that takes over asks again.
+    // The call occupies one of the parallel call slots, and a worker that takes over asks the server again.
     let mut world = taken_over(1);
     let other = if mode == ApprovalMode::Auto { Planned } else { Done };
     assert_eq!(world.states(), [Started, other]);
@@ -386,7 +386,8 @@ fn late_and_foreign_outcomes_change_nothing() {
     assert_eq!(world.says_text("?"), Decision::default());
 }
 
-/// The worker is alive: its store was away, which is no crash, and it knows the outcome that it could not store.
+/// The store was unavailable while the worker stayed alive. This is no crash, and the worker knows the outcome that it could not
+/// store.
 #[test]
 fn a_worker_that_takes_its_run_up_again_has_not_died() {
     let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
@@ -486,7 +487,7 @@ fn active_call_of_this_worker_continues(#[case] name: &'static str) {
         expires_in_ms: None,
     };
     world.rows.inputs.push(question.clone());
-    // It has ended, and its outcome could not be stored.
+    // The second call has ended, and its outcome could not be stored.
     world.under_way.remove(1);
     world.load(ClaimCause::Reload);
     world.state.as_mut().unwrap().facts.under_way = vec![ids[0].clone()];
@@ -506,7 +507,7 @@ fn active_call_of_this_worker_continues(#[case] name: &'static str) {
     assert!(world.asked.is_some(), "the model gets the results");
 }
 
-/// A draining worker waits for them as for other calls.
+/// A draining worker also waits for calls that were under way when the run was reloaded.
 #[test]
 fn run_reloaded_during_drain_waits_for_calls_under_way() {
     let mut world = World::started(AgentProfile::default());

@@ -50,7 +50,7 @@ fn a_run_waits_for_all_answers_and_holds_nothing() {
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), world.under_way.len(), world.rows.inputs.len()), (vec![Started], 0, 2));
     assert_eq!(world.rows.status, RunStatus::Waiting, "it waits for the other answer");
-    // A worker that has the run meanwhile may crash: no call is under way.
+    // A crash of a worker that has the run meanwhile has no effect on the call, because the call is not under way.
     world.claim(ClaimCause::Crash);
     assert_eq!(world.rows.status, RunStatus::Waiting);
 

@@ -248,7 +248,7 @@ fn a_call_is_none_where_the_agent_wants_words() {
     world.followed();
 }
 
-/// An agent with approvals asks for a reason, which has its place in the object.
+/// If calls need approval, the model writes the reason of a call in the field `rationale`.
 #[test]
 fn reason_of_a_call_has_its_field_in_the_object() {
     let approval =

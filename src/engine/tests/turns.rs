@@ -274,7 +274,7 @@ fn a_message_that_joins_during_the_last_answer_is_answered_too() {
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// A message joins during the last call, which a limit has forced.
+/// A message joins during a forced answer.
 #[rstest]
 #[case(AgentProfile { max_rounds: 1, ..AgentProfile::default() }, true)]
 #[case(AgentProfile { duplicate_calls: 1, ..AgentProfile::default() }, true)]

@@ -1,4 +1,4 @@
-//! The file of master keys, one per line. The first key encrypts. Only the file's owner can read it.
+//! The file of master keys, one per line. The first key encrypts. The file is created with permissions for its owner only.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -70,7 +70,8 @@ impl Vault {
         self.file().is_some_and(key_file::is_open_to_others)
     }
 
-    /// Adds a new encrypting key to the file. Fails with [`EncryptionError::NoKey`] if the settings contain the encrypting key.
+    /// Adds a new encrypting key to the file. Fails with [`EncryptionError::NoKey`] if the settings contain the encrypting key, or
+    /// no file.
     pub fn make_key(&self) -> Result<String, EncryptionError> {
         let Some(path) = self.file().filter(|_| self.configured.current.is_none()) else {
             return Err(EncryptionError::NoKey("CAPSTAN_SECRET_KEY is the encrypting key: change it there".to_owned()));

@@ -99,7 +99,8 @@ fn is_listed(name: &str, address: IpAddr, list: &[AllowlistEntry]) -> bool {
         || egress_allowlist::of_address(list, address, None) == AllowlistMatch::Yes
 }
 
-/// Returns whether a URL leads to this machine or its network: by a private address, or by a name without a domain.
+/// Returns whether a URL leads to this machine or its network. It does so by a private address, a local name such as `x.local`, or
+/// a name without a dot.
 pub fn is_local(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
@@ -112,8 +113,8 @@ fn is_local_name(host: &str) -> bool {
     host.is_empty() || host == "localhost" || [".localhost", ".local", ".internal"].iter().any(|end| host.ends_with(end))
 }
 
-/// Prepares a client that connects only to allowed destinations. Each request's URL must also pass [`check`], because an IP address in it
-/// is not resolved. Proxies are off, because they would resolve names themselves.
+/// Prepares a client that connects only to allowed destinations. Each request's URL must also pass [`check`], because an IP address
+/// in it is not resolved. Except for [`EgressScope::Anywhere`], proxies are off, because they would resolve names themselves.
 pub fn with_egress_check(builder: ClientBuilder, egress: EgressScope) -> ClientBuilder {
     resolved_by(builder, egress, Arc::new(of_system))
 }
@@ -207,7 +208,7 @@ fn embedded_ipv4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     found.into_iter().map(Ipv4Addr::from).collect()
 }
 
-/// <https://www.iana.org/assignments/iana-ipv4-special-registry>
+/// Returns whether an address is in no special range of <https://www.iana.org/assignments/iana-ipv4-special-registry>.
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let is_special = matches!(
@@ -226,8 +227,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
-/// Only 2000::/3 is allocated (<https://www.iana.org/assignments/ipv6-address-space>), with special ranges in it. Tunnels may lead to any
-/// IPv4 address.
+/// Returns whether an address is public. Only 2000::/3 is allocated (<https://www.iana.org/assignments/ipv6-address-space>), with
+/// special ranges in it. Addresses of tunnels are not public, because they may lead to any IPv4 address.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let is_special = match a {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Response, Url};
 
-/// The `User-Agent` of every request: firewalls refuse requests without one as those of bots.
+/// The `User-Agent` of every request. Some firewalls refuse requests without this header, because they take them for bots.
 pub const USER_AGENT: &str = concat!("capstan/", env!("CARGO_PKG_VERSION"));
 
 const MAX_REDIRECTS: usize = 5;
@@ -14,15 +14,15 @@ const MAX_REDIRECTS: usize = 5;
 /// Parts of a path from this length on may be secrets, as in `https://host/s/TOKEN/mcp`.
 const SECRET_LENGTH: usize = 8;
 
-/// Returns the builder of a client for the server at `url`. A loopback address bypasses the environment's proxy, because the proxy runs on
-/// another machine.
+/// Returns the builder of a client for the server at `url`. A loopback address bypasses the environment's proxy, because the proxy
+/// may run on another machine.
 pub fn client_for(url: &str) -> ClientBuilder {
     let builder = Client::builder().user_agent(USER_AGENT);
     if is_loopback(url) { builder.no_proxy() } else { builder }
 }
 
-/// Returns the policy that follows a redirect with the same method (307, 308) within its origin only. Any other could lead credentials
-/// to another server: it is an error that names the destination.
+/// Returns the policy for redirects. Follows only redirects that keep the method (307, 308) and the origin. Any other redirect is
+/// an error that names the destination, because it could send credentials to another server.
 pub fn redirects_within_origin() -> Policy {
     Policy::custom(|attempt| {
         let from = attempt.previous().last();

@@ -16,11 +16,12 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::store::{AttachedFile, RecordStore, StoreResult, WorkerStore, retry_while_unavailable};
 use crate::support::locks::lock;
 
-/// The most bytes of files in one request, about as much as providers accept. The newest files have precedence, and each file is sent once.
+/// The maximum bytes of files in one request, about as much as providers accept. The newest files have precedence, and each file is
+/// sent once.
 const MAX_REQUEST_BYTES: u64 = 24 * 1024 * 1024;
 
-/// The most bytes of files in all requests that are being sent; others wait. A request has each byte about four times, in base64: in the
-/// cache, in the part and in the body.
+/// The maximum bytes of files in all requests that are being sent; others wait. Each byte uses about four bytes of memory, because
+/// its base64 text is in the cache, the part and the body.
 const MAX_PROCESS_BYTES: u32 = 96 * 1024 * 1024;
 
 /// The same limit per owner, so that one owner cannot block the others.
@@ -32,7 +33,7 @@ const BLOCKING_ENCODE_BYTES: usize = 1024 * 1024;
 /// The capacity of the cache of encoded files, in bytes.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How long to wait for files.
+/// The time limit for reading the files of one request.
 const READ_LIMIT: Duration = Duration::from_secs(20);
 
 const PDF: &str = "application/pdf";
@@ -94,7 +95,7 @@ fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
     found
 }
 
-/// Cuts texts in inline data URLs.
+/// Decodes inline files that have a text limit, and cuts their texts to the limit.
 fn cut_inline(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         let Part::File(file) = part else { continue };
@@ -107,7 +108,8 @@ fn cut_inline(request: &mut ModelRequest) {
     }
 }
 
-/// Replaces inline images by notes, for a model without vision, whose provider would refuse the request.
+/// Replaces images in tool results, and inline images, by notes. Used for a model without vision, whose provider would refuse the
+/// request.
 fn name_images(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         match part {
@@ -160,7 +162,7 @@ impl Attachments {
             name_images(&mut request);
         }
         cut_inline(&mut request);
-        // The newest reference to a file applies, which is the first one here.
+        // The newest reference to a file decides about its text limit. `references` returns it first.
         let mut unique: Vec<(FileId, Option<TextLimit>)> = Vec::new();
         for (reference, id) in references(&mut request) {
             if unique.iter().all(|(known, _)| *known != id) {
@@ -176,12 +178,12 @@ impl Attachments {
             return Ok(RequestWithFiles { request, _memory: None });
         };
         let files = store.records();
-        // Retried, because an unavailable store is no failure of the model, and an agent may tolerate no such failure.
+        // Retried, because an unavailable store is no failure of the model, and an agent may have no retries for model failures.
         let found = retry_while_unavailable(READ_LIMIT, || files.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native_urls, mut bytes) = (HashMap::new(), 0_u64);
         for (id, limit) in &unique {
-            // The request has no room for the pages of a file whose text is cut.
+            // If the text of a file is cut to fit the request, the file itself does not fit either.
             let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
             // A model with vision also gets PDF pages, if its dialect supports documents. If vision is unknown, images are tried.
             let fits_dialect = match file.media_type.as_str() {
@@ -300,7 +302,7 @@ fn repeated_note(part: &FilePart, attached: Option<&AttachedFile>) -> String {
     }
 }
 
-/// Returns the text of a file that the dialect cannot send.
+/// Returns the text that a dialect sends if it does not send the file itself.
 fn file_text(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };

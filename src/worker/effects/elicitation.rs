@@ -1,7 +1,7 @@
 //! Elicitation during a call: the question is stored, asked, and closed before the call's outcome is stored.
 //!
-//! The call stays under way, so its run keeps its lease. If the process crashes, the next claim closes the question and judges the call by
-//! its replay class.
+//! The call stays under way, so its run keeps its lease. If the process crashes, the next claim closes the question, and the replay
+//! class decides whether the call is repeated.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct QuestionSender {
 }
 
 impl QuestionSender {
-    /// Asks, and passes the answer to the server if it arrives before the question expires or the call ends.
+    /// Asks the user, and passes the answer to the server if it arrives before the question expires or the call ends.
     pub async fn ask(&self, call: &CallId, request: ElicitationRequest) {
         let ElicitationRequest { text, elicitation, mut answer } = request;
         let subscription = self.deps.hub.subscribe(&self.fence.conversation_id);
@@ -68,8 +68,8 @@ impl QuestionSender {
             let _ = log.commit(&[event], vec![closed]).await;
             return;
         }
-        // The question may be answered at this moment, and a confirmed answer must not be lost. Closed before the second read, so that the
-        // store accepts no answer after it.
+        // The question may be answered at this moment, and a confirmed answer must not be lost. The question is closed before the
+        // second read, so that the store accepts no answer after that read.
         if log.commit(&[], vec![closed]).await.is_err() {
             return;
         }
@@ -126,7 +126,7 @@ async fn store_and_deliver(
     stored_answer: InputAnswer,
     answer: tokio::sync::oneshot::Sender<InputAnswer>,
 ) {
-    // Stored first, because an answer that the server has is used up.
+    // The answer is marked as applied before the server gets it, so that it is never used twice.
     let applied = Change::InputClosed { id, state: InputState::Applied };
     if log.commit(&[], vec![applied]).await.is_ok() {
         let _ = answer.send(stored_answer);

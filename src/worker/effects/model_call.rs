@@ -48,7 +48,7 @@ pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<Mod
 pub struct ModelCall {
     ids: SharedIds,
     assembler: Assembler,
-    /// Stores a picture of the answer, and returns its event, or that of a note in its place.
+    /// Stores a picture of the answer. Returns the event of the picture, or of a note if it cannot be stored.
     store_picture: Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync>,
     phase: Phase,
     began: Instant,
@@ -111,8 +111,8 @@ impl ModelCall {
                         event => event,
                     };
                     let finished = matches!(event, ModelEvent::Finished(_));
-                    // A reader waits for text. The start of a call is usually followed at once by the complete call, and the end of an
-                    // answer by its consequences.
+                    // Text is written at once, because a reader waits for it. Parts of a tool call and the end of an answer wait,
+                    // because more items usually follow at once.
                     let is_call = matches!(event, ModelEvent::ToolCallStarted { .. } | ModelEvent::ToolCallArguments { .. });
                     let urgency = if is_call || finished { Urgency::Soon } else { Urgency::Now };
                     self.show(event, urgency, log);

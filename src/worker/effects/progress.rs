@@ -27,8 +27,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Characters of a report's message that are shown.
 const MESSAGE_CHARS: usize = 500;
 
-/// Shows the newest report of each [`INTERVAL`], when the log has capacity for it. Reports that are not shown at the end are dropped, since
-/// the call's outcome follows. Returns the pause, if the server has paused the call.
+/// Shows the newest report of each [`INTERVAL`], when the log has capacity for it. Drops reports that are not shown at the end,
+/// since the call's outcome follows. Returns the server's request for input, if the server has paused the call.
 ///
 /// The id of a task is stored at once; then the call can be detached (`by_itself`). `log` is the run's current one: progress is lost while
 /// the log is not writable, and the id is stored in the next log.

@@ -47,7 +47,7 @@ impl Reservation {
         }
     }
 
-    /// Waits for a reply that will not be used: the next write releases the granted budget.
+    /// Waits for a reply that will not be used, so that the next write releases the reserved budget.
     pub async fn end(mut self, state: &mut RunState) {
         if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.reply.as_mut()).await {
             state.learn(&Input::Reserved(self.reserve, answer));

@@ -1,5 +1,5 @@
-//! Model-made titles, once per conversation: after its first turn with an answer, outside the run. After a failure, or at the end of the
-//! process, the first words of the conversation stay its title.
+//! Titles from a model. Each conversation gets one title, after its first run with an answer and outside the run. After a failure,
+//! or at the end of the process, the first words of the conversation stay its title.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::worker::effects::single_answer::one_answer;
 use crate::worker::run::run_metrics;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
-/// The most concurrent requests for titles. Further conversations wait for their next turn.
+/// The maximum number of concurrent requests for titles. Further conversations wait for the end of their next run.
 const MAX_CONCURRENT: usize = 16;
 
 #[derive(Clone)]

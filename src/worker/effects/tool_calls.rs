@@ -68,7 +68,7 @@ pub struct ToolCalls {
 }
 
 impl ToolCalls {
-    /// Switches to this log.
+    /// Makes the calls under way write to this log.
     pub fn write_to(&mut self, log: &RunLog) {
         match &self.log {
             Some(line) => drop(line.send_replace(log.clone())),
@@ -147,7 +147,7 @@ impl ToolCalls {
             })
             .for_conversation(conversation);
             let execution = tools.execute(&owner, &definition, &call, CallControl { timeout, progress, permit });
-            // The reports end when the execution drops its sender; the outcome must not wait for them.
+            // The reports end when the execution drops their sender, so the outcome waits only for open answers to the server.
             let executed = futures_util::future::join(execution, reporting);
             let detached = async {
                 detachable.cancelled().await;
@@ -158,7 +158,7 @@ impl ToolCalls {
                 executed = executed => executed,
                 () = detached => return (id, ToolResult::Detached),
             };
-            // Before the engine decides about the outcome, because committed references need stored files.
+            // Files are stored before the engine decides about the outcome, because committed references need stored files.
             content_store.store_content(&owner, &mut outcome, &stopped).await;
             failpoint::hit("C13");
             (id, pause.map_or(ToolResult::Ended(outcome), ToolResult::Pauses))

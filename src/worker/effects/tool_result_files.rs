@@ -1,4 +1,4 @@
-//! Files of tool results: stores binary content, such as an image, as a file of the run's owner before the engine decides about the
+//! Stores binary content of tool results, such as an image, as a file of the run's owner, before the engine decides about the
 //! outcome.
 //!
 //! So results, events and messages contain only small references. Content that cannot be stored in time stays in the outcome, so that no
@@ -31,7 +31,8 @@ const STORE_LIMIT: Duration = Duration::from_secs(20);
 /// The time limit for all content of one call.
 const STORE_ALL_LIMIT: Duration = Duration::from_secs(45);
 
-/// The most files of one result. Each is a row, a note in each request to a model, and perhaps a process that reads it.
+/// The maximum number of files of one result. Each file needs a row, a note in each request to a model, and perhaps a process that
+/// reads it.
 const MAX_FILES: usize = 32;
 
 pub struct ContentStore {
@@ -115,7 +116,8 @@ impl ContentStore {
         std::iter::once(first).chain(note.map(ToolContent::text)).collect()
     }
 
-    /// Returns the text of a file, and the note with it for a model. The bytes of a document decide its type, not the tool.
+    /// Returns the text of a file, and the note with this text for a model. Sets the media type of a document from its bytes,
+    /// because the tool may declare a wrong one.
     async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> (Option<FileText>, Option<String>) {
         let most = self.files.limits.text_chars;
         let (text, encoding) = if FileKind::of(bytes).needs_reader() {

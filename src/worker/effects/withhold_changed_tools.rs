@@ -11,10 +11,10 @@ use crate::support::ids::IdSource;
 use crate::support::json;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
-/// The most accepted definitions in the cache.
+/// The maximum number of accepted definitions in the cache.
 const CACHE_ENTRIES: u64 = 10_000;
 
-/// Definitions that are known to be accepted, which is permanent.
+/// Hashes of definitions that are known to be accepted. An acceptance is permanent.
 pub type AcceptedDefinitionCache = Cache<String, ()>;
 
 pub fn new_cache() -> AcceptedDefinitionCache {

@@ -27,7 +27,7 @@ pub(in crate::worker) struct LoadedRun {
     pub input: Input,
 }
 
-/// Loads a run, unless it is `known`, and its facts.
+/// Loads a run and its facts. Does not load the rows if they are `known`.
 pub(in crate::worker) async fn prepare_run(
     context: &WorkerContext,
     active_lease: &ActiveLease,
@@ -41,7 +41,8 @@ pub(in crate::worker) async fn prepare_run(
         && let Ok(Some(record)) = context.deps.store.load_bare(&active_lease.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
-        // Cleared by the first decision. The run's earlier workers may have crashed because of the data or calls before that.
+        // The first decision ends the run. The messages of the conversation are not loaded, because they may be the cause of the
+        // crashes.
         carried.attempt = record.attempt;
         carried.finished.extend(carried.tools.stop().await.outcomes);
         let log = context.writer.for_run(active_lease.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
@@ -67,7 +68,8 @@ pub(in crate::worker) async fn prepare_run(
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
     record.profile = context.profiles.shared(record.profile);
-    // The cause of the claim stays until the run continues, because the crash of its last worker needs a decision.
+    // The passed cause replaces only `HandedBack`. Another cause stays until the run continues, because the crash of its last
+    // worker needs a decision.
     if let Some(cause) = cause.filter(|_| record.cause == ClaimCause::HandedBack) {
         record.cause = cause;
     }
@@ -81,7 +83,7 @@ pub(in crate::worker) async fn prepare_run(
     let mut facts = RunFacts::default();
     let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| AttemptEnd::from(&error))?;
     if state.record.cancel_requested_by.is_some() {
-        // Cancelled at this moment.
+        // The cancellation arrived while the facts were loaded.
         carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     if let Input::Claimed { finished, .. } = &mut input {
@@ -108,9 +110,9 @@ impl JoinedMessages {
     }
 }
 
-/// Determines the input of the first decision. That may start MCP servers and request context providers, so a cancellation does not wait
-/// for it: the state stores it, and the first decision ends the run. A run that has begun is not handed back here, because a crash of its
-/// last worker needs a decision first.
+/// Determines the input of the first decision. This may start MCP servers and request context providers, so a cancellation
+/// interrupts it. The state stores the cancellation, and the first decision ends the run. A run that has begun is not handed back
+/// here, because a crash of its last worker needs a decision first.
 async fn first_input(
     context: &WorkerContext,
     state: &mut RunState,
@@ -168,7 +170,7 @@ async fn load_facts(context: &WorkerContext, record: &RunRecord, facts: &mut Run
     Ok(())
 }
 
-/// Loads the facts of the system prompt. Context providers are requested once per turn: their texts are stored with the run.
+/// Loads the facts of the system prompt. Context providers are requested once per run, and their texts are stored with the run.
 async fn load_prompt_facts(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };

@@ -34,8 +34,8 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
         pause = own;
         let despite_outage = connected_since.elapsed() >= options.lease;
         let asked_at = Instant::now();
-        // The first pass after an outage takes over no run: running workers must first report the runs that they dropped, or these would
-        // count as crashes.
+        // The first pass after an outage takes over no run. Running workers must first report the runs that they dropped; otherwise
+        // these runs would count as crashes.
         let most = if was_unavailable { 0 } else { PER_PASS };
         match deps.store.sweep_expired_leases(most, despite_outage).await {
             Ok(sweep) => {

@@ -1,8 +1,10 @@
 //! Renews leases, and drops runs whose lease cannot be renewed.
 //!
-//! If a run is dropped because the database is unavailable, its worker has not crashed: the worker reports it as soon as the database
-//! answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report it, or a run that blocks its
-//! worker would be retried for ever. Must not know which claims are orphaned.
+//! A run that is dropped because the database is unavailable does not count as a crash. Its worker reports it as soon as the
+//! database answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report the run.
+//! Otherwise a run that blocks its worker would be retried without end.
+//!
+//! Must not know which claims are orphaned.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -21,8 +23,8 @@ use crate::worker::{WorkerDeps, WorkerOptions};
 /// A lease that expired this long ago may still be renewed if no other worker claimed the run.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or whose lease could not be renewed for
-/// `self_stop` by the monotonic clock, is lost: its driver stops at once and writes no more.
+/// Renews all leases of this node every `renew`, until `stop`. A run is lost if it is no longer held, or its lease was not renewed
+/// for `self_stop` by the monotonic clock. The driver of a lost run stops at once and writes no more.
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
     let mut tick = tokio::time::interval(options.renew);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -71,7 +73,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     *lock(&database.pending_since) = Some(sent_at);
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
     *lock(&database.pending_since) = None;
-    // Without a lease to renew, the reply is no evidence for later leases.
+    // Without a lease to renew, a failure says nothing about later leases.
     database.last_renewal_failed.store(answer.is_err() && !active_lease.is_empty(), Ordering::Relaxed);
     match answer {
         Ok(Renewal { renewed, unnamed }) => {

@@ -1,10 +1,11 @@
 //! Releases orphaned claims, and the claims of runs that were dropped although their worker has not crashed.
 //!
-//! An orphaned claim is a lease that the database granted to this node, and of which no driver of this process knows: the reply to the
-//! claim was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
-//! by a drain; otherwise it would expire and count as a crash. A reply that arrives after the release is harmless: its driver loads the run
-//! before it asks a model, and a void fence loads no run. The lease of a driver that has ended is no orphaned claim, since that driver may
-//! have crashed: it expires.
+//! An orphaned claim is a lease that the database granted to this node, and that no driver of this process knows. The reply to the
+//! claim was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at
+//! any age by a drain; otherwise it would expire and count as a crash.
+//!
+//! A reply that arrives after the release is harmless: its driver first loads the run, and a void fence loads no run. The lease of
+//! a driver that has ended is no orphaned claim. It has to expire, since that driver may have crashed.
 //!
 //! Owns the release. Must not know when leases are renewed.
 
@@ -46,8 +47,8 @@ pub(super) async fn release(deps: &WorkerDeps, registry: &Registry) {
     registry.keep_given_up(left);
 }
 
-/// Releases the remaining claims at the end of the worker: runs that drivers dropped, and orphaned claims of any age, since no reply is
-/// awaited any more.
+/// Releases the remaining claims at the end of the worker: those of runs that drivers dropped, and orphaned claims of any age. At
+/// this point the worker awaits no reply to a claim.
 pub async fn release_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
     release(deps, registry).await;
     // Names no lease, so that no lease of a run that cannot be handed back is extended.

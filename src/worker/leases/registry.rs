@@ -59,7 +59,8 @@ impl ActiveLease {
         self.lease.is_releasing.load(Ordering::Acquire)
     }
 
-    /// Takes the run from its driver, because the database is unavailable, or the run could not be handed back at the end of the worker.
+    /// Stops the driver of the run, whose lease is then given up without counting a crash. Callers use it if the database is
+    /// unavailable, or the run could not be handed back at the end of the worker.
     pub fn mark_lost_to_outage(&self) {
         self.lease.is_excused.store(true, Ordering::Release);
         self.lost.cancel();
@@ -114,7 +115,8 @@ impl Registry {
         lock(&self.runs).values().cloned().collect()
     }
 
-    /// Returns the runs that were [excused](ActiveLease::mark_lost_to_outage) and whose drivers have ended, once.
+    /// Removes and returns the fences that this process gave up without a crash: orphaned claims, and
+    /// [excused](ActiveLease::mark_lost_to_outage) runs whose drivers have ended.
     pub fn take_given_up(&self) -> Vec<Fence> {
         let mut given_up = std::mem::take(&mut *lock(&self.given_up));
         // A later claim may have the same epoch, if both were made within a microsecond, or the clock was set back.
@@ -138,8 +140,8 @@ impl Registry {
         lock(&self.ended).clone()
     }
 
-    /// Removes the runs of `ended` whose leases have ended. `ended` is from before the request for `unnamed`. A `named` run is kept: a run
-    /// that is ending is in both for a moment, and the database does not return named leases.
+    /// Removes the runs of `ended` whose leases have ended. `ended` was read before the request for `unnamed`. Keeps `named` runs,
+    /// because the database does not return their leases. A run whose driver is ending is named and in `ended` for a moment.
     pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
         let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
         let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
@@ -151,7 +153,7 @@ impl Registry {
 
     /// Returns whether no driver of this process ever had this claim.
     pub fn is_orphaned(&self, fence: &Fence) -> bool {
-        // In this order: a driver that ends enters the second before it leaves the first.
+        // `runs` is read before `ended`, because a driver that ends is added to `ended` before it is removed from `runs`.
         let is_held = lock(&self.runs).contains_key(&fence.run_id);
         !is_held && lock(&self.ended).get(&fence.run_id).is_none_or(|ended| fence.epoch > *ended)
     }

@@ -11,10 +11,10 @@ use sha2::{Digest as _, Sha256};
 use crate::domain::tool::ToolDefinition;
 use crate::support::search_words::{distinct, search_terms};
 
-/// The most tools in all cached indexes: some tens of megabytes.
+/// The maximum number of tools in all cached indexes, which use some tens of megabytes.
 const CACHED_TOOLS: u64 = 20_000;
 
-/// The most terms of a query. More terms rarely improve the ranking.
+/// The maximum number of terms of a query. More terms rarely improve the ranking.
 const MAX_TERMS: usize = 256;
 
 type SetHash = [u8; 32];
@@ -108,7 +108,7 @@ pub(super) fn by_score<'n>(scored: impl Iterator<Item = (f32, &'n String)>) -> V
     scored.into_iter().map(|(_, name)| name.clone()).collect()
 }
 
-/// Returns the indexed text of a tool. Its name, which contains its server's, counts twice.
+/// Returns the indexed text of a tool. The tool's name, which contains the server's name, counts twice.
 fn text(tool: &ToolDefinition) -> String {
     let parameters = tool.parameters.get("properties").and_then(|properties| properties.as_object());
     let mut text = format!("{0} {0} {1}", tool.name, tool.description);

@@ -16,8 +16,8 @@ use crate::provider::embeddings::{Embedders, EmbeddingLimits};
 use lexical::Lexical;
 use vectors::Vectors;
 
-/// The most tools that are ranked, which limits the cost of one run; further ones follow unranked. Five servers of the largest size offer
-/// as many.
+/// The maximum number of tools that are ranked, which limits the cost of one run. Further tools follow unranked. Five MCP servers
+/// with the maximum number of tools offer as many.
 const MAX_RANKED: usize = 5_000;
 
 #[derive(Clone)]
@@ -32,7 +32,6 @@ pub struct EmbeddingSource {
     pub cache_bytes: usize,
 }
 
-/// See the module documentation.
 pub struct Ranker {
     lexical: Lexical,
     vectors: Option<Vectors>,

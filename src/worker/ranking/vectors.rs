@@ -24,7 +24,7 @@ use crate::support::locks::lock;
 /// The cool-down of an endpoint after a failure, because otherwise each run would wait for it again.
 const COOL_DOWN: Duration = Duration::from_secs(30);
 
-/// The most endpoints whose state is kept.
+/// The number of endpoints above which the state of unused endpoints is dropped.
 const MAX_ENDPOINTS: usize = 1_000;
 
 type Key = [u8; 32];
@@ -76,7 +76,7 @@ impl Vectors {
         let left = time_limit.saturating_sub(began.elapsed());
         let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, (&sent, &came))).await;
         let scored = scored.map_err(timeout_error).and_then(|scored| scored);
-        // A run that only waited for another one has no evidence about the endpoint, and an endpoint that refuses a text works.
+        // A run that only waited for another run knows nothing about the endpoint. An endpoint that refuses a text is available.
         let is_refused = scored.as_ref().is_err_and(|error| error.kind == ModelErrorKind::InvalidRequest);
         if sent.load(Ordering::Relaxed)
             && let Some(endpoint) = lock(&self.endpoints).get_mut(&embedder.endpoint_id)
@@ -135,7 +135,7 @@ impl Vectors {
         let query_vector = query_vector.ok_or_else(|| malformed("the answer has too few vectors"))?;
         let scores: Option<Vec<f32>> = keys.iter().map(|key| dot(&query_vector, known.get(key)?)).collect();
         scores.ok_or_else(|| {
-            // The model now returns other vectors under the same name: the cached ones are useless.
+            // The model behind the name now returns vectors of another dimension, so the cached ones are useless.
             keys.iter().for_each(|key| self.cache.invalidate(key));
             malformed("vectors have different dimensions")
         })

@@ -58,8 +58,8 @@ pub(in crate::worker) async fn raise_fence(
     guard: &mut ActiveLeaseGuard,
     attempt: u32,
 ) -> Result<(), AttemptEnd> {
-    // Until the reply arrives, a renewal under the old fence finds no lease. That does not mean that the run is lost: the fence may have
-    // been raised, and is requested again first.
+    // Until the reply arrives, a renewal under the old fence may find no lease. That does not mean that the run is lost: the fence
+    // may have been raised already.
     guard.active_lease.set_releasing(true);
     match context.deps.store.raise_fence(&guard.active_lease.fence, attempt).await {
         Ok(Some(fence)) => {

@@ -36,8 +36,8 @@ use crate::worker::run::attempt::{AttemptCarryOver, AttemptEnd, raise_fence};
 use crate::worker::run::ending;
 use crate::worker::run::run_metrics::{self, StepMetrics};
 
-/// How often a run's rows may be unreadable or unwritable, for other reasons than an unavailable database, before the run is failed: each
-/// further attempt would ask the model again.
+/// The number of attempts that may end because the run's rows cannot be read or written, for other reasons than an unavailable
+/// database. The last of them fails the run, because each further attempt would ask the model again.
 const MAX_ROW_FAILURES: u32 = 5;
 
 /// Drives the run until it has ended, was released, or is no longer held. `record` is the loaded run, if it is known.
@@ -102,7 +102,7 @@ pub async fn drive(
     }
 }
 
-/// A suspected run is cleared if it then completes a step, after this many leases: a minute by default.
+/// A suspected run is cleared when it completes a step after this many lease durations: a minute by default.
 const CLEARED_AFTER_LEASES: u32 = 6;
 
 const UNSENDABLE: &str = "the run failed: the server built a request that no provider accepts, and did not send it";
@@ -171,7 +171,7 @@ struct RunDriver<'a> {
     state: Box<RunState>,
     log: RunLog,
     model: Option<ModelCall>,
-    /// The end of the model call, if it precedes the commit that it began with.
+    /// The result of the model call, if the call ended before the commit of the decision that started it.
     answered: Option<Result<(), ModelError>>,
     /// Usage of failed model calls that no write has charged yet.
     spent: Usage,
@@ -226,7 +226,7 @@ impl RunDriver<'_> {
         {
             Box::pin(self.clear()).await;
         }
-        // The profile's `final_text` is no answer.
+        // A run that ended with `final_text` has an error, and no answer to make a title from.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
             self.context.titles.begin(&self.context.deps, &self.context.options, &self.state);
@@ -234,7 +234,7 @@ impl RunDriver<'_> {
         for command in decision.commands {
             match command {
                 Command::Stop => return ControlFlow::Break(AttemptEnd::Over),
-                // Taken out of the decision before, and under way.
+                // `take_request` has removed this command from the decision, and the model call is under way.
                 Command::CallModel(_) => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
@@ -251,16 +251,18 @@ impl RunDriver<'_> {
         self.tools.add_uncharged(of_tools);
     }
 
-    /// Returns whether a call that was cancelled unsent would have an unknown outcome for the next attempt. A repeatable call is made again
-    /// there, and a call whose server had an earlier round of it may have taken effect.
+    /// Returns whether a call that was cancelled before it was sent would have an unknown outcome in the next attempt. Returns
+    /// false for a repeatable call, because the next attempt sends it again. Returns false for a call with a handle, because its
+    /// server has received it before.
     fn is_lost_unsent(&self, id: &CallId) -> bool {
         // With `rerun`, an earlier attempt may have sent the call.
         let is_rerun = self.state.record.profile.on_unknown == OnUnknown::Rerun;
         !is_rerun && self.state.record.call(id).is_some_and(|call| !call.replay.may_repeat() && call.handle.is_none())
     }
 
-    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the decision, and a
-    /// decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written with the next one.
+    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside the process. Its answer is written after
+    /// the decision. A decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written
+    /// with the next one.
     async fn write(&mut self, decision: &Decision, request: Option<Box<ModelRequest>>) -> Result<(), LogError> {
         let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
         if finishes {
@@ -398,7 +400,7 @@ impl RunDriver<'_> {
         self.reserving = Some(Reservation::ask(&self.context.deps, fence, owner, reserve));
     }
 
-    /// Waits for the pending reservation, whose grant will not be used.
+    /// Waits for the reply to the pending reservation, whose budget will not be used.
     async fn abandon_reservation(&mut self) {
         if let Some(reservation) = self.reserving.take() {
             reservation.end(&mut self.state).await;
@@ -464,7 +466,7 @@ impl RunDriver<'_> {
                     self.drain();
                     self.abort_model_call();
                     Box::pin(self.abandon_reservation()).await;
-                    // Calls without an outcome stay `started`: the next attempt judges them by their replay class.
+                    // Calls without an outcome stay `started`: the next claim decides about them by their replay class.
                     let StopResults { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(id, outcome)| match outcome.state {
                         ToolCallState::Cancelled => self.is_lost_unsent(id),

@@ -73,7 +73,7 @@ async fn end_regularly(
     let log = context.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
     match log.commit(&decision.events, decision.changes).await {
         Ok(()) => AttemptEnd::Over,
-        // The write may have violated a rule of the rows. The last write shows whether the fence is void.
+        // The write may have violated a constraint of the rows. The simpler write that follows shows whether the fence is void.
         Err(LogError::Fenced) => AttemptEnd::Broken,
         Err(error) => error.into(),
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::domain::agent::AgentProfile;
 use crate::support::locks::lock;
 
-/// The most profiles that are compared; a further run keeps its own.
+/// The maximum number of profiles that are compared. A run with a further profile keeps its own copy.
 const MAX_COMPARED: usize = 64;
 
 #[derive(Clone, Default)]

@@ -19,7 +19,8 @@ const BUILT_IN: &str = "builtin";
 static TOOLS: Labels = Labels::new(500);
 static PROVIDERS: Labels = Labels::new(100);
 
-/// The first names that came, which have a label of their own. A label uses memory until the process ends.
+/// The first `most` names, each with its own label. Later names share one label, because a label uses memory until the process
+/// ends.
 struct Labels {
     names: Mutex<BTreeSet<String>>,
     most: usize,
@@ -39,7 +40,7 @@ impl Labels {
     }
 }
 
-/// Returns the label of the provider of a model. Users choose the names of their providers, so only so many have one of their own.
+/// Returns the label of a model's provider. Users choose the names of their providers, so the number of labels is limited.
 pub fn provider_label(model: &str) -> String {
     let provider = model.split_once('/').map_or(OTHER, |(provider, _)| provider);
     PROVIDERS.of(provider).to_owned()
@@ -58,7 +59,7 @@ impl Default for StepMetrics {
     }
 }
 
-/// Counts a decision.
+/// Updates the metrics for a decision, and logs ended runs and tool calls.
 pub fn count(decision: &Decision, step: &mut StepMetrics) {
     for event in &decision.events {
         match event.kind() {
@@ -96,8 +97,8 @@ fn tool_call_ended((id, tool, server): (&CallId, &str, Option<&str>), outcome: &
     tracing::info!(call.id = %id, tool, mcp.server = server, outcome, duration_ms, "tool call ended");
 }
 
-/// Counts a tool call. Users choose the names of their servers, and servers those of their tools: the names of user servers are left
-/// out, and only so many tools have a label of their own.
+/// Counts a tool call. Users choose the names of their servers, and servers choose the names of their tools. So the label omits the
+/// names of user servers and their tools, and the number of labels for other tools is limited.
 fn count_tool_call(server: &str, tool: &str, outcome: &'static str) {
     let (server, tool) = match McpServerId::parse(server) {
         Ok(_) => ("user", OTHER),

@@ -11,7 +11,7 @@ use crate::engine::request::size::Length;
 use crate::engine::request::source::Source;
 use crate::support::tokens::Tokenizer;
 
-/// The tokens of a message beside its parts, and of a call beside its arguments.
+/// The tokens of a message in addition to its parts, and of a call in addition to its name and arguments.
 const MESSAGE: u64 = 4;
 const CALL: u64 = 10;
 
@@ -90,7 +90,7 @@ pub fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message
     frame(measure, frame_of).saturating_add(messages(measure, messages_of))
 }
 
-/// Returns the cost of instructions and tools.
+/// Returns the cost of the system prompt, the tools and the output schema.
 pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
     let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));

@@ -14,7 +14,7 @@ const VERBATIM: usize = 4;
 const LONG: u64 = 50;
 const PREVIEW: usize = 100;
 
-/// Compresses long results before the last few messages.
+/// Cuts long results to a preview, except in the newest messages.
 pub fn compress_results(messages: &mut [Message]) {
     let older = messages.len().saturating_sub(VERBATIM);
     for part in messages.iter_mut().take(older).filter(|message| message.role == Role::Tool).flat_map(|message| &mut message.parts)
@@ -64,9 +64,10 @@ impl Bound {
     }
 }
 
-/// Cuts messages until they fit all `bounds`, as far as possible: the newest question last, and no text below its notice. Only the
-/// necessary number of the oldest images and documents is dropped; of the newest message with images, only those that do not fit beside the
-/// beginnings of the texts. Reasoning of the newest answer stays if it fits beside those beginnings.
+/// Cuts messages until they fit all `bounds`, as far as possible. Cuts the newest user message last, and no text below the length
+/// of its notice. Drops only as many of the oldest images and documents as necessary. From the newest message with images, drops
+/// only those that do not fit beside texts of [`LEAST_CHARS`]. Reasoning of the newest answer stays if it fits beside texts of that
+/// length.
 pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
     let fits = |messages: &[Message]| bounds.iter().all(|bound| bound.cost(messages) <= bound.room);
     if fits(messages) {

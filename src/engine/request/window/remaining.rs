@@ -26,7 +26,7 @@ impl TokenBudget {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let available = match held_tokens(source) {
             None => i64::MAX,
-            // The characters that fit into that many tokens, at 2.8 each.
+            // Converts the remaining tokens to characters, at 2.8 characters per token.
             Some(held_tokens) => signed(held_tokens).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
         };
         let available = signed(window).saturating_sub(signed(used)).min(available);
@@ -39,7 +39,7 @@ impl TokenBudget {
     }
 }
 
-/// Compresses older results, where the agent wants that and the budget beside the frame leaves too little room.
+/// Compresses older results if `compress_results` is set and the request leaves too little of the budget free.
 pub fn compress(source: &Source<'_>, frame: &ModelRequest, messages: &mut [Message]) {
     let policy = &source.record.profile.context;
     let may_cut = policy.strategy != ContextStrategy::None && policy.budget(source.capacity().window).is_some();

@@ -11,14 +11,14 @@ use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;
 
-/// Whether the object of a call has a place for its reason, which a human reads who has to allow the call.
+/// Whether the JSON object of a call has the field `rationale`, which is shown to the human who approves the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasons {
     Asked,
     NotAsked,
 }
 
-/// Describes tools, calls and results as text, because the request to such a model has no fields for them.
+/// Describes tools, calls and results as text, because a request for structured output has no fields for them.
 pub fn project(request: &mut ModelRequest, reasons: Reasons) {
     let mut tools = std::mem::take(&mut request.tools);
     let choice = request.options.tool_choice.take();
@@ -63,8 +63,8 @@ fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>], reasons: R
     }
 }
 
-/// Returns the schema of a tool inside the larger schema. Its references would point to the wrong root, so a schema with references becomes
-/// any object; the instructions contain the complete schema, and arguments are validated.
+/// Returns the schema of a tool inside the larger schema. References would point to the wrong root, so a schema with references
+/// becomes a schema for any object. The instructions contain the complete schema, and arguments are validated.
 fn arguments(parameters: &Arc<Value>) -> Value {
     if has_reference(parameters) { json!({ "type": "object" }) } else { Value::clone(parameters) }
 }
@@ -77,7 +77,8 @@ fn has_reference(schema: &Value) -> bool {
     }
 }
 
-/// Rewrites a history as such a model would have written it: each answer and each call is an object, each result a user message.
+/// Rewrites a history as if the model had always answered in JSON objects. Each answer and each call is an object, and each result
+/// is a user message.
 fn history(messages: Vec<Message>) -> Vec<Message> {
     let mut projected = Vec::with_capacity(messages.len());
     let mut calls: Option<(Message, Vec<ToolCallPart>, String)> = None;
@@ -96,7 +97,7 @@ fn history(messages: Vec<Message>) -> Vec<Message> {
             Role::Tool => {
                 let Some((head, own, mut words)) = calls.take() else { continue };
                 for (call, result) in own.into_iter().zip(message.parts) {
-                    // Words before a call are its reason.
+                    // The text before the first call becomes the rationale of that call.
                     let rationale = match std::mem::take(&mut words) {
                         none if none.trim().is_empty() => String::new(),
                         words => format!(r#""rationale":{},"#, json!(words)),
@@ -112,8 +113,8 @@ fn history(messages: Vec<Message>) -> Vec<Message> {
     projected
 }
 
-/// Splits an answer into its text, as an object if there are no calls, and its calls. Reasoning is omitted, because its signature covers
-/// ordinary calls.
+/// Splits an answer into a message and its calls. Without calls, the message has the text as a JSON object; with calls, it has no
+/// parts. Reasoning is omitted, because its signature covers ordinary calls.
 fn split_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
     let words = message.text();
     let mut head = message.head();

@@ -115,7 +115,7 @@ impl Reader {
         let step = match (self.has_dialect_call, self.offer) {
             // Such a call names a tool that is not available in this step.
             (true, Offer::Answer) => Err(NO_TOOLS.to_owned()),
-            // Without an object, the loop judges the answer: by its calls, or as empty.
+            // Without an object, the answer consists of dialect calls or is empty, and the loop handles it like any other.
             (true, Offer::Either | Offer::Call) | (false, _) if object.is_empty() => return vec![ModelEvent::Finished(finish)],
             (true, Offer::Either | Offer::Call) => Err("it contains a tool call beside the object".to_owned()),
             (false, _) => self.parse(object),
@@ -194,7 +194,7 @@ struct Object<'a> {
     answer: Option<&'a RawValue>,
     #[serde(borrow, default)]
     tool: Option<&'a RawValue>,
-    /// Why the call is needed, which a human reads before it is allowed.
+    /// Why the call is needed. A human reads it before approving the call.
     #[serde(borrow, default)]
     rationale: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -339,7 +339,7 @@ mod tests {
         assert!(shown_bytes.is_empty() && malformed.is_some_and(|reason| reason.contains("called first")));
     }
 
-    /// A call of the provider's kind, with or without words, where the agent wants none.
+    /// A tool call of the dialect, with or without text, although structured output declares no tools.
     #[rstest]
     #[case("")]
     #[case(r#"{"answer":"Hi."}"#)]

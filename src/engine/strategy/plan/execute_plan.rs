@@ -1,9 +1,11 @@
 //! The strategy `plan_execute`: a planner writes the steps, a router without history makes one tool call for each, and the planner reports
 //! the results.
 //!
-//! Its model calls are model steps, its tool calls are ordinary ones, and the run's counters store the plan. Its results are in the history
-//! as in any run, so that the loop can take over at every point without repeating a call: if no plan can be made, a model fails, a later
-//! step needs a failed one, no tool was called, or a message joins.
+//! Its model calls are model steps, its tool calls are ordinary ones, and the run's counters store the plan. The history contains
+//! the results as in any run, so that the loop can take over at every point without repeating a call.
+//!
+//! The loop takes over if no plan can be made, no tool was called, or a model fails. It also takes over if a later step needs a
+//! failed one, or a message joins.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +34,7 @@ use crate::engine::steps::{json_answer, limits};
 use crate::engine::strategy::hooks::{Answer, Hooks};
 use crate::support::search_words::words;
 
-/// The most router answers without a call for one step.
+/// The maximum number of router answers without a call for one step.
 const MAX_ROUTER_ANSWERS: u32 = 3;
 
 /// Words that separate two requests of the user.
@@ -116,7 +118,8 @@ impl Hooks for PlanExecute {
         finish_step(decision, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
     }
 
-    /// The plan does not know the message that joined. A plan without any call is made anew.
+    /// Gives up the plan, because it does not consider the joined message. If the run has made no call yet, the planner makes a new
+    /// plan.
     fn message_joined(&self, decision: &mut DecisionBuilder<'_>) {
         if phase(&decision.progress).is_none() {
             return;
@@ -148,8 +151,8 @@ impl Hooks for PlanExecute {
     }
 }
 
-/// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no failing tool forces
-/// an answer.
+/// Returns whether a plan can be made or continued. Tools must be on offer, and neither a limit nor a failing tool may force an
+/// answer. The request must not force or forbid a call.
 fn can_continue(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress;
     let choice = &decision.profile().options.tool_choice;
@@ -201,7 +204,7 @@ fn close_steps(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Accepts the planner's answer. The counters and an event store it, not a message.
+/// Accepts the planner's answer. The counters and an event store a plan; only an answer without steps becomes a message.
 fn handle_plan(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. }: Answer) -> Next {
     decision.complete_step(step, Some(turn.usage));
     if decision.progress.has_unseen_messages() {
@@ -315,8 +318,8 @@ fn finish_step(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
     }
 }
 
-/// Returns whether tools were called in this turn before the plan: the planner does not see calls and would repeat them, the loop sees
-/// them.
+/// Returns whether tools were called since the last user message, before the plan. The planner does not see these calls and would
+/// repeat them, but the loop sees them.
 fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
     let history = decision.before.history.iter().rev();
     let mut turn = history.take_while(|message| message.role != Role::User || message.internal);

@@ -5,8 +5,8 @@ use crate::support::search_words::words;
 const COUNTED: [&str; 10] = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 const ORDERED: [&str; 10] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"];
 
-/// Returns whether a description refers to the step with this index, counted from 1 in words: "step 2", "steps 1, 2 and 3", "steps
-/// 1-3", "step two", "the second step".
+/// Returns whether a description refers to the step with the index `at`. Descriptions count steps from 1, such as "step 2", "steps
+/// 1, 2 and 3", "steps 1-3", "step two" or "the second step".
 pub(super) fn names_step(description: &str, at: usize) -> bool {
     let step_number = at.saturating_add(1);
     let description_words = words(&description.replace(['-', '\u{2013}', '\u{2014}'], " to "));

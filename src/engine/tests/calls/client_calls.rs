@@ -29,7 +29,7 @@ fn requested() -> World {
     };
     let mut world = World::new(profile);
     world.load(ClaimCause::First);
-    // A tool of a server has lost its name to the client's.
+    // The server's tool `look` is left out, because a client tool has the same name.
     let tools = vec![tool("write", ReplayClass::Unsafe).into(), tool("look", ReplayClass::Unsafe).into()];
     world.feed(Input::Claimed { tools, contexts: None, finished: Vec::new() });
     let offered: Vec<(String, bool)> =

@@ -162,7 +162,7 @@ fn unanswered_question_times_out() {
 
 #[test]
 fn reconcile_without_an_answer_asks_a_human() {
-    // A server that was asked by reconciliation.
+    // First case: a reconciliation without a clear answer.
     let mut world = World::started(profile());
     world.calls(&[call("pay", &json!({}))]);
     world.die();
@@ -173,7 +173,7 @@ fn reconcile_without_an_answer_asks_a_human() {
     world.claim(ClaimCause::Timer);
     assert!(world.in_question.is_empty());
 
-    // A tool whose connection broke while its worker is alive.
+    // Second case: the connection to a tool breaks while the worker is alive.
     let unknown = || ToolOutcome { state: Unknown, ..ToolOutcome::failed("gone", 1) };
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
@@ -183,7 +183,7 @@ fn reconcile_without_an_answer_asks_a_human() {
     world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: vec![(lost.id, unknown())] });
     assert_eq!(world.states(), [Unknown, Unknown]);
 
-    // The same, and the next write failed.
+    // Third case: the same, and the next write fails.
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({}))]);
     let id = world.rows.calls[0].id.clone();
