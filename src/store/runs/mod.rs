@@ -80,7 +80,7 @@ pub trait RunStore: Send + Sync {
     /// Returns a call of the run with its complete result. `None` if the call is missing or belongs to another owner.
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>>;
 
-    /// Returns the facts that explain why the run does or does not move.
+    /// Returns the facts that explain why the run makes progress or not.
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
 
     /// Counts runs that are not terminal, by status, for metrics.

@@ -28,7 +28,7 @@ statements! {
          )"];
 }
 
-/// The audit of ended tool calls. The log writer adds records together with the outcomes. They outlive their conversations.
+/// The audit records of ended tool calls. They outlive their conversations.
 impl dyn RecordStore + '_ {
     /// Returns a page of ended calls, newest first.
     pub async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {

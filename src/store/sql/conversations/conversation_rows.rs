@@ -29,7 +29,7 @@ macro_rules! join_runs {
     };
 }
 
-/// Lists the texts of a conversation, which lists omit.
+/// Selects NULL in place of the texts of a conversation, which lists omit.
 macro_rules! no_texts {
     ($dialect:ident) => {
         "CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions, CAST(NULL AS text) AS metadata, "

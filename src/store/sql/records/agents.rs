@@ -64,9 +64,9 @@ statements! {
     DELETE_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id = $1"];
 }
 
-/// Agents of owners and of the server. A viewer sees their own and the server's.
+/// Agents of one owner, and agents of the server (without an owner). A viewer sees their own and the server's.
 impl dyn RecordStore + '_ {
-    /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `idempotency`.
+    /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `key`.
     pub async fn create_agent(
         &self,
         new: &AgentRecord,

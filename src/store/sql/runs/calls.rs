@@ -54,7 +54,7 @@ pub async fn calls_of_run(database: Database<'_>, run: &RunId) -> StoreResult<Ve
     database.read_all(OF_RUN, values![run.as_str()], |row| read_call(row, run)).await
 }
 
-/// Reads the answer of a run that contains a call, with all calls of the run.
+/// Reads the answer of a run that contains a call, with all calls of that answer.
 pub async fn call_batch(database: Database<'_>, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
     let answer = values![call.as_str(), run.as_str(), owner.as_str()];
     let Some(row) = database.fetch_optional(ANSWER, answer).await? else { return Ok(None) };
