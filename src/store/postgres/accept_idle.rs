@@ -1,7 +1,7 @@
 //! Accepts a message into a new or idle conversation, the usual case, in one statement.
 //!
-//! The statement takes no lock, and also claims the run if a worker is ready for it. Every change of a conversation's runs updates
-//! its head, and the statement writes only if the head is unchanged since it was read.
+//! The statement needs no earlier lock. It also claims the run if a worker can start it. Every change of a conversation's runs
+//! updates its head, and the statement writes only if the head is unchanged since it was read.
 
 use std::time::Instant;
 
@@ -160,7 +160,7 @@ pub(super) struct OwnerCap {
 /// The expected state of the conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
-    /// Neither the conversation nor the idempotency key exists, presumably.
+    /// Presumably, neither the conversation nor the idempotency key exists.
     New,
     /// The conversation exists and is idle.
     Idle,
@@ -251,7 +251,8 @@ pub(super) async fn write(
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;
             let joined = row.try_get("joined")?;
-            // The run is stored. If rows cannot be read, the driver fails the run.
+            // The run is stored already. If its history cannot be read, the worker gets no record: it loads the run itself, and
+            // fails it.
             let summary: Option<String> = row.try_get("summary")?;
             let own_layers = rows::own_layers(&Row::Postgres(row))?;
             let summary = summary.map(|json| rows::decode("context_summaries", "body", id.as_str(), &json)).transpose();

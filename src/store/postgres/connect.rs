@@ -17,8 +17,8 @@ use crate::store::{StoreError, StoreOptions, StoreResult};
 /// Renewals and sweeps have two separate connections, so that a burst of requests delays no renewal.
 const LEASE_CONNECTIONS: u32 = 2;
 
-/// How long workers wait for a connection. No client waits for a worker. Hundreds of runs that are claimed at once load one after
-/// the other, instead of failing together. Leases have separate connections, so none is lost meanwhile.
+/// Time limit of workers for a connection. It is long, because no client waits for a worker: hundreds of runs that are claimed at
+/// once load one after the other. Leases have separate connections, so none is lost meanwhile.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct PostgresStore {
@@ -50,7 +50,7 @@ pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
     } else {
         options
     };
-    // A startup parameter that poolers refuse. Only the text form of numbers has such digits.
+    // Poolers refuse the startup parameter `extra_float_digits`, which affects only the text form of numbers.
     Ok(options.application_name("capstan").extra_float_digits(None))
 }
 

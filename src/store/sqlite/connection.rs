@@ -20,7 +20,7 @@ use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 /// A transaction on the writer or a reader.
 pub type Tx = Transaction<'static, Sqlite>;
 
-/// How long a statement waits for another process that writes, such as `capstan keys create`.
+/// Time limit of a statement for the end of a write by another process, such as `capstan keys create`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
@@ -54,7 +54,7 @@ pub struct SqliteStore {
     pub(super) took_write: tokio::sync::Mutex<Option<Instant>>,
     /// Locked while this process is the server of the data folder.
     pub(super) lock: Mutex<Option<File>>,
-    /// The clone mark of the server, unless copies are allowed.
+    /// Writes the marker file of clone detection. `None` in a command, and if the check is skipped.
     pub(super) marker_writer: Option<MarkerWriter>,
 }
 
