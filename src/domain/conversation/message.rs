@@ -86,7 +86,7 @@ impl Message {
         }
     }
 
-    /// Returns a message of a request, which is never stored.
+    /// Returns an internal message that exists only in a request and is never stored.
     pub fn of_request(id: MessageId, of: (RunId, ConversationId), role: Role, text: TextPart) -> Self {
         Self { internal: true, ..Self::new(id, of, role, vec![Part::Text(text)]) }
     }
@@ -114,7 +114,7 @@ impl Message {
         }
     }
 
-    /// Returns whether a reader is shown anything: words, or a picture.
+    /// Returns whether the message shows anything to a reader: text, a picture or a file.
     pub fn shows_something(&self) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Text(text) => !text.text.trim().is_empty(),
@@ -342,7 +342,7 @@ impl FilePart {
         self.name.as_deref().unwrap_or("without a name")
     }
 
-    /// Returns the size of the description and the cut notice around the text, in bytes.
+    /// Estimates the size of the description and the cut notice around the text, in bytes.
     pub fn words_around(&self) -> usize {
         2 * self.shown_name().len() + self.media_type.len() + 160
     }

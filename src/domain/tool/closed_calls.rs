@@ -1,4 +1,4 @@
-//! Calls that the end of their run has closed. Their outcome says so, by which they are found if the run is resumed.
+//! Calls that the end of their run has closed. If the run is resumed, they are found by the text of their outcome.
 
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 
