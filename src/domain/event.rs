@@ -260,7 +260,7 @@ events! {
         #[schema(value_type = Object)]
         arguments: Value,
     }
-    /// A plan was made.
+    /// The planner has written a plan.
     PlanCreated = "plan.created" {
         steps: Vec<PlannedStep>,
     }

@@ -224,7 +224,7 @@ pub enum AcceptOutcome {
     Run {
         run: Run,
         message: Message,
-        /// The `seq` of the run's first event. 0 for a replayed response: the run contains it.
+        /// The `seq` of the run's first event. 0 for a replayed response.
         #[serde(skip)]
         first_seq: i64,
         /// The first events. Empty for a replayed response.
@@ -513,7 +513,7 @@ pub struct Sweep {
     pub expired: u64,
     /// Runs that became claimable.
     pub requeued: Vec<ExpiredRun>,
-    /// Whether so many leases seemed expired that none was put back: an outage is more likely than so many crashes.
+    /// Whether none was put back, because so many leases seemed expired that an outage is more likely than crashes.
     pub outage_suspected: bool,
 }
 

@@ -21,7 +21,8 @@ const FILE: usize = 200;
 /// Replaces lines that do not fit.
 const OMITTED: &str = "[earlier lines are omitted]";
 
-/// Extends the summary `before` by these messages. Messages that are `questions` remain visible in requests. `None` without messages.
+/// Extends the summary `before` by these messages. Messages that are `questions` remain visible in requests. `None` without
+/// messages.
 pub fn extend_summary(
     policy: &ContextPolicy,
     before: Option<&ContextSummary>,

@@ -20,7 +20,7 @@ named_enum! {
         User = "user",
         /// The model.
         Assistant = "assistant",
-        /// The tools: the message holds results of tool calls.
+        /// The tools: the message contains results of tool calls.
         Tool = "tool",
     }
 }
@@ -284,7 +284,7 @@ pub struct FilePart {
     pub id: PartId,
     /// The media type, such as `image/png`.
     pub media_type: String,
-    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may hold a `data:` URL.
+    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may contain a `data:` URL.
     pub url: Option<String>,
     /// The id of a stored file.
     pub file_id: Option<String>,

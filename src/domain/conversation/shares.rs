@@ -96,7 +96,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's answer.
+    /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's
+    /// answer.
     pub fn into_messages(mut self) -> Vec<SharedMessage> {
         self.messages.sort_by_key(|(run, _)| *run);
         self.messages.into_iter().map(|(_, message)| message).filter(|message| !message.parts.is_empty()).collect()

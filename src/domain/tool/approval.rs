@@ -225,9 +225,9 @@ impl ApprovalState {
 named_enum! {
     /// A human's decision about a call.
     pub enum Decision {
-        /// The call is made.
+        /// The call is executed.
         Allow = "allow",
-        /// The call is not made.
+        /// The call is not executed.
         Deny = "deny",
     }
 }
@@ -237,7 +237,7 @@ named_enum! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
-    /// Whether the call is made.
+    /// Whether the call is executed.
     pub decision: Decision,
     /// The scope of the answer: one of the approval's `scopes`. Default: `once`.
     pub scope: Option<ApprovalScope>,

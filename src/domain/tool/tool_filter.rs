@@ -104,7 +104,7 @@ pub struct OfferedTools {
     pub of: usize,
     /// `semantic`, `lexical` or `categories`; `choosing` for a call in which the model is asked for categories.
     pub by: String,
-    /// Tools that are left out because the model does not take so many, at most 200.
+    /// Tools that are left out because the model does not accept so many, at most 200.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }

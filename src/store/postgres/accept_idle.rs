@@ -106,7 +106,8 @@ enum ClaimMode {
     WithinCap,
 }
 
-/// Tests whether the owner may have one more running run. `$24` is the limit, `$25` the [mark](super::low_water_marks::Marks::leases).
+/// Tests whether the owner may have one more running run. `$24` is the limit, `$25` the
+/// [mark](super::low_water_marks::Marks::leases).
 const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $24, $25) > 0 AS claims), ";
 
 fn statement(head: &str, claims: ClaimMode, keyed: bool) -> String {

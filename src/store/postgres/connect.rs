@@ -64,10 +64,10 @@ impl PostgresStore {
         };
         migrate::migrate(&plain, is_pooled).await?;
         clone_detection::check(&plain, options.on_clone, is_pooled).await?;
-        // Behind a pooler, each transaction sets its limits, and plans are made for it alone.
-        // Custom plans do not help look-ups by key, and planning costs more than most statements; so does just-in-time compilation.
-        // A plan is kept until its table is analyzed again. A plan for a small table must not use a sequential scan: when the table
-        // has grown, look-ups by key would take 1,000 times as long until then.
+        // Behind a pooler, each transaction sets its limits and plans its own statements. Custom plans do not help look-ups by key.
+        // Planning and just-in-time compilation cost more than most statements. A plan is kept until its table is analyzed again. A
+        // plan for a small table must not use a sequential scan: when the table has grown, look-ups by key would take 1,000 times
+        // as long until then.
         let plans = [("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")];
         let session = match is_pooled {
             true => plain.clone(),

@@ -1,6 +1,6 @@
 //! Migrates a Postgres database while other processes use it.
 //!
-//! Owns how a migration waits for locks. Must not know what a migration changes.
+//! Owns the waits of a migration for locks. Must not know what a migration changes.
 
 use std::time::Duration;
 

@@ -128,9 +128,9 @@ const NEXT_CLAIMABLE: &str = text!(postgres: (owners "$2")
       WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0");
 
 /// Takes expired leases. Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker
-/// that lost its lease can write nothing more, even before another claim. `$2` is the [mark](super::low_water_marks::Marks::leases), `$3`
-/// the time when the leases were counted: leases that expired later may have done so because this statement, like their renewals,
-/// had to wait.
+/// that lost its lease can write nothing more, even before another claim. `$2` is the
+/// [mark](super::low_water_marks::Marks::leases), `$3` the time when the leases were counted: leases that expired later may have
+/// done so because this statement, like their renewals, had to wait.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
         FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id

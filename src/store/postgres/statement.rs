@@ -1,8 +1,8 @@
 //! The text of the log writer's statement. It contains only the parts that a batch needs, because each part takes time even without
 //! rows.
 //!
-//! A look-up by key is written `= ANY(ARRAY[key])`, as in the statements of the queue. `= key` can also become a join that reads the
-//! whole table, and the planner prefers that while it believes the table empty. Its plan is kept when the table has grown.
+//! A look-up by key is written `= ANY(ARRAY[key])`, as in the statements of the queue. `= key` can also become a join that reads
+//! the whole table, and the planner prefers that while it believes the table empty. Its plan is kept when the table has grown.
 
 use crate::support::failpoint;
 
@@ -56,8 +56,8 @@ impl Part {
     }
 }
 
-/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `releases_lease`: a run ends
-/// or is released.
+/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `releases_lease`: a
+/// run ends or is released.
 ///
 /// The statement returns for each valid fence its index, the previous sequence number of its log, and the title of its conversation
 /// as JSON if that changes.

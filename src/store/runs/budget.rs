@@ -24,8 +24,8 @@ pub trait BudgetStore: Send + Sync {
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &ReservationRequest)
     -> StoreResult<Option<ReservationOutcome>>;
 
-    /// Removes spending rows from before yesterday, at most [`OLD_PIECE`], and usage of embeddings older than a year. Returns the
-    /// number of rows; 0 if none is left.
+    /// Removes spending rows from before yesterday, at most 1,000, and usage of embeddings older than a year. Returns the number of
+    /// rows; 0 if none is left.
     async fn remove_old_spending(&self) -> StoreResult<u64>;
 }
 

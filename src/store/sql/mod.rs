@@ -28,8 +28,8 @@
 //!   `(CAST($1 AS text) IS NULL OR owner_id = $1)`.
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
-//!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after a
-//!   deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
+//!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after
+//!   a deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
 //! - A transaction ends with [`Transaction::end`], also after an error: on Postgres, dropping it closes its connection.
 //! - Contended rows are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside conversations.
 

@@ -1,6 +1,6 @@
 //! Transactions on either database.
 //!
-//! Owns how a transaction begins and ends. Must not know any table.
+//! Owns the beginning and the end of transactions. Must not know any table.
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, Postgres};
@@ -24,8 +24,7 @@ pub enum Transaction {
 
 /// A transaction on a pool's connection. The connection is closed if the transaction neither commits nor rolls back.
 ///
-/// Otherwise the pool would wait for an answer, possibly of a database that is gone, before it gives the connection to the next
-/// caller.
+/// Otherwise the pool would wait for an answer before it gives the connection to the next caller. A lost database never answers.
 pub struct PostgresTransaction {
     connection: PoolConnection<Postgres>,
     guarded_pool: GuardedPool,

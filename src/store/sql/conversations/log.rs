@@ -76,7 +76,7 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns a page of those events of a run that have one of these kinds, as [`LogStore::events`] returns all events of a log.
+    /// Returns a page of the events of a run that have one of these kinds. The page has the limits of [`LogStore::events`].
     pub async fn run_events_of_kinds(
         &self,
         owner: &UserId,

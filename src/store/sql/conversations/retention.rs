@@ -54,7 +54,7 @@ macro_rules! is_empty {
     };
 }
 
-/// Tests whether conversation `c` is hidden and idle. A hidden conversation serves the requests of one client only.
+/// Tests whether conversation `c` is hidden and idle. Clients of hidden conversations keep the conversation themselves.
 macro_rules! is_hidden {
     ($dialect:ident) => {
         text!($dialect: "c.hidden AND " is_idle

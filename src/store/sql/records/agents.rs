@@ -105,8 +105,8 @@ impl dyn RecordStore + '_ {
         self.database().named_page(PAGE, viewer, page, read_agent, cursor).await
     }
 
-    /// Stores a changed agent, except its owner, `created_at` and version content. `revision` is the one that the change was made
-    /// from. Also stores `version`, if present.
+    /// Stores a changed agent, except its owner, `created_at` and version content. `revision` is the revision that the change is
+    /// based on. Also stores `version`, if present.
     pub async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<UpdateNamedOutcome> {
         let id = changed.id.as_str();
         let update =

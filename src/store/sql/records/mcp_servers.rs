@@ -93,14 +93,14 @@ impl dyn RecordStore + '_ {
         self.database().read_all(USABLE, values![owner.as_str()], read_mcp_server).await
     }
 
-    /// Returns the enabled ones of these servers, of any owner. For the process that holds connections to them.
+    /// Returns those of these servers that are enabled, of any owner. For a process with connections to them.
     pub async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
         let ids: Value<'_> = ids.iter().map(McpServerId::as_str).collect();
         self.database().read_all(ENABLED, &[ids], read_mcp_server).await
     }
 
-    /// Stores a changed server, except its owner, `created_at` and `generation`. `version` is the one that the change was made
-    /// from.
+    /// Stores a changed server, except its owner, `created_at` and `generation`. `version` is the version that the change is based
+    /// on.
     pub async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<UpdateNamedOutcome> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }
@@ -144,7 +144,7 @@ async fn replace(
     changed: &McpServerRecord,
     key: Option<&IdempotencyKey>,
 ) -> IdempotentResult<UpdateNamedOutcome> {
-    // A request that is repeated while the first one is running must find the changed server, and the first one's outcome.
+    // A repeated request waits here for the first one, and then finds its outcome.
     tx.lock(owner_text(changed.owner.as_ref()), LOCK).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);

@@ -115,7 +115,7 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(BY_NAME, values![owner.as_str(), name], read_provider).await
     }
 
-    /// Stores a changed provider, except its owner and `created_at`. `version` is the one that the change was made from.
+    /// Stores a changed provider, except its owner and `created_at`. `version` is the version that the change is based on.
     pub async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }

@@ -55,8 +55,8 @@ struct ConversationAtAccept {
     unfinished: u32,
 }
 
-/// Accepts a message in one transaction. `None` if its conversation is missing and Postgres should create it with the message, or if
-/// another request creates it now.
+/// Accepts a message in one transaction. `None` if its conversation is missing and Postgres should create it with the message, or
+/// if another request creates it now.
 pub async fn accept_once(
     database: Database<'_>,
     accept: &AcceptRun,

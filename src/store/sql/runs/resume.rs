@@ -84,7 +84,8 @@ statements! {
     // A call can be undone once, even if other runs came after it.
     ENDED = ["SELECT runs.profile, c.title, c.status, CASE WHEN CAST($3 AS text) IS NULL THEN ", is_resumable, " ELSE
                  NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
-                 -- A duplicate call is answered without being made. A call that never began may have been made by a retry in its name.
+                 -- A duplicate call has an answer, but was not executed. For a call that never started, a retry may have executed a
+                 -- call with the same key.
                  AND EXISTS (SELECT 1 FROM tool_calls t JOIN runs m ON m.id = t.run_id
                      WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT 1 FROM tool_calls t WHERE t.undoes = $3

@@ -1,6 +1,6 @@
 //! Usage of runs, titles and embeddings, summed by day, owner and model.
 //!
-//! Owns how usage is summed. Must not know prices.
+//! Owns the statement that sums usage. Must not know prices.
 
 use crate::domain::ids::UserId;
 use crate::domain::model::Usage;
