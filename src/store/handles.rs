@@ -44,7 +44,7 @@ pub trait CommonStore: Send + Sync {
 
     /// Returns the records of the same database. A store handle dereferences to them.
     ///
-    /// A fake store has none.
+    /// A fake store has none, and panics.
     fn records(&self) -> &(dyn RecordStore + 'static);
 }
 

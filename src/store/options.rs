@@ -13,7 +13,7 @@ pub struct StoreOptions {
     pub exclusive: bool,
     /// SQLite: the failures that a commit survives.
     pub durability: Durability,
-    /// Postgres: connections for requests and the log writer together. Leases have separate connections.
+    /// Postgres: connections for requests, workers and the log writer together, at least four. Leases have separate connections.
     pub max_connections: u32,
     /// Postgres: time limit of a request for a free or new connection, and for any answer of the database to any caller. After it,
     /// the call fails as unavailable, so that a client gets an error within two seconds. Workers wait longer.

@@ -93,9 +93,9 @@ impl ConversationChange {
 pub enum IdleAction {
     /// Archives them.
     Archive,
-    /// Deletes conversations that were archived before the retention time.
+    /// Deletes conversations that were archived longer ago than the retention time.
     Delete,
-    /// Deletes hidden conversations that have not changed during the retention time.
+    /// Deletes hidden conversations that have not changed for the retention time.
     DeleteHidden,
     /// Deletes conversations without messages that no user has named.
     DeleteEmpty,
@@ -513,7 +513,7 @@ pub struct Sweep {
     pub expired: u64,
     /// Runs that became claimable.
     pub requeued: Vec<ExpiredRun>,
-    /// Whether none was put back, because so many leases seemed expired that an outage is more likely than crashes.
+    /// Whether no run was put back, because so many leases seemed expired that an outage is more likely than crashes.
     pub outage_suspected: bool,
 }
 

@@ -180,7 +180,7 @@ pub enum Change {
     Release {
         /// `None`: until an external event wakes the run.
         after_ms: Option<u64>,
-        /// The reason of the release. None of them counts as a crash.
+        /// The reason for the release. Neither reason counts as a crash.
         cause: ReleaseCause,
     },
 }

@@ -79,8 +79,8 @@ pub struct ToolSafety {
     /// server marks the tool as destructive.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub alone: bool,
-    /// Whether the server says that the tool only reads, and the operator does not classify it. If that is false, its only effect
-    /// is that a call which the model requests again is repeated.
+    /// Whether the server says that the tool only reads, and the operator does not classify it. A false statement can only repeat
+    /// calls that the model requests again.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_it_reads: bool,
 }

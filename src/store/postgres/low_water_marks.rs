@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use super::timeouts::GuardedPool;
 use crate::store::StoreResult;
 
-/// An entry becomes visible later than its own time, at most by the duration of its transaction. This is longer than the statement
-/// timeout of 10 s. A full scan finds entries of longer transactions, and of commits that waited, such as for a standby.
+/// An entry becomes visible later than its own time, at most by the duration of its transaction. The slack is longer than the
+/// statement timeout of 10 s. A full scan finds entries of longer transactions, and of commits that waited, such as for a standby.
 const SLACK_MS: i64 = 15_000;
 
 /// The shortest interval between full scans.
 const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Full scans use at most one part in this many of the time.
+/// The inverse of the time share of full scans: they use at most 1/50 of the time.
 const WHOLE_LOOK_SHARE: u32 = 50;
 
 /// The longest time until a failed full scan is repeated. Until then, entries before the marks are not found.

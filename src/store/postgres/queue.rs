@@ -1,4 +1,4 @@
-//! The queue: claims, leases and the sweep. All times are those of the database's clock.
+//! The queue: claims, leases and the sweep. All decisions use the database's clock.
 
 use std::collections::HashMap;
 

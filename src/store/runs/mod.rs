@@ -70,8 +70,9 @@ pub trait RunStore: Send + Sync {
     /// ends it. A run with a live lease is only marked.
     async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome>;
 
-    /// Wakes a waiting run, unless it waits for a human. Or continues an ended run with a new one, because terminal statuses never
-    /// change. The ended run must be the newest one of its conversation, so this works only once.
+    /// Wakes a waiting run, unless it waits for a human or its client. Or continues an ended run with a new one, because terminal
+    /// statuses never change. Except for an undo, the ended run must be the newest one of its conversation, so this works only
+    /// once.
     async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome>;
 
     /// Returns the answer that contains this call, with all its calls. `None` if the call is missing or belongs to another owner.

@@ -7,13 +7,12 @@
 //!
 //! - `store/<group>/<aggregate>.rs` contains its values, without statements, and its trait if it has one. Conversions that several
 //!   aggregates share are in `store/rows.rs`.
-//! - `store/sql/<group>/<aggregate>.rs` contains the statements, the conversion of rows, and the methods: `impl dyn RecordStore +
-//!   '_`, or `impl<B: Backend> Trait for B`. Both serve both stores.
+//! - `store/sql/<group>/<aggregate>.rs` contains the statements, the conversion of rows, and the methods:
+//!   `impl dyn RecordStore + '_`, or `impl<B: Backend> Trait for B`. Both serve both stores.
 //!
 //! # How a method is added
 //!
-//! 1. Its statement, in the [`statements!`](statement::statements) block of the aggregate's file in `sql`, and its body in the
-//! `impl`.
+//! 1. Its statement, in the [`statements!`](statement::statements) block of the aggregate's file, and its body in the `impl`.
 //! 2. Its signature in the trait, if the aggregate has one.
 //! 3. A contract test in `tests/it/store/<aggregate>.rs`, which runs on both databases.
 //!
