@@ -71,7 +71,8 @@ events! {
     }
     /// The run continues after another claim.
     RunResumed = "run.resumed" {
-        /// `crash`, `handed_back`, `timer`, `approval` or `request`.
+        /// `crash`, `handed_back`, `timer`, `request` (also after an answer), or `reload` (the worker could not read or write the
+        /// run's rows).
         cause: String,
     }
     /// A model call failed and will be retried.
@@ -123,7 +124,7 @@ events! {
         model: String,
         /// `images_left_out`, `documents_left_out`, `audio_left_out`, `videos_left_out`, `tool_images_left_out`: the model takes no
         /// parts of this kind. `images_limited`: only the newest images are sent. `parts_left_out`: the provider could not read
-        /// them.
+        /// them. Other values name other changes, some with a detail after a colon, such as `tools_limited:64`.
         change: String,
         reason: String,
     }
@@ -180,8 +181,10 @@ events! {
     StepReset = "step.reset" {
         step: u32,
         /// `retry`, `crash` or `handed_back`: the step is repeated. `failed` or `cancelled`: the run ends. `calls_dropped`: calls
-        /// of the answer are not executed. Text that is kept after the last two is sent again. `restarted`: the model began its
-        /// answer again. `continuation`: the answer was not final; it is kept as an internal message.
+        /// of the answer are not executed. After `cancelled` and `calls_dropped`, kept text is sent again. `restarted`: the model
+        /// began its answer again. `malformed`: the answer does not have the requested format. `unfenced`: a code fence is removed,
+        /// and the rest is sent again. `plan`: the model of a plan step called no tool. `continuation`: the answer was not final;
+        /// it is kept as an internal message.
         reason: String,
     }
     /// A part of a message begins.
@@ -257,7 +260,7 @@ events! {
         #[schema(value_type = Object)]
         arguments: Value,
     }
-    /// A plan was made.
+    /// The planner has written a plan.
     PlanCreated = "plan.created" {
         steps: Vec<PlannedStep>,
     }
@@ -297,7 +300,7 @@ events! {
         call_id: Option<CallId>,
         /// `allowed`, `denied`, `expired`, or `cancelled`: the run ended first.
         status: ApprovalState,
-        /// Absent user: an earlier answer also covers this call.
+        /// The scope of the answer. If `by` is absent, an earlier answer also covers this call.
         scope: Option<ApprovalScope>,
         /// The arguments of the call after a human changed them.
         #[schema(value_type = Option<Object>)]

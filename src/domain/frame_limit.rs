@@ -227,7 +227,7 @@ fn safe_cut(inner: &str, most: usize) -> usize {
 }
 
 /// Removes the last elements of one array or object, so that `excess` bytes are removed. It selects the smallest one with at least
-/// so many bytes, or else the largest one. The outermost object keeps its members. `None` if nothing can be removed.
+/// that many bytes, or else the largest one. The outermost object keeps its members. `None` if nothing can be removed.
 fn without_tail(json: &str, excess: usize) -> Option<String> {
     let mut open = Vec::new();
     let mut best: Option<Range<usize>> = None;

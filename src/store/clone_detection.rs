@@ -1,23 +1,23 @@
 //! Clone detection: notices a restored or copied database when it is opened.
 //!
-//! Owns the operator's choices and the size of the jump. Must not know how a backend detects a copy.
+//! Owns the operator's choices and the smallest increase of sequence numbers. Must not know how a backend detects a copy.
 //!
-//! A copy is an earlier state of the database. Clients have seen later events, and tool calls made since then would be repeated.
-//! Therefore a server does not start on a copy until an operator accepts it. Then every conversation's log continues at a number
-//! derived from the current time. The numbers of the lost events are never used again, and two accepted copies have no numbers in
-//! common.
+//! A copy is an earlier state of the database. Clients have seen events that it lacks, and its runs would repeat tool calls that
+//! were made later. Therefore a server does not start on a copy until an operator accepts it. Then every conversation's log
+//! continues at a number derived from the current time. The numbers of the lost events are never used again, and two accepted
+//! copies have no numbers in common.
 
 use super::error::StoreError;
 
 /// How a copied database is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClone {
-    /// Opens it without a check. For commands, which execute no runs.
+    /// Opens the database without a check. For commands, which execute no runs.
     SkipCheck,
     #[default]
     Refuse,
     Accept,
-    /// Accepts it even if no copy was detected, because only the operator can know.
+    /// Accepts the database as a copy even if none was detected, because only the operator can know.
     AcceptUndetected,
 }
 
@@ -27,7 +27,7 @@ pub enum OnClone {
 /// exactly.
 pub(super) const NUMBERS_PER_MS: i64 = 1_000;
 
-/// The smallest jump of a log, in case the clock is behind the last jump.
+/// The smallest increase of a log's sequence numbers. It applies if the clock is behind the newest number.
 pub(super) const LEAST_JUMP: i64 = 1_000_000;
 
 /// Returns the error for a copy that was not accepted.

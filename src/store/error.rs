@@ -9,8 +9,8 @@ pub type StoreResult<T> = Result<T, StoreError>;
 /// A failed store call. Absence (`Option`) and lost races (named outcomes) are not errors.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, is missing, refuses the login, is read-only, full or shutting down, or the pool is
-    /// exhausted. A retry may succeed.
+    /// The database cannot be reached, is missing, refuses the login, is read-only, full or shutting down, a statement took too
+    /// long, or the pool is exhausted. A retry may succeed.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),
     /// Pages of the database file are damaged, or the file is not a database. A retry may succeed after a backup was restored.

@@ -1,6 +1,6 @@
 //! The store as its users see it: workers, use cases, and the process that owns it.
 //!
-//! Owns which aggregates each of them may use. Must not know any statement, nor what an aggregate does.
+//! Owns the list of aggregates that each of them may use. Must not know any statement, nor what an aggregate does.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub trait CommonStore: Send + Sync {
 
     /// Returns the records of the same database. A store handle dereferences to them.
     ///
-    /// A fake store has none.
+    /// A fake store has none, and panics.
     fn records(&self) -> &(dyn RecordStore + 'static);
 }
 
@@ -76,11 +76,12 @@ pub trait Store: WorkerStore + ServiceStore {
         Ok(())
     }
 
-    /// Removes idempotency records of this age by the database's clock, and the remaining rows of conversations whose deletion was
-    /// interrupted. Returns the number of records.
+    /// Removes idempotency records that are at least `age_ms` old by the database's clock, and the remaining rows of interrupted
+    /// deletions of conversations. Returns the number of records.
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64>;
 
-    /// Counts the rows that the next cleaning would remove: idempotency records and audit records of these ages.
+    /// Counts the rows that the next cleaning would remove: idempotency and audit records of these ages, and all other expired
+    /// rows.
     async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<ExpiredRowCounts>;
 
     /// Writes a mark from which clone detection recognizes an older database. Called periodically. Does nothing if clone detection

@@ -1,6 +1,6 @@
 //! Persistence, on Postgres and SQLite.
 //!
-//! An aggregate that workers use, or that tests fake, has a trait. The methods of all others are those of `dyn RecordStore`. Most
+//! An aggregate that workers use, or that tests fake, has a trait. All other aggregates are methods of `dyn RecordStore`. Most
 //! aggregates are written once for both databases, in `sql`. The queue, the log writer, the load of a run, deletions, and the
 //! acceptance of a message in one statement are written for each database, in `postgres` and `sqlite`.
 //!

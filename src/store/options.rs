@@ -13,10 +13,10 @@ pub struct StoreOptions {
     pub exclusive: bool,
     /// SQLite: the failures that a commit survives.
     pub durability: Durability,
-    /// Postgres: connections for requests and the log writer together. Leases have separate connections.
+    /// Postgres: connections for requests, workers and the log writer together, at least four. Leases have separate connections.
     pub max_connections: u32,
-    /// Postgres: how long a request waits for a free or new connection, and for a database that answers no caller. Then the call
-    /// fails as unavailable, so that a client gets an error within two seconds. Workers wait longer.
+    /// Postgres: time limit of a request for a free or new connection, and for any answer of the database to any caller. After it,
+    /// the call fails as unavailable, so that a client gets an error within two seconds. Workers wait longer.
     pub request_timeout: Duration,
     /// Postgres: whether a pooler in transaction mode is in front of the database; detected if absent.
     pub pooler: Option<bool>,

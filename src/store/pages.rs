@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, FileId, InputId, KeyId, MessageId, RunId};
 
-/// A page of messages or events ends with the row that brings its size to so many bytes. Rows can be large, so a number of rows
-/// does not limit memory.
+/// A page of messages or events ends with the row at which its size reaches this number of bytes. Rows can be large, so a number of
+/// rows does not limit memory.
 pub const PAGE_BYTES: usize = 1024 * 1024;
 
-/// [`PAGE_BYTES`] for a statement.
+/// [`PAGE_BYTES`] as a parameter of statements.
 pub(super) const SQL_PAGE_BYTES: i64 = PAGE_BYTES as i64;
 
 /// Returns whether more events may follow a page that was limited to `limit`.
@@ -40,7 +40,7 @@ pub struct PageRequest<C> {
 #[error("not a cursor of this list")]
 pub struct InvalidCursor;
 
-/// Gives cursors their text: JSON in the only spelling that this server writes.
+/// Implements the text form of cursors: JSON. Rejects any other spelling than the one that this server writes.
 macro_rules! cursor_text {
     ($($cursor:ident $(<$id:ident>)?),+) => {$(
         impl$(<$id: serde::Serialize>)? std::fmt::Display for $cursor$(<$id>)? {
@@ -103,12 +103,12 @@ impl FromStr for MessageCursor {
 
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let position = text.parse().ok().filter(|position| *position > 0).ok_or(InvalidCursor)?;
-        // A number has several spellings.
+        // Rejects other spellings of the number, such as `+1` and `01`.
         Some(Self(position)).filter(|cursor| cursor.to_string() == text).ok_or(InvalidCursor)
     }
 }
 
-/// The cursor of a list that is read backwards: the position of the first message.
+/// The cursor of a list that is read backwards: the position of the page's first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeforeCursor(pub i64);
 

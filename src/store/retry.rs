@@ -8,7 +8,8 @@ use super::StoreResult;
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Retries a call while the database is unavailable, for at most `time_limit`. Returns other errors at once.
+/// Retries a call while it fails with a [transient](crate::store::StoreError::is_transient) error, for at most `time_limit`.
+/// Returns other errors at once.
 pub async fn retry_while_unavailable<T, F: Future<Output = StoreResult<T>>>(
     time_limit: Duration,
     ask: impl Fn() -> F,

@@ -136,8 +136,8 @@ pub fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
     serde_json::from_value(value).map_err(|error| corrupt_value("runs", "profile", run, error))
 }
 
-/// Reads the claim cause. An unknown cause counts as a crash, after which a worker checks the most. The run is already claimed: an
-/// error here would let its lease expire, and the run would be claimed again and again.
+/// Reads the claim cause. An unknown cause counts as a crash, because a worker checks the most after a crash. The run is already
+/// claimed: an error here would let its lease expire, and the run would be claimed again and again.
 pub fn claim_cause(run: &str, text: &str) -> ClaimCause {
     ClaimCause::from_name(text).unwrap_or_else(|| {
         tracing::warn!(run.id = run, cause = text, "the claim cause of a run is unknown, so the run continues as after a crash");
@@ -216,7 +216,7 @@ pub fn unnamed_lease((run, conversation, epoch, age_ms): (String, String, i64, i
     UnnamedLease { fence, age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)) }
 }
 
-/// Which messages of the conversation are loaded.
+/// Selects the messages of the conversation that are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TranscriptScope {
     All,

@@ -22,7 +22,7 @@ use crate::support::clock::UnixMillis;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The owner. Keys of different owners are different.
+    /// The owner. Two owners may use the same key independently.
     pub owner: UserId,
     /// The key, at most 255 characters.
     pub key: String,
@@ -93,9 +93,9 @@ impl ConversationChange {
 pub enum IdleAction {
     /// Archives them.
     Archive,
-    /// Deletes conversations that were archived that long ago.
+    /// Deletes conversations that were archived longer ago than the retention time.
     Delete,
-    /// Deletes hidden conversations that have not changed that long.
+    /// Deletes hidden conversations that have not changed for the retention time.
     DeleteHidden,
     /// Deletes conversations without messages that no user has named.
     DeleteEmpty,
@@ -163,9 +163,10 @@ pub struct DeletedConversation {
 
 /// A message to accept.
 ///
-/// If the conversation has an active run: `queue` stores a run behind it. `reject` stores nothing. `interrupt` cancels the active
-/// run and all queued runs, and stores a run behind them. `steer` adds the message to the active run without a new run; if that run
-/// is to be cancelled, it acts like `queue`. Without an active run, all four store a run that can be claimed at once.
+/// `on_busy` decides if the conversation has an active run. `queue` stores a new run, which waits for the active one. `reject`
+/// stores nothing. `interrupt` cancels the active run and all queued runs, and stores a new run. `steer` adds the message to the
+/// active run; if that run is to be cancelled, `steer` acts like `queue`. Without an active run, all four store a run that can be
+/// claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
     pub owner: UserId,
@@ -223,13 +224,13 @@ pub enum AcceptOutcome {
     Run {
         run: Run,
         message: Message,
-        /// The `seq` of the run's first event. 0 for a replayed response: the run contains it.
+        /// The `seq` of the run's first event. 0 for a replayed response.
         #[serde(skip)]
         first_seq: i64,
         /// The first events. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
-        /// Runs that were asked to end, so that the caller can notify their workers. Empty for a replayed response.
+        /// Runs whose workers must end them, so that the caller can notify these workers. Empty for a replayed response.
         #[serde(skip)]
         interrupted: Vec<RunId>,
         /// The claim, if the worker of the acceptance has the run.
@@ -246,7 +247,7 @@ pub enum AcceptOutcome {
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// The conversation has an active run, and the request says `reject`. Nothing is stored, and the key is not used.
+    /// The conversation has an active run, and the request says `reject`. Nothing is stored, not even the idempotency key.
     Busy { run_id: RunId },
     /// The conversation is missing, or belongs to another owner. Nothing is stored.
     NoConversation,
@@ -478,16 +479,17 @@ pub struct Claim {
     /// The trace id of the request that started the run, if any.
     pub trace: Option<TraceId>,
     pub crashes: u32,
-    /// A time before the start of the lease, even after a long wait for a connection.
+    /// A time shortly before the start of the lease. The wait for a connection does not count.
     pub claimed_at: Instant,
 }
 
-/// The crash count from which a run is suspected of crashing its workers, if the next crash would end it.
+/// The crash count from which a run is suspected of crashing its workers. A run is suspected only if its next crash would end it.
 ///
 /// A crash of a worker counts for all its runs, and the cause is unknown. So a node claims suspected runs one at a time.
 pub const SUSPECT_CRASHES: u32 = 2;
 
-/// How many lease durations other suspected runs wait for a claimed one: 5 minutes with the defaults. A longer run may take hours.
+/// Number of lease durations for which other suspected runs wait for a claimed one: 5 minutes with the defaults. They do not wait
+/// for its end, which may be hours away.
 pub const SUSPECT_LEASES: u32 = 30;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -511,7 +513,7 @@ pub struct Sweep {
     pub expired: u64,
     /// Runs that became claimable.
     pub requeued: Vec<ExpiredRun>,
-    /// Whether so many leases seemed expired that none was put back: an outage is more likely than so many crashes.
+    /// Whether no run was put back, because so many leases seemed expired that an outage is more likely than crashes.
     pub outage_suspected: bool,
 }
 
@@ -554,7 +556,7 @@ pub struct LogBounds {
     pub head: i64,
 }
 
-/// The facts that explain why a run does or does not move.
+/// The facts that explain why a run makes progress or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub run: Run,
@@ -570,7 +572,7 @@ pub struct Explanation {
     pub queue_position: Option<i64>,
     /// The number of the owner's live leases and its limit, if only that limit keeps the run from being claimed.
     pub owner_cap: Option<(i64, u32)>,
-    /// Milliseconds until the run can be claimed; negative if it can be since then.
+    /// Milliseconds until the run can be claimed; negative if it could be claimed earlier.
     pub claimable_in_ms: Option<i64>,
     /// The active run that this one is queued behind.
     pub behind_run: Option<RunId>,
@@ -580,7 +582,7 @@ pub struct Explanation {
     pub resumable: bool,
     /// The user who requested the cancellation of the run.
     pub cancel_requested_by: Option<String>,
-    /// The newest step: number, kind, status, and the milliseconds since it ended, or else began.
+    /// The newest step: number, kind, status, and the milliseconds since its end, or since its beginning if it has not ended.
     pub step: Option<(u32, String, String, i64)>,
     /// Its pending questions, oldest first: ids, kinds and texts.
     pub questions: Vec<(InputId, InputKind, String)>,
@@ -599,7 +601,7 @@ pub struct StoredKey {
     pub label: String,
     pub user: User,
     pub created_at: UnixMillis,
-    /// When it was revoked, if it was.
+    /// The time when the key was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,
 }
 

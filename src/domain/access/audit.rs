@@ -12,9 +12,9 @@ named_enum! {
     pub enum AuditOutcome {
         /// The tool answered.
         Success = "success",
-        /// The tool failed, or the call could not be made.
+        /// The tool failed, or the call could not be executed.
         Error = "error",
-        /// The call was denied and not made.
+        /// The call was denied and not executed.
         Denied = "denied",
         /// The call was skipped or stopped.
         Skipped = "skipped",

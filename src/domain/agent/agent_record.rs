@@ -25,7 +25,7 @@ pub struct AgentRecord {
     /// The version that runs use; the newest one if absent.
     pub pinned: Option<u32>,
     pub latest: u32,
-    /// The profile of that version.
+    /// The profile of the version that runs use.
     pub profile: ProfileDocument,
     pub created_at: UnixMillis,
     pub updated_at: UnixMillis,

@@ -74,7 +74,7 @@ pub enum BreakerScope {
     Conversation,
 }
 
-/// In which model calls tools are offered.
+/// The model calls in which tools are offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolsPolicy {
@@ -112,7 +112,7 @@ pub enum OnUnknown {
     Rerun,
 }
 
-/// Which runs use the profile's fallbacks.
+/// The runs that use the profile's fallbacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FallbackTrigger {
@@ -126,7 +126,8 @@ pub enum FallbackTrigger {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinalTextFor {
-    /// No model could be reached. A provider that refuses the request is shown as such.
+    /// Outages: no model could be reached, or each provider refused the key or the account. If a provider refuses the request
+    /// itself, the run fails with that error.
     #[default]
     Outage,
     All,
@@ -240,13 +241,13 @@ pub struct AgentProfile {
     pub model: String,
     /// Models that replace the agent's model, in this order. A model that has failed for good is not used again in the run.
     pub fallbacks: Vec<String>,
-    /// Which runs use the fallbacks. Decided when a run is accepted, which freezes its fallbacks.
+    /// The runs that use the fallbacks. The server decides this when it accepts a run, and freezes the run's fallbacks.
     #[serde(skip_serializing_if = "is_default")]
     pub fallbacks_for: FallbackTrigger,
     /// The answer if no model can be reached. Without it, the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_text: Option<String>,
-    /// The failures that it answers.
+    /// The failures for which `final_text` is the answer.
     #[serde(skip_serializing_if = "is_default")]
     pub final_text_for: FinalTextFor,
     #[serde(skip_serializing_if = "is_default")]
@@ -281,7 +282,7 @@ pub struct AgentProfile {
     /// The tools that the client of a run executes. Only the profile of a run has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub client_tools: Vec<ClientTool>,
-    /// Facts of the run's request that its protocol shows again. Only the profile of a run has them.
+    /// Facts of the run's request that responses of its protocol repeat. Only the profile of a run has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Value>,
     #[serde(skip_serializing_if = "is_default")]
@@ -324,7 +325,7 @@ pub struct AgentProfile {
     /// Milliseconds until an unanswered question expires. The run then continues without an answer. 0 for never.
     pub ask_expires_ms: u64,
     pub approval: ApprovalPolicy,
-    /// Number of crashed claims after which the run fails with `poison`.
+    /// Number of crashed claims after which the run fails with `poison`. 0 for no limit.
     pub max_crashes: u32,
 }
 
@@ -446,7 +447,7 @@ const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
 const MAX_RETRIES: usize = 100;
 
 impl AgentProfile {
-    /// Lets this model answer, and plan, too.
+    /// Uses this model for all calls, those of a plan included.
     pub fn name_model(&mut self, model: &str) {
         model.clone_into(&mut self.model);
         (self.plan.planner, self.plan.router) = (None, None);

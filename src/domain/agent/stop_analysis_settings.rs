@@ -22,7 +22,7 @@ pub struct StopAnalysisSettings {
     /// Whether answers are judged before any call has succeeded, the first answer among them.
     #[serde(skip_serializing_if = "is_default")]
     pub before_success: bool,
-    /// Whether an answer that claims a change that no call made is reported to the client and to the next run's model.
+    /// Whether the client and the model of the next run are told if an answer claims a change that no call has made.
     pub claims: bool,
     /// Lists that replace the built-in lists.
     #[serde(skip_serializing_if = "is_default")]

@@ -106,7 +106,7 @@ impl BinaryContent {
         }
     }
 
-    /// Whether there is neither a file nor bytes.
+    /// Returns whether there is neither a file nor bytes.
     pub fn is_empty(&self) -> bool {
         self.file_id.is_none() && self.data.as_ref().is_none_or(String::is_empty)
     }

@@ -1,5 +1,5 @@
 //! The summary of evicted messages: one line for each, and the files named in their calls. It is made from the messages alone,
-//! without a model, so it costs nothing, cannot fail and cannot invent.
+//! without a model, so it costs nothing, cannot fail and invents no facts.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,15 @@ use crate::support::text;
 const SAID: usize = 80;
 const RESULT: usize = 60;
 
-/// Number of files in a summary, newest first to stay, and the limit of a name in characters.
+/// Limit of files in a summary, of which the oldest are dropped first, and limit of a name in characters.
 const FILES: usize = 20;
 const FILE: usize = 200;
 
 /// Replaces lines that do not fit.
 const OMITTED: &str = "[earlier lines are omitted]";
 
-/// Extends the summary `before` by these messages. Messages that are `questions` remain visible in requests. `None` without messages.
+/// Extends the summary `before` by these messages. Messages that are `questions` remain visible in requests. `None` without
+/// messages.
 pub fn extend_summary(
     policy: &ContextPolicy,
     before: Option<&ContextSummary>,

@@ -37,7 +37,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// The purpose for which a client has uploaded a file, in the words of OpenAI. It only filters lists.
+    /// The purpose for which a client has uploaded a file, with the values of OpenAI's API. It only filters lists.
     #[derive(Default)]
     pub enum FilePurpose {
         Assistants = "assistants",
@@ -131,7 +131,7 @@ pub fn media_type(claimed: &str) -> String {
     if is_media_type(&essence) { essence } else { "application/octet-stream".to_owned() }
 }
 
-/// Whether a text is a media type such as `image/png`, without parameters.
+/// Returns whether a text is a media type such as `image/png`, without parameters.
 pub fn is_media_type(text: &str) -> bool {
     let token = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
     text.len() <= 127 && text.split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
@@ -164,7 +164,7 @@ pub fn may_be_pdf(bytes: &[u8]) -> bool {
     bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
 }
 
-/// Whether texts and terminals use a character.
+/// Returns whether texts and terminals use a character.
 fn is_text_char(c: char) -> bool {
     !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}')
 }
@@ -184,8 +184,8 @@ pub fn utf16_text(bytes: &[u8]) -> Option<String> {
     text.chars().all(|c| is_text_char(c) && c != char::REPLACEMENT_CHARACTER).then_some(text)
 }
 
-/// Whether bytes look like text in an encoding of one byte for each character, such as Windows-1252: they are mostly letters, and
-/// hold no control characters.
+/// Returns whether bytes look like text in an encoding of one byte for each character, such as Windows-1252: most of them are
+/// ASCII, and none is a control character.
 pub fn may_be_other_text(bytes: &[u8]) -> bool {
     let ascii = bytes.iter().filter(|byte| byte.is_ascii()).count();
     ascii * 2 > bytes.len() && bytes.iter().all(|byte| is_text_char(char::from(*byte)))

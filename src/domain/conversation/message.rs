@@ -20,7 +20,7 @@ named_enum! {
         User = "user",
         /// The model.
         Assistant = "assistant",
-        /// The tools: the message holds results of tool calls.
+        /// The tools: the message contains results of tool calls.
         Tool = "tool",
     }
 }
@@ -86,7 +86,7 @@ impl Message {
         }
     }
 
-    /// Returns a message of a request, which is never stored.
+    /// Returns an internal message that exists only in a request and is never stored.
     pub fn of_request(id: MessageId, of: (RunId, ConversationId), role: Role, text: TextPart) -> Self {
         Self { internal: true, ..Self::new(id, of, role, vec![Part::Text(text)]) }
     }
@@ -114,7 +114,7 @@ impl Message {
         }
     }
 
-    /// Returns whether a reader is shown anything: words, or a picture.
+    /// Returns whether the message shows anything to a reader: text, a picture or a file.
     pub fn shows_something(&self) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Text(text) => !text.text.trim().is_empty(),
@@ -284,7 +284,7 @@ pub struct FilePart {
     pub id: PartId,
     /// The media type, such as `image/png`.
     pub media_type: String,
-    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may hold a `data:` URL.
+    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may contain a `data:` URL.
     pub url: Option<String>,
     /// The id of a stored file.
     pub file_id: Option<String>,
@@ -342,7 +342,7 @@ impl FilePart {
         self.name.as_deref().unwrap_or("without a name")
     }
 
-    /// Returns the size of the description and the cut notice around the text, in bytes.
+    /// Estimates the size of the description and the cut notice around the text, in bytes.
     pub fn words_around(&self) -> usize {
         2 * self.shown_name().len() + self.media_type.len() + 160
     }

@@ -64,12 +64,12 @@ pub enum SharedPart {
 
 /// Collects what a share shows: the texts of users and assistants, and the names of the tools that were called.
 ///
-/// It names what it takes, so that a new kind of part or field is never shared by accident.
+/// The code lists every shared field, so that a new kind of part or field is never shared by accident.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// The number of each run, in the order of their questions.
+    /// The rank of each run, by the position of its first message.
     runs: HashMap<RunId, usize>,
-    /// The messages, each with the number of its run.
+    /// The messages, each with the rank of its run.
     messages: Vec<(usize, SharedMessage)>,
 }
 
@@ -87,7 +87,7 @@ impl Snapshot {
                 let parts = parts.into_iter().filter_map(shown_text).collect();
                 self.messages.push((run, SharedMessage { role, created_at, parts }));
             }
-            // A call that was denied or stopped has the same part in the answer as one that was made. Its result tells them apart.
+            // A call that was denied or stopped has the same part in the answer as an executed call. Only its result differs.
             Role::Tool => {
                 let mut answers = self.messages.iter_mut().filter(|(of, message)| *of == run && message.role == Role::Assistant);
                 let Some((_, answer)) = answers.next_back() else { return };
@@ -96,7 +96,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's answer.
+    /// Returns the messages that show something, run by run: a message that waited for an earlier run comes after that run's
+    /// answer.
     pub fn into_messages(mut self) -> Vec<SharedMessage> {
         self.messages.sort_by_key(|(run, _)| *run);
         self.messages.into_iter().map(|(_, message)| message).filter(|message| !message.parts.is_empty()).collect()

@@ -119,7 +119,7 @@ impl Prices {
     }
 }
 
-/// An exact amount of money: a millionth of the price of one token is a whole number of its units.
+/// An exact amount of money, in trillionths of a US dollar. The price of one token is a whole number of these units.
 ///
 /// Serialized as `{"amount": "0.00125", "currency": "USD"}`. The amount is a decimal in a string, so that no reader rounds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

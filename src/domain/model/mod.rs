@@ -229,7 +229,7 @@ pub enum ModelEvent {
     Restarted,
     /// Token usage. The last event counts.
     Usage(Usage),
-    /// The prices of the tokens that are counted from here on. The first event of an answer; no provider sends it.
+    /// The prices of the tokens that are counted from here on. It is the first event of an answer, and no provider sends it.
     Prices(Prices),
     /// The request was changed before this answer, because the provider refused it. Precedes all events of the answer.
     Adapted(Adaptation),
@@ -266,7 +266,7 @@ impl ModelFinish {
     }
 }
 
-/// The class of a failed model call. It decides on retries, never the text.
+/// The class of a failed model call. It decides on retries, together with the agent's `llm_retry`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelErrorKind {
@@ -302,7 +302,8 @@ impl ModelErrorKind {
         self != Self::ContentFilter
     }
 
-    /// Returns whether the provider was unreachable or unintelligible, so that it did not judge the request.
+    /// Returns whether the provider did not judge the request: it was unreachable or overloaded, its answer was unusable, or it
+    /// refused the key or the account.
     pub fn is_outage(self) -> bool {
         self.is_retryable() || self == Self::Auth || self == Self::Quota
     }

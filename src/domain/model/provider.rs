@@ -103,7 +103,7 @@ pub struct ModelEntry {
     pub vision: Option<bool>,
     /// Time limits that differ from the provider's other models. `connect_ms` cannot be set here.
     pub limits: Option<CallLimits>,
-    /// Whether it answers messages; a model of embeddings does not. Known of listed models only.
+    /// Whether the model answers messages. A model for embeddings does not. Known only for models from the provider's list.
     #[serde(skip)]
     #[schema(ignore)]
     pub chats: Option<bool>,
@@ -131,7 +131,7 @@ impl ModelEntry {
     }
 }
 
-/// A limitation of a model that a refusal of its provider showed.
+/// A limitation of a model, learned from a refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LearnedLimitation {
     pub model: String,
@@ -139,12 +139,12 @@ pub struct LearnedLimitation {
     pub limitation: String,
     /// The change of requests to the model.
     pub change: String,
-    /// When it is forgotten.
+    /// The time at which the limitation is forgotten.
     pub until: UnixMillis,
 }
 
 impl LearnedLimitation {
-    /// Corrects the facts about its model.
+    /// Corrects the facts about the model by this limitation.
     pub fn apply(&self, model: &mut ModelEntry) {
         match self.change.split_once(':') {
             Some(("tools_limited", most)) => model.max_tools = most.parse().ok().or(model.max_tools),

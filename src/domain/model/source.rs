@@ -18,7 +18,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns a source in bounds. An address that is no web page is dropped. `None` if neither address nor title is left.
+    /// Returns a source with texts cut to their limits. Drops an address that is too long or no web page. `None` if neither address
+    /// nor title is left.
     pub fn new(url: &str, title: &str, text: &str) -> Option<Self> {
         let is_page = url.starts_with("https://") || url.starts_with("http://");
         let url = Some(url).filter(|url| is_page && url.len() <= MAX_URL && !url.contains(char::is_whitespace));

@@ -100,7 +100,7 @@ impl Amount {
         Self { tokens: usage.input_tokens.saturating_add(usage.output_tokens), cost: usage.cost.unwrap_or_default() }
     }
 
-    /// Returns the maximum cost of a call whose request has so many tokens.
+    /// Returns the maximum cost of a call whose request has this number of tokens.
     pub fn at_most(input_tokens: u64, output_tokens: Option<u32>, prices: Option<&Prices>) -> Self {
         let output_tokens = output_tokens.map_or(UNBOUNDED_OUTPUT, u64::from);
         let usage = Usage { input_tokens, output_tokens, ..Usage::default() };

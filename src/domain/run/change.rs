@@ -180,13 +180,14 @@ pub enum Change {
     Release {
         /// `None`: until an external event wakes the run.
         after_ms: Option<u64>,
-        /// A wait and a drain are not crashes; nothing else releases.
+        /// The reason for the release. Neither reason counts as a crash.
         cause: ReleaseCause,
     },
 }
 
 named_enum! {
-    /// Why a worker releases a run. The next claim uses this word as the cause of `run.resumed`.
+    /// The reason why a worker releases a run. The next claim uses this value as the cause of `run.resumed`, unless another cause
+    /// replaces it.
     pub enum ReleaseCause {
         Waiting = "timer",
         Drain = "handed_back",

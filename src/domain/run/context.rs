@@ -111,7 +111,7 @@ impl ContextPolicy {
         }
     }
 
-    /// Returns the limit of a request and its answer in tokens. A limit in characters does not count.
+    /// Returns the limit of a request and its answer in tokens. `None` if the agent sets no limit, or a limit in characters.
     pub fn token_limit(&self, window: Option<u64>) -> Option<u64> {
         self.limit.filter(|_| self.unit == ContextUnit::Tokens).and_then(|_| self.budget(window))
     }
@@ -156,7 +156,7 @@ pub fn json_tokens(bytes: usize) -> u64 {
     (bytes as u64).saturating_mul(5).div_ceil(14)
 }
 
-/// Estimates the bytes of JSON that fit into so many tokens.
+/// Estimates the bytes of JSON that fit into this number of tokens.
 fn json_bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(14) / 5
 }

@@ -1,4 +1,4 @@
-//! The reason why a run or an answer of a model ended. Messages have one, too, so it stands apart from runs.
+//! The reason why a run or an answer of a model ended. It is a separate module, because messages have a finish reason too.
 
 use crate::domain::enum_names::named_enum;
 

@@ -134,7 +134,7 @@ pub enum OnBusy {
     Queue,
     /// Rejects the message with status 409.
     Reject,
-    /// Cancels the active run, then starts a new run.
+    /// Cancels the active run and all queued runs, then starts a new run.
     Interrupt,
     /// Adds the message to the active run before its next model call, without a new run. The run completes only after it has
     /// answered the message.

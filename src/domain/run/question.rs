@@ -176,7 +176,7 @@ pub struct InputRequest {
 }
 
 impl InputRequest {
-    /// Returns a pending question about a call. It expires after so many milliseconds; 0 for never.
+    /// Returns a pending question about a call. It expires after `expires_ms` milliseconds; 0 for never.
     pub fn about(
         call: &CallId,
         id: InputId,

@@ -24,7 +24,7 @@ pub struct Fence {
     pub run_id: RunId,
     /// The conversation whose log the run writes to.
     pub conversation_id: ConversationId,
-    /// Incremented at each claim.
+    /// Increases with each claim, and when the worker raises the fence.
     pub epoch: i64,
 }
 
@@ -53,12 +53,12 @@ pub struct FirstClaim {
     pub fence: Fence,
     /// A time before the start of the lease.
     pub claimed_at: Instant,
-    /// The loaded run; `None` if it cannot be read, which the driver reports.
+    /// The loaded run. `None` if it cannot be read: the driver then loads the run again, and reports the error.
     pub record: Option<Box<RunRecord>>,
 }
 
 named_enum! {
-    /// Why a run was claimed, or loaded again by its worker.
+    /// The reason why a run was claimed, or loaded again by its worker.
     pub enum ClaimCause {
         First = "first",
         /// The worker of the last claim crashed or lost its lease.
@@ -165,7 +165,7 @@ impl RunRecord {
         self.joined > self.counters.heard
     }
 
-    /// The newest step, if it has begun and not ended.
+    /// Returns the newest step, if it has begun and not ended.
     pub fn open_step(&self) -> Option<&StepRow> {
         self.steps.last().filter(|row| row.status == StepStatus::Started)
     }

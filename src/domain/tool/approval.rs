@@ -36,7 +36,7 @@ pub enum OnDeny {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApprovalPolicy {
-    /// By the tool's name. Has priority over the setting in its server's entry.
+    /// The mode of each tool, by the tool's name. Has priority over the setting in its server's entry.
     pub tools: BTreeMap<String, ApprovalMode>,
     /// Whether calls of all tools of untrusted servers need approval.
     pub ask_untrusted: bool,
@@ -79,14 +79,14 @@ pub struct ToolSafety {
     /// server marks the tool as destructive.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub alone: bool,
-    /// Whether the server says that the tool only reads, and the operator does not classify it. Trust in an untrusted server may
-    /// only repeat calls that the model requests again.
+    /// Whether the server says that the tool only reads, and the operator does not classify it. A false statement can only repeat
+    /// calls that the model requests again.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_it_reads: bool,
 }
 
 impl ApprovalPolicy {
-    /// Returns whether the tool `name` needs an approval before a call.
+    /// Returns the approval mode of the tool `name`.
     ///
     /// A rule applies to a name. A rule that requires an approval applies to every tool of that name. A rule that relaxes the
     /// default was written for the operator's server of that name, so it does not apply to a member's server of the same name.
@@ -101,8 +101,8 @@ impl ApprovalPolicy {
         }
     }
 
-    /// If two tool names of a server are cleaned to the same name, both get a hash. A rule that requires an approval then applies
-    /// to both. Other rules apply to the exact name only.
+    /// Returns the rule for a name. If two tool names of a server are cleaned to the same name, both get a hash. A rule that
+    /// requires an approval then applies to both. Other rules apply to the exact name only.
     fn ruled(&self, name: &str) -> Option<ApprovalMode> {
         let exact = || self.tools.get(name).copied();
         let kin =
@@ -197,7 +197,7 @@ impl ToolGrant {
 pub enum ApprovalState {
     /// The approval is not decided yet.
     Pending,
-    /// The call may be made once.
+    /// The call was allowed.
     Allowed,
     /// The call was denied.
     Denied,
@@ -225,9 +225,9 @@ impl ApprovalState {
 named_enum! {
     /// A human's decision about a call.
     pub enum Decision {
-        /// The call is made.
+        /// The call is executed.
         Allow = "allow",
-        /// The call is not made.
+        /// The call is not executed.
         Deny = "deny",
     }
 }
@@ -237,7 +237,7 @@ named_enum! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
-    /// Whether the call is made.
+    /// Whether the call is executed.
     pub decision: Decision,
     /// The scope of the answer: one of the approval's `scopes`. Default: `once`.
     pub scope: Option<ApprovalScope>,

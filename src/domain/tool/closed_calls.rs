@@ -1,8 +1,8 @@
-//! Calls that the end of their run has closed. Their outcome says so, by which they are found if the run is resumed.
+//! Calls that the end of their run has closed. If the run is resumed, they are found by the text of their outcome.
 
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 
-/// How far a call was when its run ended.
+/// The progress of a call when its run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtEnd {
     NotBegun,
@@ -15,7 +15,7 @@ pub enum AtEnd {
 impl AtEnd {
     const ALL: [Self; 3] = [Self::NotBegun, Self::Stopped, Self::Unknown];
 
-    /// Returns how far a call without an outcome is.
+    /// Returns the progress of a call without an outcome.
     pub fn of(call: &ToolCall) -> Self {
         match () {
             () if call.has_not_begun() => Self::NotBegun,
@@ -24,7 +24,7 @@ impl AtEnd {
         }
     }
 
-    /// Returns how far a call was that the end of its run has closed. `None` if it has another outcome, or none.
+    /// Returns the progress of a call that the end of its run has closed. `None` if the call has another outcome, or none.
     pub fn of_closed(call: &ToolCall) -> Option<Self> {
         let outcome = call.outcome.as_ref()?;
         Self::ALL.into_iter().find(|at_end| outcome.state == at_end.state() && outcome.content == at_end.outcome().content)

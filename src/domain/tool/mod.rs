@@ -50,7 +50,7 @@ pub enum ReplayClass {
         /// The field of `_meta` that carries the key.
         field: String,
     },
-    /// The server first asks another tool of the same MCP server whether the call took effect. If it did not, the call runs again.
+    /// Another tool of the same MCP server first tells whether the call took effect. If it did not, the call runs again.
     Reconcile {
         /// The name of that tool at the server.
         tool: String,

@@ -41,7 +41,7 @@ fn shortened(text: &str, most: usize) -> String {
     if start.len() < text.len() { format!("{start}...") } else { start.to_owned() }
 }
 
-/// Returns `None` for an unknown reference.
+/// Replaces the references in a template. `None` for an unknown reference.
 fn filled(template: &str, stands_for: &mut impl FnMut(&str) -> String) -> Option<String> {
     let (mut text, mut rest) = (String::new(), template);
     while let Some((before, from)) = rest.find('$').map(|at| rest.split_at(at)) {

@@ -36,7 +36,7 @@ pub struct ToolFilter {
     pub k: usize,
     /// The model selects categories if there are more tools than this.
     pub above: usize,
-    /// Whether all tools of a server that the user or the step of a plan names are offered, beyond `k`.
+    /// Whether a server that the user or the step of a plan names is offered with all its tools, even beyond `k`.
     pub whole_servers: bool,
     /// Models that are offered all tools, as `provider/name`. A `*` at the end matches any ending.
     pub skip_models: Vec<String>,
@@ -104,7 +104,7 @@ pub struct OfferedTools {
     pub of: usize,
     /// `semantic`, `lexical` or `categories`; `choosing` for a call in which the model is asked for categories.
     pub by: String,
-    /// Tools that are left out because the model does not take so many, at most 200.
+    /// Tools that are left out because the model does not accept so many, at most 200.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }

@@ -27,7 +27,7 @@ pub struct NewFile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FileFilter {
     pub purpose: Option<FilePurpose>,
-    /// Otherwise the newest file is first.
+    /// Whether the oldest file is first. Otherwise the newest file is.
     pub is_oldest_first: bool,
 }
 

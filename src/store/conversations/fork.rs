@@ -318,7 +318,7 @@ enum Entry {
     Ended,
 }
 
-/// Returns the rows and events of a copy, with new ids. Lists keep their order.
+/// Returns the rows and events of a copy, with new ids.
 pub fn write(request: &CopyConversation, document: CopiedDocument, forked_from: Option<ForkedFrom>) -> StoreResult<CopyRows> {
     let now = request.now;
     let mut turns = write_turns(&request.id, 0, document.turns, request.ids.as_ref(), now)?;
@@ -349,7 +349,8 @@ pub fn write(request: &CopyConversation, document: CopiedDocument, forked_from: 
     Ok(CopyRows { conversation, turns })
 }
 
-/// Returns the rows and events of turns in a conversation whose newest number is `base`. The messages of the turns get new ids.
+/// Returns the rows and events of turns in a conversation whose newest sequence number is `base`. The messages of the turns get new
+/// ids.
 pub fn write_turns(
     conversation: &ConversationId,
     base: i64,

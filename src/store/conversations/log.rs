@@ -11,8 +11,8 @@ use crate::store::{CommitResults, LogBounds, StoreResult};
 #[async_trait]
 #[warn(missing_docs)]
 pub trait LogStore: Send + Sync {
-    /// Waits until the next commit can probably be sent at once. The log writer collects writes after this wait: writes collected
-    /// before it would be sent when the database returns, for runs that were released meanwhile.
+    /// Waits until the next commit can probably be sent at once. The log writer collects writes after this wait. After an outage,
+    /// writes that were collected earlier would come too late: their runs were released meanwhile.
     async fn ready(&self) -> StoreResult<()> {
         Ok(())
     }

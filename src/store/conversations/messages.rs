@@ -13,7 +13,7 @@ pub struct EarlierPage {
     /// The page ends before this message. The newest messages if absent.
     pub before: Option<BeforeCursor>,
     pub limit: u32,
-    /// The page ends with the message that brings its size to so many bytes.
+    /// The page ends with the message at which its size reaches this number of bytes.
     pub bytes: usize,
 }
 
@@ -34,7 +34,8 @@ impl EarlierMessages {
     }
 }
 
-/// Returns whether a message has this role and is not internal: only answers can have feedback, and only users' messages be edited.
+/// Returns whether a message has this role and is not internal. Only answers can have feedback, and only users' messages can be
+/// edited.
 pub fn has_visible_role(role: Role, id: &MessageId, body: &str) -> StoreResult<bool> {
     let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
     Ok(message.role == role && !message.internal)

@@ -32,13 +32,13 @@ use crate::support::clock::UnixMillis;
 #[async_trait]
 #[warn(missing_docs)]
 pub trait ConversationStore: Send + Sync {
-    /// Creates a conversation. Idempotent by `idempotency`. Returns [`CreateOutcome::Exists`] if the id exists already.
+    /// Creates a conversation. Idempotent by `key`. Returns [`CreateOutcome::Exists`] if the id exists already.
     async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyKey>) -> IdempotentResult<CreateOutcome>;
 
     /// Returns the conversation, unless it is missing, deleted, or belongs to another owner.
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>>;
 
-    /// Returns a page of conversations, newest first (by creation). `query` matches titles, case-insensitively.
+    /// Returns a page of conversations, newest first (by creation). Omits hidden conversations.
     async fn conversations(
         &self,
         owner: &UserId,

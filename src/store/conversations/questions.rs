@@ -32,7 +32,7 @@ pub trait InputStore: Send + Sync {
     /// run, it becomes claimable when the worker releases it.
     async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyKey>) -> IdempotentResult<ResolveOutcome>;
 
-    /// Stores the client's results of calls, and makes their run claimable, in one transaction. If a worker holds the run, it becomes
-    /// claimable when the worker releases it.
+    /// Stores the client's results of calls, and makes their run claimable, in one transaction. If a worker holds the run, it
+    /// becomes claimable when the worker releases it.
     async fn store_tool_results(&self, results: ToolResults, key: Option<IdempotencyKey>) -> IdempotentResult<ToolResultsOutcome>;
 }

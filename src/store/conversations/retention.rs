@@ -22,7 +22,7 @@ pub struct ExpiredRowCounts {
     pub tickets: u64,
     pub records: u64,
     pub audit: u64,
-    /// Spending rows of past days.
+    /// Spending rows from before yesterday.
     pub spending: u64,
     pub tool_sets: u64,
     /// Learned limitations of models.

@@ -23,7 +23,7 @@ pub struct ShareLimits {
     pub per_conversation: u32,
     /// Limit of the messages of one share, in bytes of JSON.
     pub bytes: usize,
-    /// Limit of what is read for it, in bytes of stored messages.
+    /// Limit of the stored messages that are read for one share, in bytes.
     pub read_bytes: usize,
 }
 
@@ -32,7 +32,7 @@ pub struct ShareLimits {
 #[serde(rename_all = "snake_case")]
 pub enum ShareOutcome {
     Shared(Share),
-    /// The conversation has all shares that it may have.
+    /// The conversation has reached the limit of shares.
     TooMany,
     TooLarge,
     NoConversation,

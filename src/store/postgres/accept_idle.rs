@@ -1,7 +1,7 @@
 //! Accepts a message into a new or idle conversation, the usual case, in one statement.
 //!
-//! The statement takes no lock, and also claims the run if a worker is ready for it. Every change of a conversation's runs updates
-//! its head, and the statement writes only if the head is unchanged since it was read.
+//! The statement needs no earlier lock. It also claims the run if a worker can start it. Every change of a conversation's runs
+//! updates its head, and the statement writes only if the head is unchanged since it was read.
 
 use std::time::Instant;
 
@@ -106,7 +106,8 @@ enum ClaimMode {
     WithinCap,
 }
 
-/// Tests whether the owner may have one more running run. `$24` is the limit, `$25` the [mark](super::low_water_marks::Marks::leases).
+/// Tests whether the owner may have one more running run. `$24` is the limit, `$25` the
+/// [mark](super::low_water_marks::Marks::leases).
 const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $24, $25) > 0 AS claims), ";
 
 fn statement(head: &str, claims: ClaimMode, keyed: bool) -> String {
@@ -160,7 +161,7 @@ pub(super) struct OwnerCap {
 /// The expected state of the conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
-    /// Neither the conversation nor the idempotency key exists, presumably.
+    /// Presumably, neither the conversation nor the idempotency key exists.
     New,
     /// The conversation exists and is idle.
     Idle,
@@ -251,7 +252,8 @@ pub(super) async fn write(
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;
             let joined = row.try_get("joined")?;
-            // The run is stored. If rows cannot be read, the driver fails the run.
+            // The run is stored already. If its history cannot be read, the worker gets no record: it loads the run itself, and
+            // fails it.
             let summary: Option<String> = row.try_get("summary")?;
             let own_layers = rows::own_layers(&Row::Postgres(row))?;
             let summary = summary.map(|json| rows::decode("context_summaries", "body", id.as_str(), &json)).transpose();

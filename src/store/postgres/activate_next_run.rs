@@ -38,8 +38,8 @@ pub(super) struct UpdatedConversation {
 /// Activates the next run of each conversation, and sets the conversation's status: `queued` if a run follows, and otherwise the
 /// status for the ended run.
 ///
-/// An earlier statement has locked the heads and deactivated the ended runs. It closes their pending questions: a worker closes the
-/// ones it knows, but an MCP server may have asked another one at the last moment.
+/// An earlier statement has locked the heads and deactivated the ended runs. This one also closes the pending questions of the
+/// ended runs: a worker closes those it knows, but an MCP server may have asked another one at the last moment.
 pub(super) async fn activate_next_runs(
     connection: &mut PgConnection,
     ended: &[EndedActiveRun<'_>],

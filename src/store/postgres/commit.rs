@@ -28,8 +28,9 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         let batch = merged_batch::merge(writes)?;
-        // All runs of the process wait for this commit, so a batch does not wait for a lock: the log writer then finds the blocked
-        // run. That run waits alone, for longer than an aborted session may hold a transaction, 5 s.
+        // All runs of the process wait for this commit, so a batch is not repeated after a lock timeout (2 s): the log writer then
+        // searches for the blocked run. Only the write of that run is repeated, and waits up to 6 s: an aborted session holds its
+        // locks for at most 5 s.
         let locks = if batch.fences.len() > 1 { 0 } else { 2 };
         let answers = match batch.refused {
             Some(_) => None,
@@ -76,8 +77,8 @@ async fn write_batch_on(connection: &mut PgConnection, writes: &[RunWrite], batc
     let mut tx = connection.begin().await?;
     let found = write_and_settle(&mut tx, batch).await?;
     let mut answers = answers(&found);
-    // An early end rolls back all writes of its fence, but only the end itself must fail. The other writes are repeated before the
-    // rest is committed, so that every result is correct even if they fail.
+    // An end is early if a message has joined that the run has not processed. Then no write of its fence takes effect, although
+    // only the end must fail. These writes are repeated one by one before the commit, so that every result is correct.
     let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
     let again: Vec<usize> =
         (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|offset| early(offset.fence))).collect();

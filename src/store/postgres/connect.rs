@@ -17,8 +17,8 @@ use crate::store::{StoreError, StoreOptions, StoreResult};
 /// Renewals and sweeps have two separate connections, so that a burst of requests delays no renewal.
 const LEASE_CONNECTIONS: u32 = 2;
 
-/// How long workers wait for a connection. No client waits for a worker. Hundreds of runs that are claimed at once load one after
-/// the other, instead of failing together. Leases have separate connections, so none is lost meanwhile.
+/// Time limit of workers for a connection. It is long, because no client waits for a worker: hundreds of runs that are claimed at
+/// once load one after the other. Leases have separate connections, so none is lost meanwhile.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct PostgresStore {
@@ -50,7 +50,7 @@ pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
     } else {
         options
     };
-    // A startup parameter that poolers refuse. Only the text form of numbers has such digits.
+    // Poolers refuse the startup parameter `extra_float_digits`, which affects only the text form of numbers.
     Ok(options.application_name("capstan").extra_float_digits(None))
 }
 
@@ -64,10 +64,10 @@ impl PostgresStore {
         };
         migrate::migrate(&plain, is_pooled).await?;
         clone_detection::check(&plain, options.on_clone, is_pooled).await?;
-        // Behind a pooler, each transaction sets its limits, and plans are made for it alone.
-        // Custom plans do not help look-ups by key, and planning costs more than most statements; so does just-in-time compilation.
-        // A plan is kept until its table is analyzed again. A plan for a small table must not use a sequential scan: when the table
-        // has grown, look-ups by key would take 1,000 times as long until then.
+        // Behind a pooler, each transaction sets its limits and plans its own statements. Custom plans do not help look-ups by key.
+        // Planning and just-in-time compilation cost more than most statements. A plan is kept until its table is analyzed again. A
+        // plan for a small table must not use a sequential scan: when the table has grown, look-ups by key would take 1,000 times
+        // as long until then.
         let plans = [("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")];
         let session = match is_pooled {
             true => plain.clone(),

@@ -84,7 +84,7 @@ impl ConnectionCache {
         drop(before);
     }
 
-    /// Returns the connection to the pool, which cannot close before.
+    /// Returns the connection to the pool. The pool cannot close before that.
     pub(super) fn release(&self) {
         let idle = self.idle().take();
         drop(idle);

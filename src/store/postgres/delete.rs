@@ -2,7 +2,7 @@
 //!
 //! A long conversation has a million events, and one transaction that removes them would block other work. So the first step
 //! removes the conversation's owner, its head and its runs: after that, no query finds it and no write reaches it. The rest is
-//! removed in small pieces. If the process ends before, the rest is found by its empty owner.
+//! removed in small pieces. If the process ends during this, a later cleaning finds the rest by the empty owner.
 
 use super::PostgresStore;
 use super::timeouts::GuardedPool;
@@ -17,8 +17,8 @@ const NOBODY: &str = "";
 const TAKE_AWAY: Statement = Statement::of_postgres(
     "TAKE_AWAY",
     "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
-     -- Calls without an outcome. How a started call ends is not seen any more; its duration is the time since its start. The others
-     -- are not made, for a denial if there is one that no worker has acted on.
+     -- Audits the calls without an outcome. The outcome of a started call is unknown, and its duration is the time since its start.
+     -- The other calls are never executed: they are denied if a human has denied them, and otherwise skipped.
      audit AS (
          INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
              decided_by, grant_id, duration_ms, at)

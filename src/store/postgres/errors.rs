@@ -7,12 +7,13 @@ use backon::{ExponentialBuilder, Retryable as _};
 use crate::store::{StoreError, StoreResult};
 
 /// Repeats a transaction, up to five times, if the database reports that it rolled the transaction back because of another one.
-/// Returns any other error: it may follow a commit whose reply was lost.
+/// Returns any other error at once, because it may follow a commit whose reply was lost.
 pub async fn retry_transaction<T, F: Future<Output = StoreResult<T>>>(transaction: impl FnMut() -> F) -> StoreResult<T> {
     retried_when(was_rolled_back, transaction).await
 }
 
-/// Retries like [`retried`], but at most `most` times after a lock timeout, because other writes may wait for this transaction.
+/// Retries like [`retry_transaction`], but at most `most` times after a lock timeout, because other writes may wait for this
+/// transaction.
 pub(super) async fn retried_at_locks<T, F: Future<Output = StoreResult<T>>>(
     mut most: u32,
     transaction: impl FnMut() -> F,

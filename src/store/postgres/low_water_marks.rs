@@ -2,7 +2,7 @@
 //!
 //! Each claim and each release leaves dead index entries, and a scan from the start reads all of them. Vacuum removes them soon,
 //! but not while a report or a backup holds a snapshot: after 100,000 runs, a claim then reads 5,300 pages instead of 2. So a
-//! process remembers a time before which the queue has no entry, and another one for the leases, and scans start there.
+//! process remembers a time before which the queue has no entry, and another time for the leases. Scans start at these times.
 //!
 //! Owns both marks, which are times of the database's clock. An entry may still appear before a mark, after a long transaction or
 //! when that clock was set back. A full scan finds it. The frequency of full scans depends on their cost.
@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use super::timeouts::GuardedPool;
 use crate::store::StoreResult;
 
-/// An entry becomes visible later than its own time, at most by the duration of its transaction. The statement timeout limits a
-/// statement to this. A full scan finds entries of longer transactions, and of commits that waited, such as for a standby.
+/// An entry becomes visible later than its own time, at most by the duration of its transaction. The slack is longer than the
+/// statement timeout of 10 s. A full scan finds entries of longer transactions, and of commits that waited, such as for a standby.
 const SLACK_MS: i64 = 15_000;
 
 /// The shortest interval between full scans.
 const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Full scans use at most this fraction of the time (one part in so many).
+/// The inverse of the time share of full scans: they use at most 1/50 of the time.
 const WHOLE_LOOK_SHARE: u32 = 50;
 
 /// The longest time until a failed full scan is repeated. Until then, entries before the marks are not found.

@@ -423,7 +423,7 @@ impl Tables {
 
     fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&Handle>) {
         let call = self.call(ord, id);
-        // No batch both adds a call and starts it.
+        // Only calls of MCP servers get handles. Such a call starts after the commit of the batch that adds it.
         if call.is_new || call.outcome.is_some() {
             self.refused = Some(NOT_UNDER_WAY);
         } else {

@@ -1,6 +1,6 @@
 //! Migrates a Postgres database while other processes use it.
 //!
-//! Owns how a migration waits for locks. Must not know what a migration changes.
+//! Owns the waits of a migration for locks. Must not know what a migration changes.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::store::StoreResult;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::sql::pooler;
 
-/// How long a migration waits for a lock. Meanwhile, all others that need the table wait behind it.
+/// Time limit of a migration for a lock. Meanwhile, all other transactions that need the table wait behind the migration.
 const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "500ms");
 
-/// How long others can work before the migration requests its lock again.
+/// The pause before the migration requests its lock again, so that other transactions can work.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a migration waits for a lock after several attempts. Postgres cancels an automatic vacuum when a lock has waited for it
-/// for `deadlock_timeout`, one second. Otherwise the vacuum of a large table would block the migration for hours.
+/// Time limit of a migration for a lock after [`MANY`] failed attempts. Postgres cancels an automatic vacuum when a lock has waited
+/// for it for `deadlock_timeout`, one second. Otherwise the vacuum of a large table would block the migration for hours.
 const LONG_LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "1200ms");
 
-/// Number of failed attempts after which a migration waits so long once.
+/// Number of failed attempts after which one attempt uses [`LONG_LOCK_TIMEOUT`].
 const MANY: usize = 5;
 
 /// The number of the advisory lock of migrations through a pooler: "capstan" in ASCII.
@@ -71,7 +71,7 @@ pub(super) async fn migrate(options: &PgConnectOptions, is_pooled: bool) -> Stor
     }
 }
 
-/// Applies the migrations through a pooler: only a transaction keeps a lock there, and the limit on waits for locks.
+/// Applies the migrations through a pooler: there, only a transaction keeps a lock and a lock timeout.
 async fn in_one_transaction(migrator: &Migrator, connection: &mut PgConnection, time_limit: &str) -> Result<(), MigrateError> {
     let begin = format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK}); SET LOCAL lock_timeout = '{time_limit}'");
     let mut tx = connection.begin_with(AssertSqlSafe(begin)).await?;

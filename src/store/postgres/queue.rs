@@ -1,4 +1,4 @@
-//! The queue: claims, leases and the sweep. Only the database's clock decides.
+//! The queue: claims, leases and the sweep. All decisions use the database's clock.
 
 use std::collections::HashMap;
 
@@ -61,9 +61,10 @@ pub(super) use next_epoch;
 /// Claims runs, ordered by rank: the number of leases that the owner would have if this run and those before it were claimed.
 ///
 /// It selects more candidates than needed, because other nodes may claim them at the same time. No owner gets more than its limit
-/// (`$4`, 0 for none). At most one claimed run is suspected: it crashed `$7` workers, and the next crash would end it. The node
-/// must not have claimed another suspected run in the last `$8` ms. Runs to be cancelled are never suspected. Locked rows are
-/// skipped, so that a claim never waits for a commit or another claim. `$5` and `$6` are the [marks](super::low_water_marks::Marks).
+/// (`$4`, 0 for none). At most one claimed run is suspected: it crashed at least `$7` workers, and the next crash would end it. The
+/// node must not hold another suspected run that it claimed in the last `$8` ms. Runs to be cancelled are never suspected. Locked
+/// rows are skipped, so that a claim never waits for a commit or another claim. `$5` and `$6` are the
+/// [marks](super::low_water_marks::Marks).
 const CLAIM: &str = text!(postgres: (owners "$5")
     ", clock AS MATERIALIZED (
         SELECT now_ms() AS now
@@ -103,7 +104,7 @@ const CLAIM: &str = text!(postgres: (owners "$5")
         WHERE coalesce(r.claimable_at <= (SELECT now FROM clock), false) AND (c.place = 1 OR NOT c.is_suspect)
         ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
     ), claimed AS (
-        -- An answer that is there is loaded with the run: it must not cut a later wait short.
+        -- An answer that has arrived is loaded with the run. It must not end a later wait early.
         UPDATE runs r SET claimable_at = NULL, answered_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
         FROM locked l WHERE r.id = ANY(ARRAY[l.id])
         RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.crashes - 1 AS crashes, l.rank,
@@ -120,15 +121,16 @@ const CLAIM: &str = text!(postgres: (owners "$5")
     SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.trace_id, c.crashes, c.queued_ms, h.epoch
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank");
 
-/// `$2` and `$3` are the [marks](super::low_water_marks::Marks).
+/// Selects the milliseconds until the first run of an owner below the limit (`$1`, 0 for none) can be claimed. `$2` and `$3` are
+/// the [marks](super::low_water_marks::Marks).
 const NEXT_CLAIMABLE: &str = text!(postgres: (owners "$2")
     " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner o
       WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0");
 
 /// Takes expired leases. Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker
-/// that lost its lease can write nothing more, even before another claim. `$2` is the [mark](super::low_water_marks::Marks::leases), `$3`
-/// the time when the leases were counted: leases that expired later may have done so because this statement, like their renewals,
-/// had to wait.
+/// that lost its lease can write nothing more, even before another claim. `$2` is the
+/// [mark](super::low_water_marks::Marks::leases), `$3` the time when the leases were counted: leases that expired later may have
+/// done so because this statement, like their renewals, had to wait.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
         FROM run_leases l JOIN runs r ON r.id = ANY(ARRAY[l.run_id])
@@ -186,10 +188,10 @@ const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
     SELECT lost.run_id FROM lost WHERE NOT EXISTS (SELECT 1 FROM locked k WHERE k.id = lost.run_id)";
 
 impl PostgresStore {
-    /// Adds the conversations of unnamed leases: run, epoch, and age in milliseconds.
+    /// Adds the conversations to unnamed leases, each of which is given as run, epoch, and age in milliseconds.
     ///
     /// This is a separate statement, because a renewal must not wait for a lock on `runs`. If it fails, the next renewal returns
-    /// them again.
+    /// the leases again.
     async fn unnamed_leases(&self, leases: Vec<(String, i64, i64)>) -> Vec<UnnamedLease> {
         let runs: Vec<&str> = leases.iter().map(|(run, ..)| run.as_str()).collect();
         let read = ask(&self.lease, async |connection| {
@@ -220,8 +222,7 @@ impl QueueStore for PostgresStore {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
                 let claim = claim.bind(i64::from(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
-                // The lease is counted from before the wait: after an outage, a caller may wait for a connection longer than a
-                // lease lasts.
+                // The time is taken after the wait for a connection: after an outage, that wait may be longer than a lease.
                 let claimed_at = Instant::now().into_std();
                 Ok((claimed_at, claim.fetch_all(connection).await?))
             })
@@ -322,7 +323,7 @@ impl QueueStore for PostgresStore {
 
     async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let since = self.low_water.marks().leases;
-        // A connection exists already at this time: the statement itself shows if it is stuck.
+        // The wait for a connection counts too, because renewals use the same pool.
         let asked_at = Instant::now();
         let sweep = ask(&self.lease, async |connection| sweep(connection, (asked_at, limit), despite_outage, since).await);
         with_deadline(ANSWER_LIMIT, sweep).await
@@ -348,8 +349,8 @@ impl QueueStore for PostgresStore {
     }
 }
 
-/// Returns the epoch after the fence's, if this claim has raised it already. This is a separate statement, because one that waited
-/// for the head would still see the old leases.
+/// Returns the epoch after the fence's, if this claim has raised it already. This is a separate statement, because a statement that
+/// waited for the head would still see the old leases.
 async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u32) -> StoreResult<Option<i64>> {
     Ok(sqlx::query_scalar(
         "SELECT h.epoch FROM conversation_heads h JOIN run_leases l ON l.run_id = h.run_id AND l.epoch = h.epoch

@@ -19,7 +19,7 @@ const HEADS: &str = "WITH fence AS (
     RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.releases_lease, h.last_seq - f.events AS base
 )";
 
-/// Inserts their events. `$8` to `$14`.
+/// Inserts the events of the matching heads. `$8` to `$14`.
 const EVENTS: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
@@ -56,8 +56,8 @@ impl Part {
     }
 }
 
-/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `releases_lease`: a run ends
-/// or is released.
+/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `releases_lease`: a
+/// run ends or is released.
 ///
 /// The statement returns for each valid fence its index, the previous sequence number of its log, and the title of its conversation
 /// as JSON if that changes.
@@ -120,13 +120,12 @@ pub(super) const RUNS: Part = Part::new(
         last_seq = CASE WHEN p.finished THEN h.base + p.last_place ELSE r.last_seq END,
         finished_at = CASE WHEN p.finished THEN now_ms() END,
         active = r.active AND NOT p.finished,
-        -- A run that was asked to end while its worker let go of it must not wait for anything else, and one whose question was
-        -- answered meanwhile must not wait for that.
+        -- A released run does not wait if its cancellation was requested, or if its question was answered, before the release.
         claimable_at = CASE
             WHEN p.finished THEN NULL
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN now_ms()
             WHEN p.released AND p.reason IN ('input', 'approval', 'client_tool') AND r.answered_at IS NOT NULL THEN now_ms()
-            -- How long a question holds was counted when it was asked, which may be long ago.
+            -- A question may have been stored long before the release, so it may expire before `after_ms` ends.
             WHEN p.released AND p.reason IN ('input', 'approval', 'client_tool') THEN least(now_ms() + p.after_ms, (
                 SELECT min(q.expires_at) FROM input_requests q
                 WHERE q.run_id = r.id AND q.state = 'pending' AND q.id <> ALL (p.closed)
@@ -135,7 +134,7 @@ pub(super) const RUNS: Part = Part::new(
             ELSE r.claimable_at
         END,
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
-        -- A release after this is a hand-back.
+        -- If the lease ends after the run has started, the next claim is a hand-back, unless another cause is set.
         claim_cause = CASE
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN 'request'
             ELSE coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END)

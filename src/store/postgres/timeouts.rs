@@ -23,7 +23,7 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The limit of a lease renewal. Another attempt on another connection can still renew the leases in time.
 pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 
-/// Performs `work`, which [asks](ask), within `limit`. After the limit, the work may have been done, or may still be done.
+/// Performs `work`, which uses [`ask`], within `limit`. After the limit, the database may have done the work, or may still do it.
 pub async fn with_deadline<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
@@ -94,7 +94,8 @@ impl GuardedPool {
         self.is_pooled
     }
 
-    /// [Asks](ask), unless the database is silent. Without an answer, the work may have been done, or may still be done.
+    /// Performs `work` as [`ask`] does, unless the database is silent. Without an answer, the database may have done the work, or
+    /// may still do it.
     pub(super) async fn ask<T>(&self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
         // Boxed, because the future of the wait would contain the passed future twice.
         self.unless_silent(ANSWER_LIMIT, Box::pin(ask(self, work))).await

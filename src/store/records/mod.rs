@@ -1,4 +1,5 @@
-//! Records with names, unique per owner: agents, providers, MCP servers with their logins, tool reviews. Limitations of models, too.
+//! Records with names, unique per owner: agents, providers, MCP servers with their logins, and tool reviews. Also limitations of
+//! models, which have no owner.
 //!
 //! Owns the traits and values of these aggregates. Must not know any statement.
 

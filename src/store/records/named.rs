@@ -32,7 +32,7 @@ pub enum CreateNamedOutcome<I> {
 pub enum UpdateNamedOutcome {
     /// The change is stored, with this version.
     Changed(i64),
-    /// The row has another version than the change was made from, or is gone. Nothing was changed.
+    /// The row has another version than the one that the change is based on, or is gone. Nothing was changed.
     Stale,
     /// The owner has another row with this name. Nothing was changed.
     NameTaken,

@@ -30,7 +30,7 @@ pub enum LoginClaimant {
 }
 
 impl LoginClaimant {
-    /// Returns the owner and the hash that the login must match, one of them.
+    /// Returns the owner and the browser's hash that the login must match. One of them is `None`.
     pub(in crate::store) fn parts(&self) -> (Option<&str>, Option<&str>) {
         match self {
             Self::Owner(owner) => (Some(owner.as_str()), None),

@@ -18,20 +18,21 @@ pub const MAX_CHARGED: u64 = 1 << 53;
 pub trait BudgetStore: Send + Sync {
     /// Reserves a model call of the fence's run, or returns why it is refused. `None` if the fence is not the newest.
     ///
-    /// The reservations of an owner are decided one at a time. After two seconds without a turn the outcome is busy. A reservation
-    /// counts until the log writer charges the call. When its fence becomes void, it counts as spent. A run has one reservation: a new
-    /// request ends the previous one, even if it is refused. Days are those of the database's clock.
+    /// The reservations of an owner are decided one at a time. A call that waits two seconds for its turn is refused as busy. A
+    /// reservation counts until the log writer charges the call. When its fence becomes void, it counts as spent. A run has one
+    /// reservation: a new request ends the previous one, even if it is refused. Days are those of the database's clock.
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &ReservationRequest)
     -> StoreResult<Option<ReservationOutcome>>;
 
-    /// Removes some rows that are older than yesterday. Returns their number; 0 if none is left.
+    /// Removes spending rows from before yesterday, at most 1,000, and usage of embeddings older than a year. Returns the number of
+    /// rows; 0 if none is left.
     async fn remove_old_spending(&self) -> StoreResult<u64>;
 }
 
 /// The usage of a finished request for embeddings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingCharge {
-    /// The charge before the call and its day, if the owner has a budget.
+    /// The day and the amount that were charged before the call, if the owner has a budget.
     pub reserved: Option<(i64, Amount)>,
     /// The model and its usage. `None` if the call has failed.
     pub used: Option<(String, Amount)>,

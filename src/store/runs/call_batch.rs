@@ -8,7 +8,7 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallBatch {
-    /// The message of the run that this one copies or replaces.
+    /// The message of the earlier run that `message` copies or replaces.
     pub original: MessageId,
     /// The message. In [`ResumeKind::Call`] and [`ResumeKind::Undo`] it belongs to the new run, with new ids.
     pub message: Message,

@@ -38,7 +38,7 @@ fn title_of(parts: &[Part]) -> String {
     text::storable(text::prefix_chars(&line, MAX_MADE_TITLE)).trim_end().to_owned()
 }
 
-/// Returns the given title, or else one made from the message, if the agent's policy allows that.
+/// Returns the given title, or else the beginning of the message, if the agent's policy allows that.
 pub fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
     if !title.is_empty() {
         return text::storable(title).into_owned();

@@ -70,8 +70,9 @@ pub trait RunStore: Send + Sync {
     /// ends it. A run with a live lease is only marked.
     async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyKey>) -> IdempotentResult<CancelOutcome>;
 
-    /// Wakes a waiting run, unless it waits for a human. Or continues an ended run with a new one, because terminal statuses never
-    /// change. The ended run must be the newest one of its conversation, so this works only once.
+    /// Wakes a waiting run, unless it waits for a human or its client. Or continues an ended run with a new one, because terminal
+    /// statuses never change. Except for an undo, the ended run must be the newest one of its conversation, so this works only
+    /// once.
     async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyKey>) -> IdempotentResult<ResumeOutcome>;
 
     /// Returns the answer that contains this call, with all its calls. `None` if the call is missing or belongs to another owner.
@@ -80,7 +81,7 @@ pub trait RunStore: Send + Sync {
     /// Returns a call of the run with its complete result. `None` if the call is missing or belongs to another owner.
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>>;
 
-    /// Returns the facts that explain why the run does or does not move.
+    /// Returns the facts that explain why the run makes progress or not.
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
 
     /// Counts runs that are not terminal, by status, for metrics.

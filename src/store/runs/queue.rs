@@ -40,8 +40,8 @@ pub trait QueueStore: Send + Sync {
 
     /// Renews the leases that `node` knows in one statement, and returns the leases of the node that were not named.
     ///
-    /// A lease that expired more than `grace_ms` ago is not renewed. A lease is identified by its run, not by its epoch, because
-    /// the reply to a raised fence may still be on its way.
+    /// A lease that expired more than `grace_ms` ago, or has another epoch, is not renewed. A lease with another epoch still counts
+    /// as named, because the reply to a raised fence may be on its way.
     async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal>;
 
     /// Releases leases that their worker could not renew because the database was unavailable. The worker is alive, so these claims
@@ -53,8 +53,8 @@ pub trait QueueStore: Send + Sync {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences their workers. If more
-    /// than half of all leases (and at least four) seem expired at once, it takes none unless `despite_outage`. With a `limit` of
-    /// 0, only counts.
+    /// than half of all leases (and at least four) seem expired at once, it takes none unless `despite_outage`. It also takes none
+    /// if the database answered too slowly, because renewals were then late too. With a `limit` of 0, only counts.
     async fn sweep_expired_leases(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
 
     /// Expires every lease that does not belong to `node`. SQLite has one server process, so all other workers are gone. Does

@@ -17,8 +17,8 @@ pub struct UsageFilter {
 }
 
 impl UsageFilter {
-    /// Returns an id below those of all these runs. Ids begin with their time, so a range of days is a range of ids. Clocks of
-    /// processes may differ by a day.
+    /// Returns an id below those of all these runs. Ids begin with their time, so a range of days is a range of ids. One day is
+    /// subtracted, because the clocks of processes may differ.
     pub(in crate::store) fn first_id(&self) -> String {
         let since = u64::try_from(self.since.0.saturating_sub(DAY_MS)).unwrap_or(0);
         format!("{}{since:012x}", RunId::PREFIX)

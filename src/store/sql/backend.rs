@@ -1,6 +1,6 @@
 //! `Backend`: the interface between the aggregates in `sql` and the two stores.
 //!
-//! Owns which operations each database implements separately. Must not know any table.
+//! Owns the list of operations that each database implements separately. Must not know any table.
 
 use async_trait::async_trait;
 
@@ -10,15 +10,16 @@ use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 
-/// The condition of a deletion. Its statement returns true or false for the age in milliseconds, `$1`, and the conversation's id,
-/// `$2`.
+/// The condition of a deletion. Its statement takes the age in milliseconds (`$1`) and the conversation's id (`$2`), and returns a
+/// boolean.
 #[derive(Clone, Copy)]
 pub struct IdleAge {
     pub statement: Statement,
     pub age_ms: u64,
 }
 
-/// A store with a database, whose hot paths use statements of their own. Every aggregate trait in `sql` is implemented for it.
+/// A store on one database. It implements the hot paths with separate statements. The traits in `sql` are implemented for every
+/// backend.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// Returns the database for requests, whose clients wait.

@@ -30,7 +30,7 @@ impl Database<'_> {
         self.fetch_list(text, values).await
     }
 
-    /// Reads all rows of a list whose text is composed of our literals: one text for each set of filters.
+    /// Reads all rows of a statement that the caller composes from literals, such as one text for each set of filters.
     pub async fn fetch_list(self, text: impl SqlSafeStr, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(line) => {
@@ -112,7 +112,7 @@ impl Database<'_> {
         self.retry(|| self.transaction(work, |_| true)).await
     }
 
-    /// Deletes a row by its secret, `values[0]`, and returns it. `exists` selects the secret.
+    /// Deletes a row by its secret, `values[0]`, and returns it. `exists` tests whether a row has the secret.
     ///
     /// On SQLite, a reader runs `exists` first, so that guesses of secrets do not use the writer.
     pub async fn take(self, exists: Statement, take: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
@@ -158,7 +158,7 @@ impl Database<'_> {
         tx.end(outcome, is_stored).await
     }
 
-    /// Runs a transaction, and repeats it if the database rolled it back because of another one.
+    /// Runs a transaction, and repeats it if the database rolled it back because of another transaction.
     ///
     /// On Postgres, each attempt is limited to [`ANSWER_LIMIT`].
     pub async fn retry<T, F: Future<Output = StoreResult<T>>>(self, transaction: impl Fn() -> F) -> StoreResult<T> {

@@ -22,15 +22,16 @@ statements! {
 }
 
 impl Database<'_> {
-    /// Deletes keys of this age. Returns how many.
+    /// Deletes keys that are at least `age_ms` old. Returns their number.
     pub async fn delete_expired_keys(self, age_ms: u64) -> StoreResult<u64> {
         self.execute(DELETE_EXPIRED, values![age_ms]).await
     }
 
     /// Runs a transaction that records its outcome under `key`, and repeats it if the database rolled it back.
     ///
-    /// If a row exists already, a request with the same key may have committed first without a lock. Then its outcome is returned.
-    /// The caller composes the transaction: the compiler cannot show that the future of an async closure passed here is `Send`.
+    /// If the transaction violates a unique key, a request with the same idempotency key may have committed first. Then its outcome
+    /// is returned. The caller composes the transaction: the compiler cannot show that the future of an async closure passed here
+    /// is `Send`.
     pub async fn once<T: DeserializeOwned, F: Future<Output = IdempotentResult<T>>>(
         self,
         key: Option<&IdempotencyKey>,

@@ -5,14 +5,14 @@
 //!
 //! # How an aggregate is written
 //!
-//! - `store/<aggregate>.rs` contains its values, without statements, and its trait if it has one. Conversions that several
+//! - `store/<group>/<aggregate>.rs` contains its values, without statements, and its trait if it has one. Conversions that several
 //!   aggregates share are in `store/rows.rs`.
-//! - `store/sql/<aggregate>.rs` contains the statements, the conversion of rows, and the methods: `impl dyn RecordStore + '_`, or
-//!   `impl<B: Backend> Trait for B`. Both serve both stores.
+//! - `store/sql/<group>/<aggregate>.rs` contains the statements, the conversion of rows, and the methods:
+//!   `impl dyn RecordStore + '_`, or `impl<B: Backend> Trait for B`. Both serve both stores.
 //!
 //! # How a method is added
 //!
-//! 1. Its statement, in the [`statements!`](statement::statements) block of `sql/<aggregate>.rs`, and its body in the `impl`.
+//! 1. Its statement, in the [`statements!`](statement::statements) block of the aggregate's file, and its body in the `impl`.
 //! 2. Its signature in the trait, if the aggregate has one.
 //! 3. A contract test in `tests/it/store/<aggregate>.rs`, which runs on both databases.
 //!
@@ -27,9 +27,9 @@
 //!   `(CAST($1 AS text) IS NULL OR owner_id = $1)`.
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
-//!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after a
-//!   deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
-//! - A transaction ends with [`Transaction::end`], also after an error: dropping it closes its connection.
+//!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after
+//!   a deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
+//! - A transaction ends with [`Transaction::end`], also after an error: on Postgres, dropping it closes its connection.
 //! - Contended rows are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside conversations.
 
 mod access;

@@ -1,8 +1,8 @@
 //! Poolers in transaction mode, such as PgBouncer: they give each transaction another session of the database.
 //!
-//! Owns how such a pooler is found, and what a transaction needs behind one. Startup parameters do not reach the session, and neither
-//! prepared statements nor session locks outlive a transaction. So each access is a transaction of its own, which sets its limits
-//! itself and takes its prepared statements with it. Must not know any table.
+//! Owns the detection of such a pooler, and the transactions behind one. Behind a pooler, startup parameters do not reach the
+//! session, and prepared statements and session locks end with their transaction. So each access is a separate transaction, which
+//! sets its own limits and clears its prepared statements. Must not know any table.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, Error, Row as _, raw_sql};
@@ -20,7 +20,7 @@ pub const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '10s'; SET LOCAL l
 /// The SQLSTATE with which a pooler refuses a startup parameter.
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// Returns whether a pooler keeps startup parameters from the sessions of the database, by refusing or by ignoring them.
+/// Returns whether a pooler refuses or ignores startup parameters, so that they do not reach the sessions of the database.
 pub async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
     let [(name, limit), ..] = LIMITS;
     let mut connection = match PgConnection::connect_with(&options.clone().options([(name, limit)])).await {
@@ -35,14 +35,14 @@ pub async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
     Ok(!is_set)
 }
 
-/// Works in a transaction, which is committed if the work succeeds.
+/// Executes `work` in a transaction, which is committed if the work succeeds.
 pub async fn in_transaction<T, E: From<Error>>(
     connection: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut tx = connection.begin_with(BEGIN).await?;
     let answer = work(&mut *tx).await;
-    // Their names would be taken in a session that another connection gets next.
+    // Another connection may get this session next. The names of the prepared statements would then be in use.
     let cleared = tx.clear_cached_statements().await;
     let answer = answer?;
     cleared?;

@@ -1,6 +1,6 @@
 //! Rows of either database.
 //!
-//! Owns how a column is read. Must not know any table.
+//! Owns the conversion of columns. Must not know any table.
 
 use sqlx::postgres::{PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteRow};

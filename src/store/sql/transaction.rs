@@ -1,6 +1,6 @@
 //! Transactions on either database.
 //!
-//! Owns how a transaction begins and ends. Must not know any table.
+//! Owns the beginning and the end of transactions. Must not know any table.
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, Postgres};
@@ -18,14 +18,13 @@ use crate::store::{StoreError, StoreResult};
 /// A write transaction. Dropping it without a commit rolls it back.
 pub enum Transaction {
     Postgres(PostgresTransaction),
-    /// A transaction on the writer of SQLite, which it uses exclusively, with the permit of its request. A worker needs no permit.
+    /// A transaction on the only writer of SQLite, with the permit of its request. A worker needs no permit.
     Sqlite(Tx, Option<OwnedSemaphorePermit>),
 }
 
-/// A transaction on a pool's connection, which is closed if the transaction neither commits nor rolls back.
+/// A transaction on a pool's connection. The connection is closed if the transaction neither commits nor rolls back.
 ///
-/// Otherwise the pool would wait for an answer, possibly of a database that is gone, before it gives the connection to the next
-/// caller.
+/// Otherwise the pool would wait for an answer before it gives the connection to the next caller. A lost database never answers.
 pub struct PostgresTransaction {
     connection: PoolConnection<Postgres>,
     guarded_pool: GuardedPool,
@@ -43,9 +42,9 @@ impl PostgresTransaction {
         Ok(transaction.await?)
     }
 
-    /// Performs work on the connection itself, with statements of Postgres only. An error ends the transaction.
+    /// Executes `work`, which may use statements of Postgres only, on the connection. An error ends the transaction.
     ///
-    /// After an answer, the transaction is rolled back at once, and the connection is reused.
+    /// If the database itself returned the error, the transaction is rolled back at once, and the pool reuses the connection.
     pub async fn work<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
         if !self.is_open {
             return Err(StoreError::Statement(sqlx::Error::Protocol("the transaction has already ended".to_owned())));
@@ -176,7 +175,7 @@ impl Transaction {
         }
     }
 
-    /// Commits an outcome that `is_stored`, and rolls back otherwise. Returns the outcome.
+    /// Commits if the outcome `is_stored`, and rolls back otherwise. Returns the outcome.
     pub async fn end<T>(self, outcome: StoreResult<T>, is_stored: impl FnOnce(&T) -> bool) -> StoreResult<T> {
         match &outcome {
             Ok(outcome) if is_stored(outcome) => self.commit().await?,
@@ -188,7 +187,7 @@ impl Transaction {
         outcome
     }
 
-    /// Rolls the transaction back. Dropping it does so, too, but closes its connection.
+    /// Rolls the transaction back. Dropping the transaction does so too, but on Postgres it closes the connection.
     pub async fn rollback(self) -> StoreResult<()> {
         match self {
             // An error has rolled it back already.

@@ -1,6 +1,6 @@
 //! Values that are bound to a statement.
 //!
-//! Owns how each kind of value is bound on each database. Must not know any statement.
+//! Owns the binding of each kind of value on each database. Must not know any statement.
 
 use std::borrow::Cow;
 

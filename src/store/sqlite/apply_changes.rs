@@ -141,7 +141,7 @@ impl RunPatch {
                status = coalesce(?, status),
                reason = CASE WHEN ? THEN ? ELSE reason END,
                started_at = CASE WHEN ? THEN coalesce(started_at, " now ") ELSE started_at END,
-               -- A release after this is a hand-back.
+               -- If the lease ends after the run has started, the next claim is a hand-back, unless another cause is set.
                claim_cause = CASE WHEN ? THEN 'handed_back' ELSE claim_cause END,
                tools_hash = coalesce(?, tools_hash),
                counters = coalesce(?, counters),
@@ -300,7 +300,7 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
          WHERE id = ?"));
     batch.bind(after_ms.map(|after| i64::try_from(after).unwrap_or(i64::MAX / 4))).bind(cause.as_str()).bind(run.as_str());
     if cause == ReleaseCause::Waiting {
-        // The time limit of a question starts now, because it may have been created long before the write.
+        // A question may have been stored long before the release, so it may expire before `after_ms` ends.
         batch.add(
             "UPDATE runs SET claimable_at = min(coalesce(claimable_at, q.first), q.first)
              FROM (SELECT min(expires_at) AS first FROM input_requests WHERE run_id = ? AND state = 'pending') AS q

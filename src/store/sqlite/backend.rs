@@ -1,6 +1,6 @@
 //! The operations with a separate implementation on SQLite.
 //!
-//! Owns how a conversation is deleted with all its rows. Must not know how writes are committed.
+//! Owns the deletion of a conversation with all its rows. Must not know how writes are committed.
 
 use async_trait::async_trait;
 

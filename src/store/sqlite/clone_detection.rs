@@ -2,9 +2,9 @@
 //!
 //! Owns that file. Must not know when it is written.
 //!
-//! The database and the file contain a random id and a counter. The counter increases while the server works, first in the database: a
-//! database with a lower counter than the file is older than the database that was served here. The file also contains its creation
-//! time: a copied file was created later.
+//! The database and the file contain a random id and a counter. The counter increases while the server works, first in the
+//! database, then in the file. So a database with a lower counter than the file is older than the database that was served here.
+//! The file also contains its creation time: a copied file was created later.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,8 @@ pub(super) struct MarkerWriter {
 }
 
 impl MarkerWriter {
-    /// Checks whether the database is a copy, and writes the marker file. Returns `None` if copies are allowed.
+    /// Checks whether the database is a copy, and writes the marker file. Returns `None` without the check for
+    /// [`OnClone::SkipCheck`].
     pub(super) async fn check(
         writer: &SqlitePool,
         database: &Path,

@@ -20,10 +20,10 @@ use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 /// A transaction on the writer or a reader.
 pub type Tx = Transaction<'static, Sqlite>;
 
-/// How long a statement waits for another process that writes, such as `capstan keys create`.
+/// Time limit of a statement for the end of a write by another process, such as `capstan keys create`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a call waits for the writer or a reader before the database counts as unavailable.
+/// Time limit of a call for the writer or a reader. After it, the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Number of requests that wait for the writer at a time. They share one batch of the log: with one permit, every message of a
@@ -31,7 +31,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 /// 1,000 conversations, 4, 16 and 64 permits delayed a first token by 2.4, 1.8 and 1.1 s and each word by 73, 132 and 348 ms.
 const TURNS: usize = 16;
 
-/// How long a request waits for its permit. The queue of a burst does not mean that the database is gone.
+/// Time limit of a request for its permit. It is long, because the queue of a burst does not mean that the database is unavailable.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Number of pages in the write-ahead log that triggers a checkpoint (16 MiB). Every batch writes a busy page to the log, but a
@@ -54,7 +54,7 @@ pub struct SqliteStore {
     pub(super) took_write: tokio::sync::Mutex<Option<Instant>>,
     /// Locked while this process is the server of the data folder.
     pub(super) lock: Mutex<Option<File>>,
-    /// The clone mark of the server, unless copies are allowed.
+    /// Writes the marker file of clone detection. `None` in a command, and if the check is skipped.
     pub(super) marker_writer: Option<MarkerWriter>,
 }
 

@@ -39,7 +39,7 @@ impl SqliteStore {
 }
 
 /// Reads the messages ordered by run, because a message for a later run may have arrived before this run's answer. Of the messages
-/// that a summary covers, only user messages are read.
+/// that a summary covers, only the user messages of this run and those in the summary's `asked` are read.
 async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<History> {
     let id = fence.conversation_id.as_str();
     let summary = sqlx::query(

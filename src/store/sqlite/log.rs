@@ -117,7 +117,7 @@ async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, Stri
     Ok(created_rows::update_events(write, &encode("conversations", "title", id, &title)?, &status))
 }
 
-/// Returns whether a write would end its run before a joined message is processed.
+/// Returns whether a write would end its run although the run has not processed all joined messages.
 fn ends_unheard(write: &RunWrite, joined: i64) -> bool {
     write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
 }

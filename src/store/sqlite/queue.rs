@@ -22,10 +22,11 @@ use crate::support::failpoint;
 /// A sweep whose start took this long waited for a blocked disk, and renewals did too.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// An outage is suspected only if at least so many leases seem expired: a few workers may really have crashed together.
+/// An outage is suspected only if at least this many leases seem expired: a few workers may really have crashed together.
 const OUTAGE_FLOOR: i64 = 4;
 
-/// Tests whether a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled is never suspected.
+/// Tests whether a run has crashed at least `?3` workers, and the next crash would end it. A run that is to be cancelled is never
+/// suspected.
 macro_rules! is_suspect {
     (sqlite $row:literal) => {
         sql!("CASE WHEN " $row ".crashes < ?3 OR " $row ".cancel_requested_at IS NOT NULL THEN 0 ELSE " $row ".max_crashes > 0 AND "
@@ -195,8 +196,8 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign, Some(ClaimCause::Crash)).await?;
-        // Only a waiting run may have a time to wait for, unless it was answered, woken, cancelled, or released before it
-        // continued. Any other run goes to the front of the queue, regardless of the clock.
+        // Only a waiting run with the cause `timer` keeps a time in the future. Any other run can be claimed now: its time may come
+        // from a clock that was ahead.
         sqlx::query(sql!("UPDATE runs SET claimable_at = " now " WHERE claimable_at > " now
             " AND (status <> 'waiting' OR claim_cause <> 'timer')"))
         .execute(&mut *tx)
@@ -312,8 +313,8 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     })))
 }
 
-/// Releases runs of workers that crashed, are late, or release them: their fences become void. `cause`: the cause of the next
-/// claim, if it changes.
+/// Releases runs whose workers have crashed, are late, or have given them up. Their fences become void. `cause` is the cause of the
+/// next claim; `None` keeps the stored one.
 async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> StoreResult<()> {
     if runs.is_empty() {
         return Ok(());

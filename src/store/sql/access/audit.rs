@@ -1,6 +1,6 @@
 //! Reads and removes audit records of tool calls. The log writer adds them together with the outcomes.
 //!
-//! Owns how `tool_audit` is read. Must not know how a call ends.
+//! Owns the statements that read and clean `tool_audit`. Must not know how a call ends.
 
 use crate::domain::access::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
@@ -28,7 +28,7 @@ statements! {
          )"];
 }
 
-/// The audit of ended tool calls. The log writer adds records together with the outcomes. They outlive their conversations.
+/// The audit records of ended tool calls. They outlive their conversations.
 impl dyn RecordStore + '_ {
     /// Returns a page of ended calls, newest first.
     pub async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {

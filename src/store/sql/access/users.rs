@@ -93,8 +93,8 @@ impl dyn RecordStore + '_ {
         Ok(page_of(users, limit, |last| IdCursor(&last.user.name).to_string()))
     }
 
-    /// Sets the role of a user and their keys. Providers and MCP servers of a new member are restricted to the addresses of
-    /// members. They get a new version, by which running processes notice the change.
+    /// Sets the role of a user and their keys. If the user becomes a member, their providers and MCP servers are limited to public
+    /// addresses. These get a new version, by which running processes notice the change.
     pub async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
         let user = user.as_str();
         let set = async |tx: &mut Transaction| {
@@ -109,7 +109,7 @@ impl dyn RecordStore + '_ {
         self.maintenance_database().transaction(set, |()| true).await
     }
 
-    /// Sets the groups of a user, and removes the user from all others. The caller has checked them.
+    /// Sets the groups of a user, and removes the user from all others. The caller has checked the names of the groups.
     pub async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
         let groups = encode("users", "groups", user.as_str(), &groups)?;
         self.maintenance_database().execute(SET_GROUPS, values![user.as_str(), groups]).await?;

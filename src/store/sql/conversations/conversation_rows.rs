@@ -1,6 +1,6 @@
 //! The rows of conversations, for the transactions of several aggregates.
 //!
-//! Owns how a conversation is read and inserted. Must not know what a use case does with it.
+//! Owns the statements that read and insert a conversation. Must not know what a use case does with it.
 
 use crate::domain::conversation::{Conversation, ConversationStatus, LastRun};
 use crate::domain::ids::{ConversationId, RunId, UserId};
@@ -29,7 +29,7 @@ macro_rules! join_runs {
     };
 }
 
-/// Lists the texts of a conversation, which lists omit.
+/// Selects NULL in place of the texts of a conversation, which lists omit.
 macro_rules! no_texts {
     ($dialect:ident) => {
         "CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions, CAST(NULL AS text) AS metadata, "

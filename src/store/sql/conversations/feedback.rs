@@ -84,7 +84,7 @@ impl dyn RecordStore + '_ {
         Ok(row.as_ref().map(read_feedback).transpose()?.map(|(_, record)| record))
     }
 
-    /// Returns a page of feedback, newest answer first. It includes feedback on messages that a rewind removed.
+    /// Returns a page of feedback, newest feedback first. It includes feedback on messages that a rewind removed.
     pub async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         let limit = page.limit.clamp(1, 100);
         let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));

@@ -28,7 +28,7 @@ macro_rules! is_unused {
 }
 
 statements! {
-    // Two concurrent uploads may both pass the limit by one: it prevents accumulation, and need not be exact.
+    // Concurrent uploads may exceed the limit a little. It only prevents accumulation.
     INSERT = ["INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin, purpose)
          SELECT $1, $2, $3, $4, CAST($5 AS bigint), $6, ", now, ", CAST($7 AS bigint), CAST($8 AS boolean), $9, $11, $12
          WHERE (SELECT count(*) FROM files WHERE owner_id = $2 AND origin = $11) < $10"];
@@ -123,7 +123,7 @@ impl dyn RecordStore + '_ {
         Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
     }
 
-    /// Returns a piece of a file, counted from 0. `None` after the last one, and for a file of another owner.
+    /// Returns a chunk of a file, counted from 0. `None` after the last one, and for a file of another owner.
     pub async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
         let row = self.database().fetch_optional(CHUNK, values![id.as_str(), owner.as_str(), number]).await?;
         Ok(row.map(|row| row.only()).transpose()?)
@@ -149,7 +149,7 @@ impl dyn RecordStore + '_ {
         count(&self.maintenance_database().fetch_one(COUNT_UNUSED, values![age_ms]).await?)
     }
 
-    /// Removes such files, at most [`FILES_PIECE`]. Returns their number.
+    /// Removes the files that [`Self::count_unused_files`] counts, at most [`FILES_PIECE`]. Returns their number.
     pub async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
         let database = self.maintenance_database();
         database.retry(|| database.transaction(async |tx| remove_unused(tx, age_ms).await, |_| true)).await

@@ -35,7 +35,7 @@ macro_rules! page_end {
 }
 
 statements! {
-    // The owner of a conversation changes only at its deletion, which also removes the head. So no lock is needed to read it.
+    // The owner of a conversation changes only at its deletion, which also removes the head. So the owner is read without a lock.
     LOCK_HEAD = ["SELECT h.last_seq FROM conversation_heads h JOIN conversations c ON c.id = h.conversation_id
          WHERE h.conversation_id = $1 AND c.owner_id = $2", { postgres: " FOR UPDATE OF h", sqlite: "" }];
 
@@ -76,7 +76,7 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns a page of those events of a run that have one of these kinds, as [`LogStore::events`] returns all events of a log.
+    /// Returns a page of the events of a run that have one of these kinds. The page has the limits of [`LogStore::events`].
     pub async fn run_events_of_kinds(
         &self,
         owner: &UserId,
@@ -107,8 +107,8 @@ impl dyn RecordStore + '_ {
 impl Transaction {
     /// Locks the head of a conversation. Returns its newest sequence number; `None` if there is no such conversation.
     ///
-    /// The head protects the conversation's runs. They are read by a later statement: one that waited for the lock would see other
-    /// tables as they were before the wait.
+    /// The head protects the conversation's runs. The caller reads them with a later statement: this statement may wait for the
+    /// lock, and sees other tables as they were before the wait.
     pub async fn lock_head(&mut self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<i64>> {
         let row = self.fetch_optional(LOCK_HEAD, values![conversation.as_str(), owner.as_str()]).await?;
         Ok(row.map(|row| row.only()).transpose()?)

@@ -76,7 +76,7 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the runs that wait for results of client tools, and for no other results than those of these calls.
+    /// Returns the runs that wait for results of client tools, if these calls include all calls that a run waits for.
     pub async fn runs_waiting_for(&self, owner: &UserId, calls: &[CallId]) -> StoreResult<Vec<RunId>> {
         let values: [Value<'_>; 2] = [calls.iter().map(CallId::as_str).collect(), owner.as_str().into()];
         self.database().read_all(WAITING_FOR, &values, |row| Ok(RunId::from_stored(row.only()?))).await
@@ -142,7 +142,7 @@ async fn store_results_in(
     let ToolResults { owner, run_id, results } = results;
     let run = tx.fetch_optional(CONVERSATION, values![run_id.as_str(), owner.as_str()]).await?;
     let conversation = run.map(|row| Ok::<_, StoreError>(ConversationId::from_stored(row.only()?))).transpose()?;
-    // Orders this after the writes of the run's worker, which may release the run now.
+    // The lock orders this after the writes of the run's worker, which may be releasing the run.
     let base = match &conversation {
         Some(conversation) => tx.lock_head(owner, conversation).await?,
         None => None,

@@ -36,7 +36,7 @@ macro_rules! is_to_archive {
     };
 }
 
-/// Tests whether conversation `c` was archived that long ago.
+/// Tests whether idle conversation `c` was archived at least `$1` milliseconds ago.
 macro_rules! is_to_delete {
     ($dialect:ident) => {
         text!($dialect: "c.archived_at <= " now " - $1 AND c.status IN ('idle', 'failed') AND " is_idle
@@ -54,7 +54,7 @@ macro_rules! is_empty {
     };
 }
 
-/// Tests whether conversation `c` served one request that long ago.
+/// Tests whether conversation `c` is hidden and idle. Clients of hidden conversations keep the conversation themselves.
 macro_rules! is_hidden {
     ($dialect:ident) => {
         text!($dialect: "c.hidden AND " is_idle
@@ -196,7 +196,7 @@ impl dyn RecordStore + '_ {
     /// Removes tool sets that no run uses, at most [`TOOL_SETS_PIECE`]. Returns their number. If a run starts to use a set at the
     /// same time, the set stays, or that run stores it again.
     pub async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
-        // Searched without a lock, because there are rarely any.
+        // The search takes no lock, because it rarely finds any.
         let rows = self.maintenance_database().fetch_all(UNUSED_TOOL_SETS, values![TOOL_SETS_PIECE]).await?;
         let unused = rows.iter().map(|row| row.only()).collect::<Result<Vec<&str>, _>>()?;
         if unused.is_empty() {
@@ -204,8 +204,8 @@ impl dyn RecordStore + '_ {
         }
         let unused = [unused.into_iter().collect::<Value<'_>>()];
         let remove = async |tx: &mut Transaction| {
-            // A run starts to use a tool set with an INSERT that keeps an existing row and is invisible until its commit. So this waits
-            // for all writers of the table. Later writers wait for this and insert the row again, so the lock is held only briefly.
+            // A run starts to use a tool set with an INSERT that keeps an existing row and is invisible until its commit. So this
+            // lock waits for all writers of the table. Later writers wait for this transaction, and insert the row again.
             tx.on_postgres("SET LOCAL lock_timeout = '200ms'; LOCK TABLE tool_sets IN SHARE ROW EXCLUSIVE MODE").await?;
             tx.execute(DELETE_TOOL_SETS, &unused).await
         };

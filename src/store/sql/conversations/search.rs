@@ -13,7 +13,7 @@ use crate::store::sql::value::values;
 use crate::store::{IdCursor, Page, PageRequest, RecordStore, SearchCursor, SearchHit, StoreResult};
 
 statements! {
-    // A query without a word for the database matches nothing.
+    // A query in which the database finds no word matches nothing.
     SEARCH = [{
         postgres: "WITH wanted AS (SELECT to_tsquery('simple', lowercase($2)) AS words)
              SELECT m.id, m.body, c.title FROM wanted, message_words w JOIN messages m ON m.id = w.message_id
@@ -32,7 +32,7 @@ statements! {
 /// The search index of messages, always of one owner. Database triggers update it when messages are stored.
 impl dyn RecordStore + '_ {
     /// Returns a page of messages that contain all terms, newest first. Omits superseded and internal messages. `archived` selects
-    /// the conversations.
+    /// archived conversations, or all others; `None` selects both.
     pub async fn search(
         &self,
         owner: &UserId,

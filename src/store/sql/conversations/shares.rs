@@ -51,7 +51,7 @@ impl dyn RecordStore + '_ {
         self.database().read_all(LIST, values![conversation.as_str(), owner.as_str()], read_share).await
     }
 
-    /// Returns what the share with this hash of its token shows; `None` if it is unknown, revoked or expired.
+    /// Returns the title and messages of the share whose token has this hash; `None` if it is unknown, revoked or expired.
     pub async fn shared_conversation(&self, hash: &str) -> StoreResult<Option<SharedConversation>> {
         self.database().read_optional(BY_HASH, values![hash], read_shared).await
     }
@@ -69,7 +69,7 @@ impl dyn RecordStore + '_ {
 
 async fn create_in(tx: &mut Transaction, new: &NewShare, key: Option<&IdempotencyKey>) -> IdempotentResult<ShareOutcome> {
     let (owner, id) = (new.owner.as_str(), new.conversation_id.as_str());
-    // Nothing changes the conversation, deletes it or shares it until the commit.
+    // The lock prevents changes, deletion and other shares of the conversation until the commit.
     let is_locked = tx.lock_head(&new.owner, &new.conversation_id).await?.is_some();
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
@@ -98,7 +98,7 @@ async fn create_in(tx: &mut Transaction, new: &NewShare, key: Option<&Idempotenc
     tx.record(key, ShareOutcome::Shared(share)).await
 }
 
-/// Reads what a share shows. `None` if it is too large.
+/// Reads the messages of a share. `None` if more than `read_bytes` would be read.
 async fn snapshot(tx: &mut Transaction, new: &NewShare) -> StoreResult<Option<Vec<SharedMessage>>> {
     let mut snapshot = Snapshot::default();
     let (mut after, mut read_bytes) = (0_i64, 0);
@@ -113,7 +113,7 @@ async fn snapshot(tx: &mut Transaction, new: &NewShare) -> StoreResult<Option<Ve
             snapshot.add(message);
         }
         match next {
-            // Other writers wait for this transaction.
+            // The limit keeps the transaction short, because other writers wait for it.
             _ if read_bytes > new.limits.read_bytes => return Ok(None),
             Some(position) => after = position,
             None => return Ok(Some(snapshot.into_messages())),

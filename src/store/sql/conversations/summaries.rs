@@ -1,7 +1,7 @@
 //! Compaction on the owner's request: a summary replaces the older messages of a conversation.
 //!
-//! Owns the statements of use cases on `context_summaries`. Runs write theirs through the log writer. Must not know how a summary
-//! is made.
+//! Owns the statements of use cases on `context_summaries`. A run writes its summaries through the log writer. Must not know how a
+//! summary is composed.
 
 use crate::domain::conversation::eviction_summary::compact_history;
 use crate::domain::run::context::ContextSummary;

@@ -23,7 +23,7 @@ statements! {
 
     BOOK_USAGE = ["UPDATE conversations SET title_usage = $2, title_model = $3, title_at = $4 WHERE id = $1"];
 
-    // A title has no budget of its own: its cost is added to the spending of its run's day.
+    // A title has no reservation. Its cost is added to what its run has spent today.
     BOOK_SPENDING = ["INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
          VALUES ($1, ", now, " / 86400000, $2, $3, $4, $5)
          ON CONFLICT (owner_id, day, run_id) DO UPDATE SET

@@ -64,9 +64,9 @@ statements! {
     DELETE_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id = $1"];
 }
 
-/// Agents of owners and of the server. A viewer sees their own and the server's.
+/// Agents of one owner, and agents of the server (without an owner). A viewer sees their own and the server's.
 impl dyn RecordStore + '_ {
-    /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `idempotency`.
+    /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `key`.
     pub async fn create_agent(
         &self,
         new: &AgentRecord,
@@ -105,8 +105,8 @@ impl dyn RecordStore + '_ {
         self.database().named_page(PAGE, viewer, page, read_agent, cursor).await
     }
 
-    /// Stores a changed agent, except its owner, `created_at` and version content. `revision` is the one that the change was made
-    /// from. Also stores `version`, if present.
+    /// Stores a changed agent, except its owner, `created_at` and version content. `revision` is the revision that the change is
+    /// based on. Also stores `version`, if present.
     pub async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<UpdateNamedOutcome> {
         let id = changed.id.as_str();
         let update =

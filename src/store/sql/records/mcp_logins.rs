@@ -72,8 +72,8 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Consumes a login that matches `claimant`, by its owner or by its browser. `None` if it is unknown, does not match, or is consumed or
-    /// expired.
+    /// Consumes a login that matches `claimant` by its owner or browser. `None` if it is unknown, consumed or expired, or does not
+    /// match.
     pub async fn take_mcp_login(
         &self,
         state_hash: &str,
@@ -129,8 +129,8 @@ impl dyn RecordStore + '_ {
         Ok(ended > 0)
     }
 
-    /// Deletes the tokens of a server. With `version`, only if they have that version. Without it, also deletes unfinished logins. Returns
-    /// false if no tokens were deleted.
+    /// Deletes the tokens of a server. With `version`, only if they have that version. Without it, also deletes unfinished logins.
+    /// Returns false if no tokens were deleted.
     pub async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
         let (database, server) = (self.database(), server.as_str());
         if let Some(version) = version {

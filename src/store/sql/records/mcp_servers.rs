@@ -21,7 +21,7 @@ use crate::support::clock::UnixMillis;
 
 const TABLE: &str = "mcp_servers";
 
-/// The number of the lock that serializes an owner's requests with idempotency keys.
+/// The number of the lock that serializes an owner's requests that create servers, or replace one with an idempotency key.
 const LOCK: i64 = 8;
 
 macro_rules! columns {
@@ -62,9 +62,9 @@ statements! {
     DELETE_LOGINS = ["DELETE FROM mcp_logins WHERE server_id = $1"];
 }
 
-/// MCP servers of owners and of the server. A viewer sees their own and the server's.
+/// MCP servers of one owner, and shared MCP servers (without an owner). A viewer sees their own and the shared ones.
 impl dyn RecordStore + '_ {
-    /// Stores a server, unless its owner has `most` already. Idempotent by `idempotency`.
+    /// Stores a server, unless its owner has `most` already. Idempotent by `key`.
     pub async fn create_mcp_server(
         &self,
         new: &McpServerRecord,
@@ -88,25 +88,25 @@ impl dyn RecordStore + '_ {
         self.database().named_page(PAGE, viewer, page, read_mcp_server, cursor).await
     }
 
-    /// Returns all enabled servers that the owner's runs may use, ordered by name: the owner's and the server's.
+    /// Returns all enabled servers that the owner's runs may use, ordered by name: the owner's and the shared ones.
     pub async fn usable_mcp_servers(&self, owner: &UserId) -> StoreResult<Vec<McpServerRecord>> {
         self.database().read_all(USABLE, values![owner.as_str()], read_mcp_server).await
     }
 
-    /// Returns the enabled ones of these servers, of any owner. For the process that holds connections to them.
+    /// Returns those of these servers that are enabled, of any owner. For a process with connections to them.
     pub async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
         let ids: Value<'_> = ids.iter().map(McpServerId::as_str).collect();
         self.database().read_all(ENABLED, &[ids], read_mcp_server).await
     }
 
-    /// Stores a changed server, except its owner, `created_at` and `generation`. `version` is the one that the change was made
-    /// from.
+    /// Stores a changed server, except its owner, `created_at` and `generation`. `version` is the version that the change is based
+    /// on.
     pub async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<UpdateNamedOutcome> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }
 
-    /// Changes a server like [`Self::change_mcp_server`], idempotent by `idempotency`. A repeated request changes nothing, even if
-    /// the server has changed since. An outcome without a change is not recorded.
+    /// Changes a server like [`Self::change_mcp_server`], idempotent by `key`. A repeated request changes nothing, even if the
+    /// server has changed since. An outcome without a change is not recorded.
     pub async fn replace_mcp_server(
         &self,
         changed: &McpServerRecord,
@@ -117,12 +117,13 @@ impl dyn RecordStore + '_ {
         database.once(key, || database.transaction(async |tx| replace(tx, changed, key).await, if_fresh(is_stored))).await
     }
 
-    /// Increments the generation of a server of that owner, or of the server. Returns false if there is none.
+    /// Increments the generation of a server of that owner, or of a shared one if `owner` is `None`. Returns false if there is
+    /// none.
     pub async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
         Ok(self.database().execute(INCREMENT_GENERATION, values![id.as_str(), owner_text(owner)]).await? > 0)
     }
 
-    /// Deletes a server of that owner, or of the server. Returns false if none has that version.
+    /// Deletes a server of that owner, or a shared one if `owner` is `None`. Returns false if none has that version.
     pub async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
         let (id, owner) = (id.as_str(), owner_text(owner));
         let delete = async |tx: &mut Transaction| {
@@ -143,7 +144,7 @@ async fn replace(
     changed: &McpServerRecord,
     key: Option<&IdempotencyKey>,
 ) -> IdempotentResult<UpdateNamedOutcome> {
-    // A request that is repeated while the first one is running must find the changed server, and the first one's outcome.
+    // A repeated request waits here for the first one, and then finds its outcome.
     tx.lock(owner_text(changed.owner.as_ref()), LOCK).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);

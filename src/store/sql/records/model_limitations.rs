@@ -1,4 +1,4 @@
-//! Limitations of models that refusals showed.
+//! Limitations of models, learned from refused requests.
 //!
 //! Owns the table `model_limitations`. Must not know what a limitation says.
 
@@ -25,7 +25,7 @@ statements! {
     DELETE_EXPIRED = ["DELETE FROM model_limitations WHERE expires_at <= ", now];
 }
 
-/// Limitations of models, which belong to no owner: the name of a provider stands for its settings.
+/// Limitations of models, which belong to no owner. `provider` is a key that changes with the provider's URL, dialect or version.
 impl dyn RecordStore + '_ {
     /// Returns the limitations of a model, or of all models of a provider, that have not expired.
     pub async fn model_limitations(&self, provider: &str, model: Option<&str>) -> StoreResult<Vec<LearnedLimitation>> {

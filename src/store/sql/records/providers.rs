@@ -86,7 +86,7 @@ statements! {
 
 /// Providers of owners and of the server. A viewer sees their own and the server's.
 impl dyn RecordStore + '_ {
-    /// Stores a provider, unless its owner has `most` already. Idempotent by `idempotency`.
+    /// Stores a provider, unless its owner has `most` already. Idempotent by `key`.
     pub async fn create_provider(
         &self,
         new: &ProviderRecord,
@@ -115,7 +115,7 @@ impl dyn RecordStore + '_ {
         self.database().read_optional(BY_NAME, values![owner.as_str(), name], read_provider).await
     }
 
-    /// Stores a changed provider, except its owner and `created_at`. `version` is the one that the change was made from.
+    /// Stores a changed provider, except its owner and `created_at`. `version` is the version that the change is based on.
     pub async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }
@@ -131,8 +131,8 @@ impl dyn RecordStore + '_ {
         Ok(())
     }
 
-    /// Consumes a login that matches `claimant`, by its owner or by its browser. `None` if it is unknown, does not match, or is consumed or
-    /// expired.
+    /// Consumes a login that matches `claimant` by its owner or browser. `None` if it is unknown, consumed or expired, or does not
+    /// match.
     pub async fn take_login(&self, state_hash: &str, claimant: &LoginClaimant) -> StoreResult<Option<ProviderLogin>> {
         let (owner, browser) = claimant.parts();
         let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
@@ -151,15 +151,15 @@ impl dyn RecordStore + '_ {
         Ok(rows.into_iter().flatten().collect())
     }
 
-    /// Replaces the secret of `row` by the same secret under another master key, or removes it. Returns false if it no longer
-    /// exists.
+    /// Replaces the secret of `row` by the same secret under another master key, or removes it. Returns false if the stored secret
+    /// is no longer that of `row`.
     pub async fn reencrypt(&self, row: &EncryptedRow, replacement: Option<&EncryptedSecret>) -> StoreResult<bool> {
         let reencrypt: Statement = match row.of {
-            // Increments the version although the key is the same: a change based on the old version would restore the old
-            // encryption.
+            // Increments the version although the decrypted secret is the same: a change based on the old version would restore the
+            // old encryption.
             SecretKind::Provider => REENCRYPT_PROVIDER,
             SecretKind::McpServer => REENCRYPT_MCP_SERVER,
-            // Keeps the generation: a running refresh must not lose its tokens, which are encrypted with the newest key as well.
+            // Keeps the version: a running refresh must not lose its tokens, which are encrypted with the newest key as well.
             SecretKind::McpTokens => REENCRYPT_MCP_TOKENS,
         };
         let values = values![

@@ -21,11 +21,11 @@ use crate::support::text::storable_json;
 
 const TABLE: &str = "tool_pins";
 
-/// The number of the lock that serializes writers of definitions: of two processes that see a tool for the first time, one is
-/// first.
+/// The number of the lock that serializes writers of definitions. If two processes see a tool for the first time, only one accepts
+/// its definition as the first.
 const LOCK: i64 = 0x0043_4150_5049_4e53;
 
-/// Selects definitions `p`, each with the accepted definition before a changed one.
+/// Selects definitions `p`. A changed definition comes with the newest accepted one, `b`.
 macro_rules! select_definitions {
     ($dialect:ident) => {
         "SELECT p.id, p.owner_id, p.server, p.tool, p.definition_hash, p.description, p.parameters, p.hints, p.status,

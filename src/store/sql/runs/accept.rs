@@ -27,7 +27,7 @@ statements! {
          FROM conversations c LEFT JOIN runs a ON a.conversation_id = c.id AND a.active", { postgres: "", sqlite: " = 1" }, "
          WHERE c.id = $1 AND c.owner_id = $2"];
 
-    // A conversation of this owner may have been created since its head was read.
+    // Ignores a conversation of this owner, which may have been created since its head was read.
     IS_FOREIGN = ["SELECT EXISTS (SELECT 1 FROM conversations WHERE id = $1 AND owner_id <> $2)"];
 
     HIDE = ["UPDATE conversations SET hidden = ", { postgres: "true", sqlite: "1" }, " WHERE id = $1"];
@@ -55,8 +55,8 @@ struct ConversationAtAccept {
     unfinished: u32,
 }
 
-/// Accepts a message in one transaction. `None` if its conversation is missing and Postgres should create it with the message, or if
-/// another request creates it now.
+/// Accepts a message in one transaction. `None` if its conversation is missing and Postgres should create it with the message, or
+/// if another request creates it now.
 pub async fn accept_once(
     database: Database<'_>,
     accept: &AcceptRun,
@@ -75,7 +75,8 @@ pub async fn accept_in(
     key: Option<&IdempotencyKey>,
 ) -> StoreResult<Option<IdempotentOutcome<AcceptOutcome>>> {
     let head = tx.lock_head(&accept.owner, &accept.conversation_id).await?;
-    // A request with the same key waited for the lock, or collides by its primary key when this one is recorded.
+    // A concurrent request with the same key waits for the lock. Without a head to lock, it violates the primary key when it
+    // records its outcome.
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(Some(recorded));
     }
@@ -104,7 +105,7 @@ pub async fn accept_in(
     tx.record(key, accepted).await.map(Some)
 }
 
-/// Returns why no conversation is created for a message whose owner has none with its id.
+/// Returns the refusal of a message whose conversation is missing. `None` if the conversation may be created.
 async fn without_conversation(tx: &mut Transaction, accept: &AcceptRun) -> StoreResult<Option<AcceptOutcome>> {
     if accept.create_with_title.is_none() {
         return Ok(Some(AcceptOutcome::NoConversation));
@@ -227,7 +228,7 @@ async fn steer(
     Ok(AcceptOutcome::Steered { run, message, first_seq, events })
 }
 
-/// Returns why the message, which was just stored, is refused because of its files.
+/// Returns the refusal of a message, which is stored already, if a file is missing or the conversation has too many files.
 pub async fn refused_files(tx: &mut Transaction, accept: &AcceptRun) -> StoreResult<Option<AcceptOutcome>> {
     let files = accept.files();
     if files.is_empty() {

@@ -1,6 +1,7 @@
 //! The rows of tool calls.
 //!
-//! Owns how use cases read and insert calls of a run. Runs write theirs through the log writer. Must not know what a call does.
+//! Owns the statements by which use cases read and insert calls of a run. A run writes its own calls through the log writer. Must
+//! not know what a call does.
 
 use serde_json::Value;
 
@@ -54,7 +55,7 @@ pub async fn calls_of_run(database: Database<'_>, run: &RunId) -> StoreResult<Ve
     database.read_all(OF_RUN, values![run.as_str()], |row| read_call(row, run)).await
 }
 
-/// Reads the answer of a run that contains a call, with all calls of the run.
+/// Reads the answer of a run that contains a call, with all calls of that answer.
 pub async fn call_batch(database: Database<'_>, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
     let answer = values![call.as_str(), run.as_str(), owner.as_str()];
     let Some(row) = database.fetch_optional(ANSWER, answer).await? else { return Ok(None) };
@@ -111,7 +112,8 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
     })
 }
 
-/// Reads a row of [`RECORD`]: a call with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
+/// Reads a row of [`RECORD`]: a call with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its
+/// server.
 pub fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
     let id: String = row.get("id")?;
     let arguments: Value = read_json(row, TABLE, "arguments", &id)?;

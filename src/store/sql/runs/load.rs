@@ -1,7 +1,7 @@
 //! Loads a claimed run for its worker.
 //!
-//! Owns what is read in addition to the run's row, and how a record is composed. Must not know how a database reads the row and the
-//! history.
+//! Owns the statements for everything but the run's row and history, and the composition of the record. Must not know how a
+//! database reads the row and the history.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Runs as their owners see and steer them.
+//! Runs as their owners see and control them.
 //!
 //! Owns the statements of use cases that read runs. Must not know how a message is accepted, or what a worker writes.
 
@@ -212,7 +212,7 @@ fn list_statement(filter: &RunFilter, after: Option<&RunCursor>) -> String {
     let conditions = [
         Some(match filter.conversation {
             Some(_) => " AND conversation_id = $3".to_owned(),
-            // Clients that keep the conversation themselves have no use for its runs.
+            // Omits the runs of hidden conversations, whose clients keep the conversation themselves.
             None => " AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.id = conversation_id AND c.hidden)".to_owned(),
         }),
         after.map(|_| format!(" AND ({order}, id) < ($4, $5)")),

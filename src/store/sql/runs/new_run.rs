@@ -1,6 +1,6 @@
 //! Inserts new runs, and updates their conversations.
 //!
-//! Owns how a run and a message are inserted. Must not know why: accepting and resuming decide that.
+//! Owns the statements that insert a run and a message. Must not know why: accepting and resuming decide that.
 
 use crate::domain::conversation::message::Message;
 use crate::domain::conversation::{AgentChoice, ConversationStatus};

@@ -26,7 +26,7 @@ const LOCK: i64 = 0x6275_6467_6574;
 /// The time limit for a reservation of an owner to get its turn.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Selects what owner `$1` has used of the day. The reservation of run `$2` is not held by others.
+/// Selects the amounts that owner `$1` has spent, holds and has lost today. The held amounts exclude the reservation of run `$2`.
 macro_rules! day_use {
     ($dialect:ident) => {
         text!($dialect: "WITH t AS (SELECT " now " AS now), d AS (
@@ -162,7 +162,7 @@ async fn charge_in(tx: &mut Transaction, owner: &UserId, charge: &EmbeddingCharg
     Ok(())
 }
 
-/// Repeats an attempt until no other reservation of the owner is being decided. The outcome is busy without a turn in time.
+/// Repeats an attempt until no other reservation of the owner is being decided. After [`TURN_LIMIT`] the outcome is busy.
 async fn in_turn<F: Future<Output = StoreResult<Attempt>>>(
     database: Database<'_>,
     attempt: impl Fn() -> F,
@@ -235,7 +235,7 @@ async fn judge_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, reserve: 
     Ok(Attempt::Judged(Some(answer)))
 }
 
-/// Decides about a reservation. `standing` contains what the owner has used of the day.
+/// Decides about a reservation. `standing` is the row of `day_use`.
 fn decide(reserve: &ReservationRequest, of_conversation: Amount, standing: &Row) -> StoreResult<ReservationOutcome> {
     let of_day = BudgetUse {
         spent: read_amount(standing, "tokens", "cost")?.plus(read_amount(standing, "lost_tokens", "lost_cost")?),

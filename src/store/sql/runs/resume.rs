@@ -35,8 +35,9 @@ macro_rules! only_undid {
     };
 }
 
-/// Tests whether a rewind has superseded the message that run `$run` should answer: the first user message of the newest run, up to
-/// this one, that has any. Ignores messages that were superseded before the run began, which `NOTE_REWINDS` marks.
+/// Tests whether a rewind has superseded the message that run `$run` answers. That is the first user message of run `$run`, or else
+/// of the newest earlier run that has a user message. Ignores messages that were superseded before the run began, which
+/// `NOTE_REWINDS` marks.
 macro_rules! turn_taken_out {
     ($dialect:ident $run:literal) => {
         text!($dialect: "coalesce((
@@ -83,7 +84,8 @@ statements! {
     // A call can be undone once, even if other runs came after it.
     ENDED = ["SELECT runs.profile, c.title, c.status, CASE WHEN CAST($3 AS text) IS NULL THEN ", is_resumable, " ELSE
                  NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
-                 -- A duplicate call is answered without being made. A call that never began may have been made by a retry in its name.
+                 -- A duplicate call has an answer, but was not executed. For a call that never started, a retry may have executed a
+                 -- call with the same key.
                  AND EXISTS (SELECT 1 FROM tool_calls t JOIN runs m ON m.id = t.run_id
                      WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT 1 FROM tool_calls t WHERE t.undoes = $3
@@ -93,15 +95,16 @@ statements! {
              END
              -- A rewind may have superseded the answer with which the new run begins.
              AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true) AS is_newest,
-             -- Its calls are taken over as they ended, or made again under their keys. Neither is possible for a call that was taken
-             -- back since.
+             -- The new run copies the outcomes of the answer's calls, or makes these calls again under their keys. Neither is
+             -- possible for a call that was undone since.
              EXISTS (SELECT 1 FROM tool_calls t JOIN tool_calls u ON u.undoes = coalesce(t.key, t.id)
                  WHERE t.run_id = runs.id AND t.message_id = $2
                      AND u.state <> 'denied' AND (u.started_at IS NOT NULL OR u.state = 'done')) AS is_taken_back
          FROM runs JOIN conversations c ON c.id = runs.conversation_id WHERE runs.id = $1"];
 
     // A turn begins with the newest run that has a user message which no rewind has superseded. Later runs have continued another
-    // one, have undone a call, or are superseded. Models still read the undone calls of earlier turns.
+    // one, have undone a call, or are superseded. Runs that have undone a call of an earlier turn stay, because models still read
+    // that call.
     SUPERSEDE = ["WITH turn AS (
              SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
              WHERE m.conversation_id = $2 AND m.role = 'user' AND NOT ", (is_internal "m.body"), " AND m.superseded_by IS NULL
@@ -129,7 +132,7 @@ statements! {
     BEGIN_STEP = ["INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
          VALUES ($1, $2, 1, 'tools', 'started', 1, ", now, ")"];
 
-    // The answer counts as the first round. Its request contained all messages that had joined before it.
+    // The copied answer counts as the first round. Its request contained all messages that had joined before it.
     COUNT_ROUND = ["UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2), counters = ", {
         postgres: "(counters::jsonb || jsonb_build_object('rounds', 1, 'heard',
                  (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id)))::text",
@@ -235,7 +238,7 @@ async fn supersede(tx: &mut Transaction, resume: &ResumeRun, conversation: &Conv
     Ok(superseded.into_iter().map(|(_, id)| MessageId::from_stored(id)).collect())
 }
 
-/// Starts the new run at the point where its predecessor had the answer with these calls.
+/// Stores the answer and its calls as the first step of the new run.
 async fn take_over(tx: &mut Transaction, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
     let (owner, new) = (&resume.owner, &resume.new_run_id);
     let (message, body) = storable_message(batch.message.clone())?;

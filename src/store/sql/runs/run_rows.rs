@@ -1,6 +1,6 @@
 //! The rows of runs, for several aggregates.
 //!
-//! Owns how a run is read. Must not know what a use case does with it.
+//! Owns the statements that read a run. Must not know what a use case does with it.
 
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::Usage;

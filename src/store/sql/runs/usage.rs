@@ -1,6 +1,6 @@
 //! Usage of runs, titles and embeddings, summed by day, owner and model.
 //!
-//! Owns how usage is summed. Must not know prices.
+//! Owns the statement that sums usage. Must not know prices.
 
 use crate::domain::ids::UserId;
 use crate::domain::model::Usage;
@@ -68,7 +68,7 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the usage of stored runs by day, owner and model, newest day first.
+    /// Returns the usage of stored runs, titles and embeddings by day, owner and model, newest day first.
     pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
         let limit = page.limit.clamp(1, 100);
         let (day, owner, model) =
