@@ -21,7 +21,7 @@ use crate::http::options::Protocol;
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
 
-/// The WebSocket, which authenticates by itself.
+/// Returns the route of the WebSocket, whose handler checks the key.
 pub(in crate::http) fn socket_routes() -> ApiRouter {
     ApiRouter::new().routes(routes!(responses::socket::connect))
 }

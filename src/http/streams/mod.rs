@@ -37,7 +37,7 @@ pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Fr
     }
 }
 
-/// Responds with a stream, which ends when the access ends.
+/// Responds with a stream, which ends when the caller's access ends.
 pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);

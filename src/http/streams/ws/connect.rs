@@ -23,7 +23,7 @@ use crate::service::{Access, TicketOrigin};
 
 /// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
-/// A subprotocol that contains a key, for browsers, which cannot set headers here.
+/// A subprotocol that contains a key, for browsers, which cannot set headers of a WebSocket.
 const BEARER: &str = "bearer.";
 /// Size of the read and write buffers. A thousand idle sockets must not need a thousand large buffers.
 const BUFFER_BYTES: usize = 4 * 1024;
@@ -93,7 +93,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Browsers send the cookie of a session along from pages of other origins, too.
+        // Browsers also send the session cookie with requests from pages of other origins.
         (None, None, None) => match auth::session(app, headers).filter(|_| is_same_origin(uri, headers)) {
             Some(session) => Ok(app.service.session_access(&session).await?.map_or(Identity::Refused, Identity::Known)),
             // Any page may connect: its first frame must contain a key, which browsers never add by themselves.
