@@ -1,6 +1,5 @@
 //! Routes with their OpenAPI descriptions. The start of the server builds only the router. The first request for the OpenAPI
-//! document
-//! builds the document, because this takes longer than any other part of the start.
+//! document builds the document, because this takes longer than any other part of the start.
 
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Extension, Router};

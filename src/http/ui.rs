@@ -2,8 +2,8 @@
 //!
 //! Owns how the files are served. Must not know what they show.
 //!
-//! It needs no authentication: its content comes from the API, with the key of its user. It loads nothing from other servers, and
-//! its content security policy enforces that.
+//! The page needs no authentication: its content comes from the API, with the key of its user. It loads nothing from other servers,
+//! and its content security policy enforces that.
 
 use std::borrow::Cow;
 use std::path::Path;

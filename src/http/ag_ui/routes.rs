@@ -150,7 +150,8 @@ async fn proceed(
 /// Stores the results for which the newest run waits. Returns that run, and its section after the results. Ignores results that the
 /// run already has, and results of other calls.
 ///
-/// Returns `None` if the newest run has requested none of the calls, or if no result is new and the user has sent a new message.
+/// Returns `None` if the newest run has requested none of the calls. Also returns `None` if no result is new, but the user has sent
+/// a new message.
 async fn after_results(
     thread: &Thread,
     results: &[ToolMessage<'_>],
@@ -387,8 +388,7 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
 }
 
 /// Reads a run from its first event. Fails if the log cannot continue at the cursor, for example inside compacted deltas: the
-/// client
-/// would get their text twice.
+/// client would get their text twice.
 async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> Answer<RunStream> {
     if let Some((seq, _)) = cursor {
         thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;

@@ -306,8 +306,7 @@ impl AgUiTranslator {
     }
 
     /// Voids the messages of the model step: they stay in the client with an empty text. Sends no snapshot if the earlier messages
-    /// are
-    /// unknown, because a snapshot replaces all messages of the client.
+    /// are unknown, because a snapshot replaces all messages of the client.
     fn reset(&mut self, reason: &str) {
         let open: Vec<String> = self
             .parts

@@ -1,6 +1,5 @@
 //! Pauses of a run. A pause is an event at which the run waits for an answer. Other protocols end their response there, and
-//! continue
-//! in a new one.
+//! continue in a new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -34,8 +33,7 @@ impl Section {
     }
 
     /// Shows the voided steps that began before the event `seq`, the last one that the client has: it may have some of their parts,
-    /// and
-    /// must get the reset.
+    /// and must get the reset.
     pub fn keep_shown(&mut self, seq: i64) {
         self.voided.retain(|events| *events.start() >= seq);
     }
@@ -155,8 +153,7 @@ impl RunPauses {
     }
 
     /// Returns the section after the answers with these ids. It begins at the last pause before the first of them, and pauses
-    /// between
-    /// them are over. An answer that is not in the log yet is newer than all events.
+    /// between them are over. An answer that is not in the log yet is newer than all events.
     pub fn section_after(&self, ids: &BTreeSet<String>) -> Section {
         let known: Vec<i64> = ids.iter().filter_map(|id| self.answers.get(id).copied()).collect();
         let is_complete = known.len() == ids.len() && !known.is_empty();

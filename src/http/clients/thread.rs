@@ -173,8 +173,7 @@ impl Thread {
     }
 
     /// Returns the newest messages, oldest first, and the conversation as read after them. Repeats both reads if the active run or
-    /// its
-    /// wait reason changed between them.
+    /// its wait reason changed between them.
     pub async fn history(&self) -> Answer<Option<(Conversation, Vec<Message>)>> {
         let Some(mut row) = self.row().await? else { return Ok(None) };
         loop {

@@ -103,8 +103,7 @@ impl McpToolCall {
     }
 
     /// Returns whether the client's protocol version is 2026-07-28 or later. Its result contains the questions, and the client
-    /// repeats its
-    /// call with the answers.
+    /// repeats its call with the answers.
     pub(super) fn repeats_with_answers(&self) -> bool {
         self.context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
     }

@@ -174,8 +174,7 @@ impl UserSessions {
 }
 
 /// Restores a session that this process does not know, after a restart or from another process. Only clients that support
-/// elicitation
-/// have sessions, and a session needs no other fact.
+/// elicitation have sessions, and a session needs no other fact.
 struct KnownSessions;
 
 #[async_trait]

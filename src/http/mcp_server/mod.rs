@@ -1,8 +1,7 @@
 //! `/mcp`: the agents of the caller as tools of an MCP server, over Streamable HTTP.
 //!
 //! The official SDK implements the protocol. This module owns the tools, their results, and the questions that a client asks its
-//! user.
-//! Its only state is the sessions of clients that support elicitation: runs and their questions are in the log.
+//! user. Its only state is the sessions of clients that support elicitation: runs and their questions are in the log.
 
 mod calls;
 mod endpoint;

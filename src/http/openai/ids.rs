@@ -1,6 +1,5 @@
 //! OpenAI ids, times and lists. An id has the hexadecimal digits of the native id behind another prefix. Times are in seconds.
-//! Lists
-//! name their first and last id.
+//! Lists name their first and last id.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

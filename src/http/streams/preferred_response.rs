@@ -124,7 +124,7 @@ impl Delivery {
         headers
     }
 
-    /// Waits for a run, if the client prefers that. The status is 200 if the run has ended or waits for a human.
+    /// Waits for a run, if the client prefers that. The status is 200 if the run has ended, or waits for a human or its client.
     async fn wait_for_run(&self, run: Run) -> Answer<(StatusCode, Run)> {
         let Some(seconds) = self.wait else { return Ok((StatusCode::ACCEPTED, run)) };
         Ok(match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {

@@ -63,7 +63,7 @@ pub(crate) struct Agent {
     latest_version: u32,
     /// The pinned version, if any.
     pinned_version: Option<u32>,
-    /// The profile of that version: its differences from the agent of the server's settings.
+    /// The profile of `version`: its differences from the agent of the server's settings.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// The complete profile that runs receive.
@@ -176,7 +176,7 @@ impl FromRequestParts<App> for Named {
 /// Creates an agent
 ///
 /// A run requests the agent by its name, as `agent`. Fields that are absent from `profile` come from the agent of the server's
-/// settings. Compared to that agent, a member's agent may only lower limits and ask more often.
+/// settings. A member's agent may only have lower limits and require more approvals than that agent.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),

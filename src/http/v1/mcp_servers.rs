@@ -85,7 +85,7 @@ impl McpServer {
         let (id, name, entry, enabled, scope, record) = match view.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {
-                // The entry of an operator server is shown to administrators only.
+                // The entry of an MCP server for all users is shown to administrators only.
                 let (scope, sees_entry) = VisibleScope::of(record.owner.as_ref(), viewer);
                 let entry = sees_entry.then(|| record.entry.clone());
                 (record.id.clone(), record.name.clone(), entry, record.enabled, scope, Some(record))

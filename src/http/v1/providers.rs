@@ -220,7 +220,7 @@ pub(crate) struct ProviderModel {
 pub(crate) struct LearnedChange {
     /// The change, as in the event `model.adapted`.
     what: String,
-    /// When the server tries again without it, RFC 3339.
+    /// When the server tries again without the change, RFC 3339.
     #[schema(format = DateTime)]
     until: String,
 }

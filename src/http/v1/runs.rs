@@ -80,8 +80,8 @@ impl FromRequestParts<App> for EventsRequest {
 /// Starts a run
 ///
 /// Creates the message and the run, and also the conversation if it does not exist. With `Accept: text/event-stream` or
-/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the run in the response is
-/// finished.
+/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the server first waits up to N seconds
+/// until the run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
     params(Delivery), responses(Delivered<AcceptedBody>),
@@ -293,7 +293,7 @@ pub(crate) async fn resume(
 /// The run must have ended and be the newest of its conversation. A new run answers the same message. The messages after that
 /// message leave the conversation, and the new run's `run.queued` event says so. Tools may be called again: their earlier effects
 /// are not undone. With `Accept: text/event-stream` or `application/x-ndjson`, the response is the new run's event stream. With
-/// `Prefer: wait=N`, it is the finished run.
+/// `Prefer: wait=N`, the server first waits up to N seconds until the new run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<RetryRun>,
     params(("id" = RunId, Path, description = "The id of the run"), Delivery), responses(Delivered<Run>),

@@ -140,7 +140,7 @@ impl EditMessageBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolResultsBody {
-    /// At least one result. The calls are of one run.
+    /// At least one result. All calls must belong to one run.
     pub results: Vec<ToolResultBody>,
 }
 
@@ -225,7 +225,7 @@ pub(crate) struct EventEnvelope {
     shortened: Option<Shortened>,
 }
 
-/// The whole of a shortened event.
+/// The size of a shortened event, and the path of the whole event.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "frames are shortened as text; this is their description")]
 pub(crate) struct Shortened {

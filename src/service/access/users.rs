@@ -61,7 +61,7 @@ impl Service {
             ));
         }
         let is_demoted = (stored.user.role, role) == (UserRole::Admin, UserRole::Member);
-        // So one administrator remains.
+        // This rule keeps at least one administrator.
         if is_demoted && *id == principal.user_id {
             return Err(Error::conflict("another administrator must take your role from you"));
         }

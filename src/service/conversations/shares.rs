@@ -78,7 +78,7 @@ impl Service {
         Ok(())
     }
 
-    /// Returns what a share shows. Its token is the only permission, and all others get the same error.
+    /// Returns the shared conversation of a token. The token is the only permission, and each invalid token gets the same error.
     pub async fn shared_conversation(&self, token: &str) -> Result<SharedConversation> {
         let shared = match self.limits.shares.enabled && token.len() <= MAX_KEY_BYTES {
             true => self.store.shared_conversation(&hash_key(token)).await?,

@@ -30,9 +30,9 @@ const MAX_PROFILE_BYTES: usize = 64 * 1024;
 /// The reason why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =
     "the server's default agent is restricted to some groups; ask an administrator to add you to one of them";
-/// The key of a profile that names the agent from which the profile has the differences.
+/// The key of a profile that names the agent whose profile it changes.
 const EXTENDS: &str = "extends";
-/// The most agents that extend each other.
+/// Limit of the agents above an agent in its chain of `extends`.
 const MAX_EXTENDED: usize = 5;
 const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "only an administrator can change agents of the server" };
 
@@ -587,7 +587,7 @@ impl Service {
                 })
             }
         };
-        // A reader may use the agent. An exception is the owner's own restricted agent, whose display contains only what they
+        // A reader may use the agent. The exception is a member whose own agent is restricted: they see only the fields that they
         // wrote.
         let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
             true => Ok(profile),

@@ -68,7 +68,7 @@ pub const MAX_WAIT_SECONDS: u64 = 60;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitOutcome {
-    /// The run has ended, or waits for a human.
+    /// The run has ended, or waits for a human or its client.
     Settled(Run),
     /// The time limit was reached first.
     StillGoing(Run),
@@ -245,7 +245,7 @@ impl Service {
         self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Returns the profile that a run has frozen whose message was accepted. Reads it only if another request started the run.
+    /// Returns the profile of a started run. Reads it from the store only if another request started the run.
     pub async fn started_profile(&self, principal: &Principal, started: &StartedRun) -> Result<AgentProfile> {
         match &started.profile {
             Some(profile) => Ok(profile.clone()),
@@ -288,7 +288,7 @@ impl Service {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Waits until a run has ended or waits for a human, at most `seconds` and at most the limit.
+    /// Waits until a run has ended, or waits for a human or its client. Waits at most `seconds`, and at most the limit.
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<WaitOutcome> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);

@@ -50,7 +50,7 @@ pub struct SentResult {
     pub is_error: bool,
 }
 
-/// The messages of a request. The last one starts the run, and is of the user or holds results.
+/// The messages of a request. The last one starts the run: it is a message of the user, or holds results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentTranscript {
     pub messages: Vec<SentMessage>,
@@ -212,7 +212,7 @@ impl Service {
     }
 }
 
-/// Returns arguments as a message keeps them.
+/// Returns arguments as a message stores them: an object, or any other text as `_raw`.
 fn arguments(written: &str) -> Value {
     match serde_json::from_str(text::storable(written).as_ref()) {
         Ok(Value::Object(arguments)) => Value::Object(arguments),

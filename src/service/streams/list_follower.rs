@@ -75,7 +75,7 @@ async fn send_changes(store: &dyn ServiceStore, lists: &Lists, hints: impl IntoI
             lists.send(&owner, &ListChange::Changed(Arc::new(item)));
         }
     }
-    // After the items, which may have been read before the deletion.
+    // Removals follow the items, which may have been read before the deletion.
     for (owner, conversation) in removed {
         lists.send(&owner, &ListChange::Removed(conversation));
     }

@@ -76,7 +76,8 @@ impl StreamItem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     Conversation(ConversationId),
-    /// The events of one run, with the conversation's numbers. `last_seq` is the `seq` of the terminal event, if the run has ended.
+    /// The events of one run, with the sequence numbers of the conversation. `last_seq` is the `seq` of the terminal event, if the
+    /// run has ended.
     Run {
         conversation_id: ConversationId,
         run_id: RunId,

@@ -1,8 +1,7 @@
 //! `/v1/chat/completions`: a run over the messages that the client sends.
 //!
 //! Each request creates a conversation. Without `store: true`, lists omit it and retention deletes it early. A client cannot read
-//! the
-//! answer later, so Capstan cancels the run of a client that has disconnected.
+//! the answer later, so Capstan cancels the run of a client that has disconnected.
 
 mod chunks;
 mod request;

@@ -189,8 +189,7 @@ impl Creation<'_> {
     }
 
     /// Returns whether an earlier request with this key has answered the response `segment` of a run. Answers to approvals and
-    /// questions
-    /// are stored under keys of their own.
+    /// questions are stored under keys of their own.
     async fn is_repeated(&self, pauses: &RunPauses, segment: u32) -> Answer<bool> {
         if self.key.is_none() {
             return Ok(false);
@@ -281,8 +280,7 @@ impl Creation<'_> {
     }
 
     /// Answers a run that waits for approvals, questions or its client. The answer must have a result for each requested client
-    /// tool
-    /// call, because with only some of them the run would wait again at once.
+    /// tool call, because with only some of them the run would wait again at once.
     async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
         let service = &self.app.service;
         let (content, results) = input.new_parts();

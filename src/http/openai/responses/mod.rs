@@ -1,8 +1,7 @@
 //! `/v1/responses`: runs as responses.
 //!
 //! A response is a run, or the part of a run between two answers of its client. It keeps no state of its own: its id derives from
-//! the
-//! id of the run, and each read translates the log.
+//! the id of the run, and each read translates the log.
 
 pub(in crate::http) mod conversations;
 mod create;

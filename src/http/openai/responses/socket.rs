@@ -38,11 +38,9 @@ const MAX_STREAM_ID: usize = 256;
 /// Opens a WebSocket for responses
 ///
 /// Send `{"type":"response.create", ...}` with the fields of `POST /v1/responses`. The server sends the events of the response's
-/// stream,
-/// one JSON object in a frame. Requests with the same `stream_id` are answered one after another, others at the same time. A
-/// request that
-/// fails gets `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels only runs with
-/// `store: false`. `generate: false` and `response.steer` are refused.
+/// stream, one JSON object in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
+/// A request that fails gets `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels
+/// only runs with `store: false`. `generate: false` and `response.steer` are refused.
 #[utoipa::path(
     get, path = "/v1/responses", tag = "responses", operation_id = "openai_connect_responses",
     responses((status = 101, description = "The WebSocket is open")),
@@ -131,8 +129,7 @@ impl SocketProtocol for ResponseSocket {
 
 impl ResponseSocket {
     /// Adds a request to the queue of its stream. An error about its body waits in the queue as well, because clients take an error
-    /// for
-    /// the end of the current response. Returns the problem and OpenAI's error code if the queue cannot take the request.
+    /// for the end of the current response. Returns the problem and OpenAI's error code if the queue cannot take the request.
     fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), Box<(ProblemBody, &'static str)>> {
         if stream_id.as_deref().is_some_and(|name| !is_stream_name(name)) {
             let detail = format!("`stream_id` must have 1 to {MAX_STREAM_ID} letters, digits, underscores, hyphens or periods");

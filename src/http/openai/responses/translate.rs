@@ -1,9 +1,8 @@
 //! The events of a run as a response: a pure function of the log.
 //!
 //! A response ends where the run waits for an approval, a client tool or an answer to a question. The answer begins the next
-//! response,
-//! so a run has one response more than such pauses. The first response has the number 0. Every number and id comes from the log, so
-//! each read returns the same stream.
+//! response, so a run has one response more than such pauses. The first response has the number 0. Every number and id comes from
+//! the log, so each read returns the same stream.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! One WebSocket, from the handshake to the close, for each protocol.
+//! Runs one WebSocket of any protocol, from the handshake to the close.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -44,11 +44,11 @@ pub(in crate::http) enum Close {
     Answer,
     Protocol,
     NotText,
-    /// A frame that is none of the protocol on the socket.
+    /// A frame that does not belong to the protocol of the socket.
     BadFrame,
     TooBig,
     Restart,
-    /// The client reads too slowly, or the log cannot be read.
+    /// The client reads too slowly, or the database cannot be read.
     TooSlow,
     Abuse,
     Unauthorized,
