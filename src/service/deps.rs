@@ -115,7 +115,7 @@ impl Default for ServiceLimits {
 pub struct ServiceDeps {
     pub store: Arc<dyn ServiceStore>,
     pub hub: Arc<Hub>,
-    /// Used for lists only.
+    /// Lists tools and their servers. Use cases never call a tool.
     pub tools: Arc<dyn Toolbox>,
     pub clock: SharedClock,
     pub ids: SharedIds,

@@ -61,7 +61,7 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
                 let mut texts = 0;
                 for part in &message.parts {
                     texts += u32::from(matches!(part, Part::Text(_)));
-                    // The first text of a message has its id.
+                    // The first text of a message has the id of the message.
                     let text = if texts <= 1 { message.id.as_str() } else { part.id().as_str() };
                     show(&mut shown, &message.id, text, part);
                 }

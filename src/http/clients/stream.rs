@@ -48,7 +48,7 @@ pub(in crate::http) trait FrameWriter: Send + 'static {
 
 /// A pure function from the events of one run to the chunks of a protocol.
 pub(in crate::http) trait ChunkTranslator: Send + 'static {
-    /// Returns the chunks that an event adds. Each event is given once, in the order of the log.
+    /// Returns the chunks that an event adds. The caller passes each event once, in the order of the log.
     fn translate(&mut self, event: &StoredEvent) -> Vec<Value>;
 
     /// Returns whether the protocol's stream is complete.
@@ -65,7 +65,7 @@ pub(in crate::http) struct Frames {
 }
 
 impl Frames {
-    /// Writes the chunks of an event, of which the first has this position.
+    /// Writes the chunks of an event. `first` is the position of the first chunk.
     fn write(self, out: &mut String, seq: i64, first: usize, chunks: &[Value]) {
         use std::fmt::Write as _;
         for (position, chunk) in (first..).zip(chunks) {

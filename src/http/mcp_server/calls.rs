@@ -55,7 +55,7 @@ pub(super) struct WaitArguments {
     wait_seconds: Option<u64>,
 }
 
-/// One call of a tool by its caller.
+/// A tool call, with its caller and its request.
 pub(super) struct McpToolCall {
     app: App,
     access: Access,
@@ -94,7 +94,7 @@ impl McpToolCall {
         format!("{}{path}", base.trim_end_matches('/'))
     }
 
-    /// Waits until the client cancels the call or the key is revoked. The run goes on in both cases.
+    /// Waits until the client cancels the call or the key is revoked. The run continues in both cases.
     pub(super) async fn wait_until_ended(&self) {
         tokio::select! {
             () = self.context.ct.cancelled() => {}

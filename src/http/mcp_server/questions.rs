@@ -82,7 +82,7 @@ pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers
     Ok(goes_on)
 }
 
-/// Stores an answer, unless the question has one. Returns false if the user cancelled it: then it stays open.
+/// Stores an answer, unless the question has one. Returns false if the user cancelled the question: then it stays open.
 async fn store_answer(thread: &Thread, open: &OpenQuestions, id: &str, result: ElicitResult) -> Answer<bool> {
     let is_accepted = match result.action {
         ElicitationAction::Accept => true,

@@ -1,7 +1,7 @@
 //! The OpenAI API under `/v1`: models, chat completions, responses, conversations, embeddings and files.
 //!
-//! Each request becomes a use case of the service, and each answer of a run is a pure function of its events. Owns the names and forms of
-//! OpenAI. Must not keep any state beside the log.
+//! Each request becomes a use case of the service, and each answer of a run is a pure function of its events. Owns the names and
+//! forms of OpenAI. Must not keep any state beside the log.
 
 mod chat;
 mod content;

@@ -1,4 +1,4 @@
-//! The field `tool_choice` of both APIs.
+//! The field `tool_choice` of chat completions and of the Responses API.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The document of the protocols of other products. Their names and forms are those of the products, and their responses are described
-//! by status and media type.
+//! The document of the protocols of other products. Their names and forms are those of the products, and their responses are
+//! described by status and media type.
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi};

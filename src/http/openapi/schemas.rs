@@ -97,7 +97,8 @@ struct Variant {
     schema: Value,
 }
 
-/// Gives each variant of a tagged type a name, and the type a discriminator: `Part` becomes one of `TextPart`, `ImagePart` and so on.
+/// Gives each variant of a tagged type a name, and the type a discriminator: `Part` becomes one of `TextPart`, `ImagePart` and so
+/// on.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let described = schemas.clone();
     for (name, schema) in &described {

@@ -1,4 +1,4 @@
-//! Event streams over HTTP. Each write contains all available events, in the framing that the client prefers.
+//! Event streams over HTTP. Each write contains the available events, up to a limit, in the framing that the client prefers.
 //!
 //! Owns the body of a stream. Must not know how events are read.
 

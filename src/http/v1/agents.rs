@@ -63,13 +63,13 @@ pub(crate) struct Agent {
     latest_version: u32,
     /// The pinned version, if any.
     pinned_version: Option<u32>,
-    /// The profile of `version`: its differences from the agent of the server's settings.
+    /// The profile of `version`: its differences from the agent of the server's settings, or from the agent that `extends` names.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// The complete profile that runs receive.
     #[schema(value_type = Option<Object>)]
     effective: Option<AgentProfile>,
-    /// The reason why runs cannot use the agent: the server's settings have changed since it was created.
+    /// The reason why runs cannot use the agent, such as a change of the server's settings.
     error: Option<String>,
     /// When the agent was created, RFC 3339. Absent for built-in agents and for the agent of the server's settings.
     created_at: Option<String>,
@@ -135,7 +135,7 @@ impl Agent {
 pub(crate) struct AgentVersionBody {
     /// The number of the version.
     version: u32,
-    /// The profile of the version: its differences from the agent of the server's settings.
+    /// The profile of the version: its differences from the agent of the server's settings, or from the agent that `extends` names.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// The reason for the version.

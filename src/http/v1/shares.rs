@@ -60,9 +60,9 @@ impl ShareBody {
 
 /// Shares a conversation
 ///
-/// A share is a read-only copy of the conversation's texts as they are now, with the names of called tools. It never changes. Everyone
-/// with the token can read it. The response shows the token, which cannot be read again: a request with a used `Idempotency-Key` gets
-/// 409.
+/// A share is a read-only copy of the conversation's texts as they are now, with the names of called tools. It never changes.
+/// Everyone with the token can read it. The response shows the token, which cannot be read again. A request with a used
+/// `Idempotency-Key` gets status 409.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/shares", tag = "conversations", operation_id = "create_share",
     params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<CreateShareBody>,

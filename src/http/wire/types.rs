@@ -43,7 +43,8 @@ pub(crate) struct StartRunBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,
@@ -76,7 +77,8 @@ pub(crate) struct SendMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,
@@ -122,7 +124,8 @@ pub(crate) struct EditMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,

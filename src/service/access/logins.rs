@@ -88,7 +88,8 @@ impl LoginSecrets {
 }
 
 impl Service {
-    /// Encrypts `payload`, a secret that the end of the login needs. Returns the hash of its state, and the login as stored.
+    /// Encrypts `payload`, a secret that the end of the login needs. Returns the hash of the login's state, and the login as
+    /// stored.
     pub(in crate::service) async fn login_of(
         &self,
         access: &Access,

@@ -14,7 +14,8 @@ const DEFAULT_DAYS: u32 = 30;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl Service {
-    /// Shares a conversation as it is now. Returns the share and its token, which is shown only once: a repeated request is refused.
+    /// Shares a conversation as it is now. Returns the share and its token, which is shown only once: a repeated request is
+    /// refused.
     pub async fn share_conversation(
         &self,
         principal: &Principal,

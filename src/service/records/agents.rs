@@ -36,7 +36,7 @@ const EXTENDS: &str = "extends";
 const MAX_EXTENDED: usize = 5;
 const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "only an administrator can change agents of the server" };
 
-/// An agent as a path or a run names it. The caller's own agent has priority over the server's.
+/// An agent as a path or a run names it. The caller's own agent has priority over the one for all users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRef {
     Id(AgentId),
@@ -168,7 +168,7 @@ fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocum
     }
 }
 
-/// Returns the groups that a version of a server's agent is restricted to.
+/// Returns the groups that a version of an agent for all users is restricted to.
 fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
     match document.get("groups") {
         None => base.groups.clone(),
@@ -413,8 +413,8 @@ impl Service {
         Ok((profile, names_model))
     }
 
-    /// Merges a document into the profile of the agent that it extends, or else of the settings. Returns also whether one of them names
-    /// a model.
+    /// Merges a document into the profile of the agent that it extends, or else of the settings. Returns also whether one of them
+    /// names a model.
     async fn merged_profile(
         &self,
         principal: &Principal,

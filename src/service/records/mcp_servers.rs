@@ -375,7 +375,7 @@ impl Service {
         listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
-    /// Imports each entry of an `mcpServers` document separately.
+    /// Imports each entry of an `mcpServers` document separately, and then tries to connect to the new servers.
     pub async fn import_mcp_servers(
         &self,
         principal: &Principal,

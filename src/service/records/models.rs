@@ -25,8 +25,8 @@ pub struct ProviderModel {
 }
 
 impl Service {
-    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its record
-    /// knows.
+    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its
+    /// record knows.
     pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ProviderModel>)> {
         let provider = self.provider(principal, id).await?;
         let (models, error) = self.models_of(&provider).await?;

@@ -1,7 +1,7 @@
 //! Runs for clients that send all earlier messages with each request.
 //!
-//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must not
-//! know any protocol.
+//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must
+//! not know any protocol.
 
 use std::collections::HashMap;
 
@@ -65,8 +65,8 @@ pub struct SentTranscript {
 impl Service {
     /// Accepts the messages of a request in a conversation of their own. `request` has no content and names no conversation.
     ///
-    /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes on in
-    /// the new run.
+    /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes
+    /// on in the new run.
     pub async fn start_transcript(
         &self,
         principal: &Principal,

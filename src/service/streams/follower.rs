@@ -119,7 +119,7 @@ impl Poll<'_> {
             self.seen_heads.clear();
             return;
         }
-        // Read before the heads, so that everything published is in the log.
+        // `published` is read before the heads, so that every published event is in the log.
         let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
@@ -142,8 +142,8 @@ impl Poll<'_> {
                 }
                 // Events that this process published need no hint: the subscribers have received them.
                 Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
-                // The conversation has no log. Another node has deleted it, or it is just being created here. The subscribers read
-                // the store, which knows.
+                // The conversation has no log: another node has deleted it, or it is just being created here. The subscribers find
+                // out from the store.
                 None => hub.hint(conversation),
                 Some(_) => {}
             }

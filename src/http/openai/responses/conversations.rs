@@ -26,7 +26,7 @@ fn missing(id: &str) -> Problem {
     Problem::new(ProblemCode::NotFound, format!("Conversation with id {id:?} not found."))
 }
 
-/// Names the conversation in the error about a missing one.
+/// Names the conversation in a not-found error.
 fn named(id: &str, error: Error) -> Problem {
     match error {
         Error::NotFound(_) => missing(id),

@@ -265,7 +265,7 @@ impl Creation<'_> {
         Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
     }
 
-    /// Returns the response of a run with this number.
+    /// Returns the response of a run with the number `segment`.
     async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
         let profile = self.app.service.run_profile(self.principal, &run.id).await?;
         let facts = ResponseDetails::of(run, segment, &profile);
@@ -293,7 +293,7 @@ impl Creation<'_> {
         }
         let results = results.into_iter().map(tool_result).collect::<Result<Vec<_>, _>>()?;
         if let Some(call) = pauses.requested.keys().find(|call| results.iter().all(|result| result.call_id != **call)) {
-            // In the words of OpenAI's own service.
+            // The text is that of OpenAI's own service.
             let detail = format!("No tool output found for function call {call}.");
             let errors = vec![FieldError { pointer: "/input".to_owned(), detail: detail.clone() }];
             return Err(Error::Invalid { detail, errors }.into());

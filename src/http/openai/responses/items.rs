@@ -79,7 +79,7 @@ pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &s
     }
 }
 
-/// Returns the call of a client tool.
+/// Returns the item of a client tool call.
 pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) -> Value {
     json!({
         "type": "function_call",
@@ -146,7 +146,7 @@ pub(super) fn tool_text(content: &[ToolContent]) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the output of a call of a client tool.
+/// Returns the item with the result of a client tool call.
 pub(super) fn function_output(call: &CallId, content: &[ToolContent], status: &str) -> Value {
     json!({
         "type": "function_call_output",

@@ -137,8 +137,8 @@ pub(in crate::http) struct RetrieveParams {
 
 /// Returns a response
 ///
-/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`. Status 410: the events there were
-/// compacted after the retention time; read the response from the beginning.
+/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`. Status 410 means that the
+/// events after `starting_after` were compacted after the retention time. Then read the response from the beginning.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_get_response",
     params(("id" = String, Path, description = "The id of the response"), RetrieveParams),

@@ -178,8 +178,8 @@ impl Input {
         })
     }
 
-    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response it
-    /// has lost.
+    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response
+    /// it has lost.
     pub(super) fn repeats(&self, pauses: &RunPauses) -> bool {
         let approvals = self.approvals.iter().map(|answer| answer.id.as_str());
         let answers: Vec<&str> = self.results().map(|result| result.call_id.as_str()).chain(approvals).collect();

@@ -1,7 +1,7 @@
 //! `GET /v1/responses`: responses over one WebSocket, as the SDKs of OpenAI connect.
 //!
-//! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same stream, one
-//! in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
+//! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same
+//! stream, one in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +54,7 @@ pub(in crate::http) async fn connect(handshake: Handshake) -> Answer<Response> {
 struct FrameHead {
     #[serde(rename = "type")]
     kind: String,
-    /// Names the response among those of the socket.
+    /// The client's name of the stream in which the response is sent.
     stream_id: Option<String>,
     /// False for a request that only prepares the next one.
     generate: Option<bool>,

@@ -32,10 +32,10 @@ const BUFFER_BYTES: usize = 4 * 1024;
 ///
 /// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
 /// with the same id and then pushes event envelopes. The methods are `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `tool.results`, `ping` and `auth`. The parameters `{"scope":"owner"}` subscribe to changes of
-/// the caller's list of conversations (`OwnerEvent`). A client sends its key in the `Authorization` header, in a subprotocol `bearer.<base64url>`,
-/// or in a first frame with method `auth`. A ticket goes into the URL. A page of this server needs none of them while its browser is
-/// signed in.
+/// `approval.resolve`, `input.resolve`, `tool.results`, `ping` and `auth`. The parameters `{"scope":"owner"}` subscribe to changes
+/// of the caller's list of conversations (`OwnerEvent`). A client sends its key in the `Authorization` header, in a subprotocol
+/// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL. A page of this server needs none of
+/// them while its browser is signed in.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
     params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),

@@ -35,7 +35,7 @@ pub(in crate::http) trait SocketProtocol: Send + Sized + 'static {
     /// Executes a frame of the client. Returns the lines of the response.
     fn request(&mut self, text: &str) -> impl Future<Output = Result<Vec<String>, Close>> + Send;
 
-    /// Returns the next lines to send. Waits forever if nothing is followed; cancel-safe.
+    /// Returns the next lines to send. Waits forever if nothing is followed. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 }
 
@@ -192,7 +192,8 @@ struct Session<P> {
 }
 
 impl<P: SocketProtocol> Session<P> {
-    /// Serves until the session must close (`Some`) or the client disconnects (`None`). `first` is a frame that has arrived already.
+    /// Serves until the session must close (`Some`) or the client disconnects (`None`). `first` is a frame that has arrived
+    /// already.
     async fn serve(&mut self, first: Option<Utf8Bytes>) -> Result<(), Option<Close>> {
         if let Some(text) = first {
             self.request(&text).await?;
