@@ -176,7 +176,7 @@ impl FromRequestParts<App> for Named {
 /// Creates an agent
 ///
 /// A run requests the agent by its name, as `agent`. Fields that are absent from `profile` come from the agent of the server's
-/// settings. A member's agent may only have lower limits and require more approvals than that agent.
+/// settings. A member's agent cannot have higher limits or need fewer approvals than that agent.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
