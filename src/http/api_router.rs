@@ -1,5 +1,5 @@
-//! Documented routes. A server that starts builds their router only. The OpenAPI document would take longer than any other part of the
-//! start, so it is built for the first request that asks for it.
+//! Routes with their OpenAPI descriptions. The start of the server builds only the router. The first request for the OpenAPI
+//! document builds the document, because this takes longer than any other part of the start.
 
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Extension, Router};
@@ -9,7 +9,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use crate::http::options::App;
 
-/// Routes, and how to describe them.
+/// Routes, and the functions that describe them.
 #[derive(Default)]
 pub(in crate::http) struct ApiRouter {
     router: Router<App>,

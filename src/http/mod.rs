@@ -1,6 +1,6 @@
-//! The native HTTP API: routes, extractors, problem details, event streams, WebSocket, and the document that describes them.
+//! The HTTP layer: the native API, the APIs of other protocols, event streams, WebSockets, and the OpenAPI documents.
 //!
-//! Owns everything that is specific to HTTP and nothing else: each handler parses the request, calls one use case of
+//! Owns everything that is specific to HTTP and nothing else: each handler parses the request, calls use cases of
 //! [`crate::service`] and builds the response. Must not know the store or the engine.
 
 mod ag_ui;

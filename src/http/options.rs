@@ -33,7 +33,7 @@ pub struct HttpLimits {
     pub ws_auth_timeout: Duration,
     pub ws_max_subscriptions: usize,
     pub ws_max_per_principal: usize,
-    /// The time after which a chat completion is cancelled whose client has disconnected.
+    /// Time from the disconnect of a client to the cancellation of its run, if no client can read the answer later.
     pub completion_grace: Duration,
 }
 
@@ -60,7 +60,7 @@ pub struct HttpOptions {
     pub auth: Auth,
     /// Cancelled when the server ends. Streams then tell their clients to reconnect later.
     pub shutdown: CancellationToken,
-    /// Cancelled when no new requests are wanted, although they are still answered. `/readyz` then fails.
+    /// Cancelled when the server should get no new requests, although it still answers them. `/readyz` then fails.
     pub unready: CancellationToken,
     /// Owns the tasks of WebSockets, so that the application can wait for them.
     pub connections: TaskTracker,
@@ -112,7 +112,7 @@ impl HttpOptions {
     }
 }
 
-/// Renders an error in the form of a protocol: further headers, and the body with its content type among them.
+/// Renders an error in the form of a protocol: the headers, with the content type among them, and the body.
 pub(crate) type ErrorForm = fn(&ProblemBody) -> (HeaderMap, String);
 
 /// A protocol other than the native one.

@@ -1,4 +1,4 @@
-//! The protocols of other products, each in a folder of its own. Adding one takes its folder and a line in each list here.
+//! The protocols of other products, each in a folder of its own. A new protocol needs a folder and an entry in each list here.
 
 use crate::http::api_router::ApiRouter;
 use crate::http::options::Protocol;
@@ -11,7 +11,7 @@ pub(in crate::http) fn routes() -> ApiRouter {
     openai::routes().merge(ai_sdk::routes()).merge(ag_ui::routes()).merge(mcp_server::routes())
 }
 
-/// The WebSockets of all protocols, which authenticate by themselves.
+/// The WebSockets of all protocols, whose handlers check the key.
 pub(in crate::http) fn sockets() -> ApiRouter {
     openai::socket_routes().merge(ai_sdk::socket_routes())
 }

@@ -114,7 +114,7 @@ pub(in crate::http) fn without_key() -> ApiRouter {
     ApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
-/// The WebSocket, shared conversations, the sign-in of browsers and the callbacks of logins, which authenticate by themselves.
+/// The WebSocket, shared conversations, the sign-in of browsers and the callbacks of logins. Their handlers check the caller.
 pub(in crate::http) fn with_own_check() -> ApiRouter {
     ApiRouter::new()
         .routes(routes!(ws::connect))

@@ -2,8 +2,8 @@
 //!
 //! Owns how the files are served. Must not know what they show.
 //!
-//! It needs no authentication: its content comes from the API, with the key of its user. It loads nothing from other servers, and
-//! its content security policy enforces that.
+//! The page needs no authentication: its content comes from the API, with the key of its user. It loads nothing from other servers,
+//! and its content security policy enforces that.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -86,8 +86,8 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Responds with the file. Browsers store an embedded file with a hash in its name for a year. For other files they ask each time, and
-    /// get 304 if the file is unchanged.
+    /// Responds with the file. Browsers store an embedded file with a hash in its name for a year. For other files they ask each
+    /// time, and get 304 if the file is unchanged.
     fn answer(self, request: &HeaderMap) -> Response {
         let is_hashed = matches!(self.body, Cow::Borrowed(_)) && is_hashed(self.name);
         let tag = etag::entity_tag(&self.body);

@@ -115,7 +115,7 @@ impl Default for ServiceLimits {
 pub struct ServiceDeps {
     pub store: Arc<dyn ServiceStore>,
     pub hub: Arc<Hub>,
-    /// Used for lists only.
+    /// Lists tools and their servers. Use cases never call a tool.
     pub tools: Arc<dyn Toolbox>,
     pub clock: SharedClock,
     pub ids: SharedIds,
@@ -190,8 +190,8 @@ impl Service {
         Ok(self.store.ping().await?)
     }
 
-    /// Runs a commit with its effects to the end. A use case runs in its client's connection and is dropped with it at any `await`.
-    /// Between a commit and its events, that would hide the events from all subscribers.
+    /// Runs a commit with its effects to the end. The future of a request is dropped at any `await` if its client disconnects.
+    /// Between a commit and the publication of its events, that would hide the events from all subscribers.
     pub(in crate::service) async fn run_to_end<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         work: impl FnOnce(Arc<dyn ServiceStore>, Arc<Hub>) -> F,

@@ -79,7 +79,7 @@ pub enum Error {
     Store(#[from] StoreError),
 }
 
-/// The first words of a fault that says something about its field. Any other is a sentence by itself.
+/// The first words of details that continue a sentence about their field. Any other detail is a sentence by itself.
 const PREDICATES: [&str; 6] = ["is", "has", "must", "holds", "names", "stands"];
 
 /// Returns the fault of a field as a sentence for people. Programs read the pointer in `errors`.

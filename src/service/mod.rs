@@ -1,7 +1,7 @@
 //! Use cases: the requests of a principal, and their effects.
 //!
 //! Owns authorization, validation of requests, and the way from the log to a stream of events. Must not know HTTP: it accepts and
-//! returns domain values and the request bodies of the API. Each use case is one store transaction, followed by wake-ups.
+//! returns domain values and the request bodies of the API. Most use cases are one store transaction, followed by wake-ups.
 
 mod access;
 mod conversations;

@@ -12,13 +12,13 @@ pub(super) fn result_id(call: &CallId) -> String {
     format!("{call}-result")
 }
 
-/// Returns the content of a tool's answer as a text: older clients accept nothing else.
+/// Returns the content of a tool result as a string, the only form that older clients accept. Content other than text becomes JSON.
 pub(super) fn result_content(content: &[ToolContent]) -> String {
     let texts: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
     if texts.len() == content.len() { texts.join("\n") } else { json!(content).to_string() }
 }
 
-/// Adds a part of an assistant's message to a list of messages. `text` is the id under which a text was shown.
+/// Adds a part of an assistant message to the shown messages. `text` is the message id under which the client gets a text part.
 pub(super) fn show(shown: &mut Vec<Value>, message: &MessageId, text: &str, part: &Part) {
     match part {
         Part::Text(part) => match shown.iter_mut().find(|known| known["id"] == text) {
@@ -43,7 +43,8 @@ pub(super) fn show(shown: &mut Vec<Value>, message: &MessageId, text: &str, part
     }
 }
 
-/// Returns the messages of a conversation, oldest first. The unfinished answer of a run is left out: its stream shows it.
+/// Returns the messages of a conversation, oldest first. Omits the answer and the tool results of the run `streaming`: its stream
+/// contains them.
 pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) -> Vec<Value> {
     let mut shown = Vec::new();
     for message in visible(messages, streaming) {
@@ -60,7 +61,7 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
                 let mut texts = 0;
                 for part in &message.parts {
                     texts += u32::from(matches!(part, Part::Text(_)));
-                    // The first text of a message has its id.
+                    // The first text of a message has the id of the message.
                     let text = if texts <= 1 { message.id.as_str() } else { part.id().as_str() };
                     show(&mut shown, &message.id, text, part);
                 }
@@ -97,7 +98,7 @@ fn input_part(part: &Part) -> Option<Value> {
     }
 }
 
-/// Returns the messages of a conversation as TanStack AI keeps them.
+/// Returns the messages of a conversation in the format of TanStack AI, oldest first. Omits those of the run `streaming`.
 pub(super) fn tanstack_messages(messages: &[Message], streaming: Option<&RunId>) -> Vec<Value> {
     let results: BTreeMap<&CallId, &ToolResultPart> =
         messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();

@@ -1,7 +1,7 @@
 //! AG-UI, in its releases 0.0.59 and 1.0, and the runtime routes of CopilotKit.
 //!
-//! A client names threads and runs. A run of the log that waits for answers is several runs of AG-UI: each ends with what it waits
-//! for, and the next one brings the answers.
+//! The client chooses the names of threads and runs. A Capstan run that waits for answers appears as several AG-UI runs: each ends
+//! with its open interrupts or client tool calls, and the input of the next one contains the answers.
 
 mod copilotkit;
 mod messages;

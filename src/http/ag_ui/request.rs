@@ -1,4 +1,5 @@
-//! The input of an AG-UI run. The client sends its whole history; only what is new counts, because the server has the rest.
+//! The input of an AG-UI run. The client sends its whole history. The server uses only the new messages, because it stores the
+//! rest.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,7 +17,7 @@ use crate::service::{Content, Error, NewPart, NewToolResult};
 pub(super) struct RunInput {
     pub thread_id: String,
     pub run_id: String,
-    /// Sent by release 1.0 and later.
+    /// Present if the client uses AG-UI 1.0 or later.
     pub protocol_version: Option<String>,
     #[serde(default, deserialize_with = "null_is_absent")]
     pub messages: Vec<Value>,
@@ -36,7 +37,7 @@ struct FrontendTool {
     parameters: Option<Value>,
 }
 
-/// A fact about the client's surroundings.
+/// A fact that the client's application adds to the instructions of the run.
 #[derive(Debug, Deserialize, ToSchema)]
 struct ContextItem {
     #[serde(default, deserialize_with = "null_is_absent")]
@@ -62,14 +63,14 @@ pub(super) enum ResumeStatus {
     Cancelled,
 }
 
-/// The request of a client about a run.
+/// The kind of request that an input contains.
 #[derive(Debug)]
 pub(super) enum RunIntent<'a> {
     /// Answers to the interrupts of a run.
     Resume(Vec<ResumeEntry>),
-    /// Results of frontend tools, and the user's message directly before them. Clients repeat old results with their history.
+    /// Tool results at the end of the history, and the user message directly before them. Clients repeat old results.
     Results(Vec<ToolMessage<'a>>, Option<UserMessage<'a>>),
-    /// An answer to a new message.
+    /// A new message of the user.
     Message(UserMessage<'a>),
 }
 
@@ -82,7 +83,7 @@ impl UserMessage<'_> {
         content(self.0)
     }
 
-    /// Returns the client's name of the message.
+    /// Returns the id that the client gave the message.
     pub fn name(&self) -> Option<&str> {
         self.0["id"].as_str().filter(|name| !name.is_empty())
     }
@@ -98,7 +99,7 @@ pub(super) struct ToolMessage<'a> {
 /// Limit of the messages that a stream keeps for a snapshot, in bytes of JSON.
 pub(super) const MAX_KEPT_BYTES: usize = 256 * 1024;
 
-/// Returns messages as JSON, for a snapshot; `None` above the limit, because a stream holds them until it ends.
+/// Returns messages as JSON for a snapshot, or `None` above [`MAX_KEPT_BYTES`]. A stream holds them in memory until it ends.
 pub(super) fn kept_messages(messages: &[Value]) -> Option<Box<str>> {
     let json = serde_json::to_string(messages).ok()?;
     (json.len() <= MAX_KEPT_BYTES).then(|| json.into())
@@ -113,13 +114,13 @@ impl RunInput {
         let tool = |tool: &FrontendTool| ClientTool {
             name: tool.name.clone(),
             description: tool.description.clone(),
-            // An empty schema of a tool without arguments.
+            // Clients send an empty schema for a tool without arguments.
             parameters: tool.parameters.clone().filter(|schema| schema.as_object().is_some_and(|schema| !schema.is_empty())),
         };
         self.tools.iter().map(tool).collect()
     }
 
-    /// Returns the model that the application of the client names.
+    /// Returns the model in `forwardedProps`, if it has the form `provider/name`.
     pub fn model(&self) -> Option<String> {
         self.forwarded_props.as_ref()?.get("model")?.as_str().filter(|model| model.contains('/')).map(str::to_owned)
     }
@@ -158,13 +159,13 @@ impl RunInput {
 }
 
 impl<'a> ToolMessage<'a> {
-    /// Returns `None` if the message is of no call of this server.
+    /// Returns `None` if the message has no call id of this server.
     fn of(message: &'a Value) -> Option<Self> {
         let call_id = message["toolCallId"].as_str()?.parse().ok()?;
         Some(Self { call_id, message })
     }
 
-    /// Returns the result. An error stands before what the tool returned.
+    /// Returns the result. The error text precedes the other content.
     pub fn result(&self) -> Answer<NewToolResult> {
         let error = self.message["error"].as_str();
         let returned = if self.message["content"].is_null() { Content::Text(String::new()) } else { content(self.message)? };
@@ -215,7 +216,7 @@ fn new_part(part: &Value) -> Option<NewPart> {
     if !is_picture {
         return Some(NewPart::File { media_type, url, file_id, name });
     }
-    // A stored file has its type already.
+    // The server knows the media type of a stored file.
     let media_type = media_type.or_else(|| file_id.is_none().then(|| "image/png".to_owned()));
     Some(NewPart::Image { media_type, url, file_id, name })
 }

@@ -43,7 +43,7 @@ pub(super) fn routes() -> ApiRouter {
 
 /// Starts, continues or joins a run
 ///
-/// A client that returns with `Last-Event-ID` gets the frames after it.
+/// A client that reconnects with `Last-Event-ID` gets the frames after that id.
 #[utoipa::path(
     post, path = "/ag-ui/{agent}", tag = "ag-ui", operation_id = "ag_ui_run", request_body = RunInput,
     params(("agent" = String, Path, description = "The agent by name or id"), ("Last-Event-ID" = Option<String>, Header)),
@@ -61,7 +61,7 @@ pub(super) async fn run(
     run_agent(&app, (access, trace), agent, (body, key), &headers).await
 }
 
-/// Starts a run, continues one with answers, or attaches to the run that the client has started under this name.
+/// Starts a run, continues one with answers, or attaches to the run that already has the client's `runId`.
 async fn run_agent(
     app: &App,
     (access, trace): (Access, TraceId),
@@ -71,7 +71,7 @@ async fn run_agent(
 ) -> Answer<Response> {
     let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
     let cursor = stream_cursor(headers, None);
-    // Most requests start a run, for which both are needed, and the first token waits for them.
+    // Most requests start a run and need both reads. They run in parallel, because the first token waits for them.
     let (run, row) = tokio::join!(find_run(app, thread.principal(), &body.run_id), thread.row_or_new());
     let (id, reader, section) = match run? {
         Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
@@ -85,7 +85,8 @@ async fn run_agent(
 
 type RunStream = (RunId, Reader, Section);
 
-/// Streams the run that the client calls `name`: the response to its first request again, or all of a run of another client.
+/// Streams an existing run. If `name` is the run's native id, shows the whole run. Otherwise repeats the response to its first
+/// request.
 async fn attach(thread: &Thread, run: Run, name: &str, cursor: StreamCursor) -> Answer<RunStream> {
     if run.conversation_id != thread.id {
         return Err(Error::conflict("this runId names a run of another thread; use a new one").into());
@@ -193,7 +194,7 @@ async fn is_new(thread: &Thread, message: Option<&UserMessage<'_>>) -> Answer<bo
     }
 }
 
-/// Returns the run that a client calls `name`: a name of its own, or an id of the native API.
+/// Returns the run with this `runId`: a name that a client chose, or a run id of the native API.
 async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
     ids::check("runId", name)?;
     for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
@@ -206,7 +207,7 @@ async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run
     Ok(None)
 }
 
-/// Answers the interrupts of a run, and streams what follows.
+/// Answers the interrupts of a run, and streams the events after the answers.
 async fn resume(thread: &Thread, entries: Vec<ResumeEntry>, cursor: StreamCursor) -> Answer<RunStream> {
     let mut run = None;
     let mut answered = BTreeSet::new();
@@ -264,7 +265,7 @@ struct ReadParams {
     /// The thread whose messages are read.
     #[serde(rename = "threadId")]
     thread: Option<String>,
-    /// The id of the last frame that the client has, or -1.
+    /// The id of the last frame that the client has, or -1 for none.
     offset: Option<String>,
 }
 
@@ -323,10 +324,10 @@ async fn join(
     Ok(respond(thread, reader, facts, cursor))
 }
 
-/// Returns the other messages of the active run's thread, for a snapshot. Reads no more of them than a stream keeps.
+/// Returns the messages of the thread without those of the active run's answer, for a snapshot. Returns `None` above the limit.
 ///
-/// The stream does not show the parts that are void already, so only the active run may need a snapshot. One of a queued run would
-/// lack the answer of the run before it.
+/// Returns `None` also if `run` is not the active run. The stream of an ended run omits voided parts and needs no snapshot. A
+/// snapshot for a queued run would lack the answer of the run before it.
 async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>>> {
     if thread.row().await?.is_none_or(|row| row.active_run_id.as_ref() != Some(run)) {
         return Ok(None);
@@ -365,9 +366,10 @@ pub(super) async fn connect_stream(
     Ok(respond(thread, reader, facts, None))
 }
 
-/// Returns the whole run. Its pauses so far are over, except that of a run that waits. `head` is the end of the log.
+/// Returns the section of the whole run. Its pauses up to now are over, except the last one of a waiting run. The caller has read
+/// the log up to `head`.
 async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
-    // One read of the row: all pauses up to its last event are over, except that of a run that waits.
+    // The state and `last_seq` come from the same read, so all pauses up to `last_seq` are over, except that of a waiting run.
     let row = thread.row().await?.ok_or(Error::NotFound("thread"))?;
     let waits = row.reason.is_some_and(|reason| reason.needs_answer()) && row.active_run_id.as_ref() == Some(run);
     let pauses = RunPauses::read(thread.service(), thread.principal(), run).await?;
@@ -375,7 +377,7 @@ async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
     Ok(pauses.whole(passed))
 }
 
-/// Returns the messages of a thread, its active run, and what the run waits for.
+/// Returns the messages of a thread, its active run, and the open interrupts.
 async fn hydration(thread: &Thread) -> Answer<Value> {
     let Some((row, messages)) = thread.history().await? else {
         return Ok(json!({ "messages": [], "activeRun": null, "interrupts": null, "page": { "truncated": false } }));
@@ -399,8 +401,8 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     }))
 }
 
-/// Reads a run from its first event. Fails if the log does not go on at the cursor, such as inside compacted deltas: the client would
-/// get their text twice.
+/// Reads a run from its first event. Fails if the log cannot continue at the cursor, for example inside compacted deltas: the
+/// client would get their text twice.
 async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> Answer<RunStream> {
     if let Some((seq, _)) = cursor {
         thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;
@@ -419,7 +421,7 @@ fn respond(thread: Thread, reader: Reader, mut facts: AgUiRunFacts, cursor: Stre
     stream::respond(&app, access, reader, ChunkWriter { translator: AgUiTranslator::new(facts), frames: FRAMES, cursor })
 }
 
-/// The position of the last frame that the client has: the `seq` of its event, and its number in the event.
+/// The id of the last frame that the client has: the `seq` of its event, and its position among the frames of that event, from 0.
 type StreamCursor = Option<(i64, usize)>;
 
 /// Returns the cursor of a request: `Last-Event-ID`, or the offset in the query.

@@ -1,6 +1,6 @@
 //! Translates the events of a run into AG-UI events.
 //!
-//! No optional field is ever null, and only a client of release 1.0 gets what is new in it: older clients fail at both.
+//! Optional fields are absent instead of null, and only clients of release 1.0 get its new fields. Older clients fail on both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,9 +28,9 @@ pub(super) struct AgUiRunFacts {
     /// Whether the client speaks release 1.0.
     pub is_one: bool,
     pub section: Section,
-    /// The messages before the run, as a JSON list. Without them, no snapshot voids what a step has shown.
+    /// The messages before the run, as a JSON list. Without them, a step reset sends no snapshot.
     pub messages: Option<Box<str>>,
-    /// Events before the run.
+    /// Events that precede `RUN_STARTED` in the response.
     pub history: Vec<Value>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct AgUiTranslator {
     facts: AgUiRunFacts,
     out: Vec<Value>,
     sends: bool,
-    /// Whether the log has the message that began the run.
+    /// Whether `run.queued` was translated. It follows the message that began the run.
     queued: bool,
     started: bool,
     over: bool,
@@ -55,7 +55,7 @@ pub(super) struct AgUiTranslator {
     parts: BTreeMap<PartId, OpenPart>,
     /// Parts that were shown as a whole.
     complete: BTreeSet<PartId>,
-    /// Messages whose id is the id of a text message already.
+    /// Messages whose id is already the id of a text message in the client.
     texts: BTreeSet<MessageId>,
     calls: BTreeSet<CallId>,
     /// The calls of client tools that have no result.
@@ -77,7 +77,7 @@ impl ChunkTranslator for AgUiTranslator {
         }
         self.sends = event.seq > self.facts.section.after;
         if let Some(body) = event.body().filter(|_| !self.facts.section.is_void(event)) {
-            // The messages of other runs are not shown before a snapshot.
+            // An event of another run, such as a queued message, does not begin this run.
             if self.sends && event.run_id.as_ref() == Some(&self.facts.id) {
                 self.start();
             }
@@ -280,7 +280,7 @@ impl AgUiTranslator {
         }
     }
 
-    /// Ends everything that is open.
+    /// Ends all open parts and steps.
     fn close(&mut self) {
         self.end_parts();
         for name in std::mem::take(&mut self.steps) {
@@ -305,8 +305,8 @@ impl AgUiTranslator {
         }
     }
 
-    /// Voids what the model step has shown: its messages stay in the client with an empty text. A snapshot replaces all messages of
-    /// the client, so none is sent if the earlier ones are unknown.
+    /// Voids the messages of the model step: they stay in the client with an empty text. Sends no snapshot if the earlier messages
+    /// are unknown, because a snapshot replaces all messages of the client.
     fn reset(&mut self, reason: &str) {
         let open: Vec<String> = self
             .parts
@@ -321,7 +321,7 @@ impl AgUiTranslator {
         let emptied = ids.map(|id| json!({ "id": id, "role": "assistant", "content": "" }));
         let earlier = self.facts.messages.as_deref().and_then(|json| serde_json::from_str::<Vec<Value>>(json).ok());
         if let Some(mut snapshot) = earlier.filter(|_| self.sends) {
-            // A client that joined late knows the messages up to then.
+            // If the client joined late, the earlier messages may already contain some of the shown ones.
             let is_new = |message: &&Value| snapshot.iter().all(|known| known["id"] != message["id"]);
             let new: Vec<Value> = self.shown.iter().filter(is_new).cloned().collect();
             snapshot.extend(new.into_iter().chain(emptied));
@@ -349,7 +349,7 @@ impl AgUiTranslator {
         }
     }
 
-    /// Begins a text. The first text of a message has its id.
+    /// Begins a text. The first text of a message has the id of the message, and each later one has the id of its part.
     fn begin_text(&mut self, message: &MessageId, part: &PartId) -> String {
         let id = if self.texts.insert(message.clone()) { message.to_string() } else { part.to_string() };
         self.push(json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" }));
@@ -425,7 +425,7 @@ impl AgUiTranslator {
         };
         let id = part.id().clone();
         let sent = match &open {
-            // The arguments as written may differ from the parsed ones: nothing is added to them.
+            // The arguments as the model wrote them may differ from the parsed ones, so the rest is not sent.
             OpenPart::Call(_, sent) if *sent > 0 => whole.len(),
             OpenPart::Text(_, sent) | OpenPart::Reasoning(sent) | OpenPart::Call(_, sent) => *sent,
         };
@@ -442,14 +442,15 @@ impl AgUiTranslator {
         messages::show(&mut self.shown, message, &shown_id, &part);
     }
 
-    /// Keeps a message that was sent after the run began, for a snapshot. The message that began the run is an earlier one.
+    /// Keeps a user message that was sent after the run was queued, for a snapshot. `facts.messages` has the message that began the
+    /// run.
     fn message_created(&mut self, message: Message) {
         if self.queued && message.role == Role::User {
             self.shown.extend(messages::ag_ui_messages(&[message], None));
         }
     }
 
-    /// Sends the parts of a message whose events did not show them.
+    /// Sends the parts of a message that earlier events did not show.
     fn message_completed(&mut self, message: Message) {
         if message.role == Role::Assistant && !message.internal {
             for part in message.parts {
@@ -458,7 +459,7 @@ impl AgUiTranslator {
         }
     }
 
-    /// Sends a call that no model wrote.
+    /// Sends a whole call, unless its parts were sent before.
     fn whole_call(&mut self, call: &CallId, name: &str, arguments: &Value, message: Option<&MessageId>) {
         if self.calls.contains(call) {
             return;
@@ -496,7 +497,7 @@ impl AgUiTranslator {
     fn pause(&mut self, seq: i64, reason: WaitReason) {
         if seq <= self.facts.section.passed {
             if !self.sends {
-                // The earlier response has ended here, and with it everything open.
+                // The earlier response has ended here, with its open parts and steps.
                 self.close();
             }
             return;
@@ -515,7 +516,7 @@ impl AgUiTranslator {
     }
 }
 
-/// Adds what TanStack AI needs to answer an interrupt. `run` is the name of the run that it ends.
+/// Adds the metadata that TanStack AI needs to answer an interrupt. `run` is the `runId` of the interrupted run.
 pub(super) fn with_binding(mut interrupt: Value, run: &str) -> Value {
     interrupt["metadata"]["tanstack:interruptBinding"] =
         json!({ "v": 1, "kind": "generic", "interruptId": interrupt["id"], "interruptedRunId": run, "generation": 0 });

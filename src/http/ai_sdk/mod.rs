@@ -1,7 +1,7 @@
 //! The UI message stream of the Vercel AI SDK: `useChat` with `DefaultChatTransport` or `WebSocketChatTransport`, without adapters.
 //!
 //! A run is one assistant message, and the id of the run is the id of the message. A response ends where the run waits for an
-//! answer. The client sends the answer with the same message, and the response continues it.
+//! answer. The client sends the answer in the same message, and the next response continues that message.
 
 mod regenerate;
 mod request;

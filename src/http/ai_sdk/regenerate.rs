@@ -45,7 +45,7 @@ pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> 
     if newest.as_ref() == Some(&run) {
         return Ok(Regeneration { run, method: RegenerationMethod::RetryRun });
     }
-    // Later messages leave the conversation with the answer.
+    // The later messages leave the conversation, so the user's message that this run answers is sent again.
     let mut is_reached = false;
     let question = thread.find(|message| {
         is_reached |= message.run_id == run;
@@ -77,7 +77,7 @@ pub(super) fn is_repeated_edit(edited: &Message, active: Option<&RunId>, content
     active == Some(&edited.run_id) && has_content(edited, content)
 }
 
-/// Returns whether a stored message has this content.
+/// Returns whether a stored message has the same text as this content and, for a list of parts, the same number of parts.
 pub(super) fn has_content(message: &Message, content: &Content) -> bool {
     let texts = |text: &mut String, part: &NewPart| {
         if let NewPart::Text { text: more } = part {

@@ -1,4 +1,5 @@
-//! The body of a chat request. The client sends its whole history; only the newest message counts, because the server has the rest.
+//! The body of a chat request. The client sends its whole history. The server uses only the newest message, because it stores the
+//! rest.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::http::clients::body::null_is_absent;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
-/// A chat request. Other fields belong to the application of the client.
+/// A chat request. Other fields are ignored: the client's application may add them.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChatBody {
     pub id: String,
@@ -135,7 +136,7 @@ impl UiMessage {
                     let url = part.url.clone().ok_or_else(|| Error::field(&pointer("url"), "must be present"))?;
                     parts.push(new_file(part, url));
                 }
-                // Parts of the application, and parts that only assistants write.
+                // Parts of the application and parts that only assistants write are ignored.
                 _ => {}
             }
         }
@@ -185,7 +186,7 @@ fn new_file(part: &UiPart, url: String) -> NewPart {
     }
 }
 
-/// Returns the uploaded file to whose bytes a URL leads, on any host.
+/// Returns the uploaded file whose content URL this is, on any host.
 fn stored_file(url: &str) -> Option<FileId> {
     let id: FileId = url.split("/api/v1/files/").nth(1)?.split('/').next()?.parse().ok()?;
     url.ends_with(&content_url(&id)).then_some(id)

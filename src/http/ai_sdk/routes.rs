@@ -126,7 +126,7 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
         if let Some(name) = name.filter(|_| row.is_some())
             && let Some(run) = thread.run_of_repeated_message(name, |message| has_content(message, &request.content)).await?
         {
-            // The request's idempotency record may have expired, or its first attempt had none.
+            // The client repeats a message whose idempotency record has expired or never existed.
             return follow(thread, run, Section::default()).await;
         }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
@@ -140,7 +140,8 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     edit(thread, request, key).await
 }
 
-/// Returns the request of a run with the choices of a body. `first_part` is the id of the message's first part.
+/// Returns the request of a run with the agent, model, options and tools of a body. `first_part` is the id of the message's first
+/// part.
 fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Option<PartId>) -> StartRun {
     StartRun {
         content,
@@ -167,7 +168,7 @@ async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> A
     Ok(RunStream::of(run, reader, Section::default(), profile))
 }
 
-/// Replaces a message of the user. An active run ends first: it answers what is replaced.
+/// Replaces a message of the user. Ends the active run first, because it answers a message that leaves the conversation.
 async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
     thread.end_active_run().await?;
     start(thread, StartRun { on_busy: OnBusy::Reject, create: false, ..request }, key).await
@@ -251,7 +252,7 @@ async fn resume(
 /// Returns the stream of the active run from its beginning; `None` if no run is active, or if it waits for an answer.
 pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
     let row = thread.row().await?.filter(|row| row.reason.is_none_or(|reason| !reason.needs_answer()));
-    // One read of the row: all pauses up to its last event are over.
+    // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
     let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
     let section = RunPauses::read(thread.service(), thread.principal(), &run).await?.whole(head);
     follow(thread, run, section).await.map(Some)

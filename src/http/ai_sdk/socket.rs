@@ -59,16 +59,16 @@ struct ChatFrame {
     #[serde(rename = "type")]
     kind: FrameKind,
     request_id: String,
-    /// The chat.
+    /// The client's name of the chat.
     #[serde(default)]
     id: String,
     trigger: Option<Value>,
     message_id: Option<Value>,
     messages: Option<Value>,
-    /// The headers that the same request has over HTTP.
+    /// The headers that the same request would have over HTTP.
     #[serde(default, deserialize_with = "null_is_absent")]
     headers: BTreeMap<String, String>,
-    /// The fields that the application adds.
+    /// The body fields that the client's application adds.
     #[serde(default, deserialize_with = "null_is_absent")]
     body: Map<String, Value>,
 }
@@ -79,7 +79,7 @@ impl ChatFrame {
         serde_json::from_str(text).ok().filter(|frame: &Self| frame.request_id.len() <= MAX_REQUEST_ID)
     }
 
-    /// Returns the body that the same request has over HTTP.
+    /// Returns the body that the same request would have over HTTP.
     fn chat_body(self) -> Answer<ChatBody> {
         let mut body = self.body;
         body.insert("id".to_owned(), Value::from(self.id));
@@ -92,7 +92,7 @@ impl ChatFrame {
 
 type ChatResponses = StreamMap<String, Pin<Box<dyn Stream<Item = Result<Vec<String>, StoreError>> + Send>>>;
 
-/// Returns the key in the headers of a frame.
+/// Returns the API key in the headers of a frame.
 fn key(frame: &str) -> Option<String> {
     let headers = ChatFrame::read(frame)?.headers;
     let authorization = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
@@ -122,7 +122,7 @@ impl SocketProtocol for ChatSocket {
         let Some(frame) = ChatFrame::read(text) else { return Err(Close::BadFrame) };
         let name = frame.request_id.clone();
         if frame.kind == FrameKind::Abort {
-            // The client leaves the stream, as by closing a response. Its run goes on.
+            // The client stops reading, as if it closed an HTTP response. The run continues.
             self.responses.remove(&name);
             return Ok(Vec::new());
         }

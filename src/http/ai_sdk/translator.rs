@@ -68,7 +68,7 @@ enum CallStage {
 struct Call {
     name: String,
     stage: CallStage,
-    /// Whether a human was asked about it.
+    /// Whether an approval of the call was requested.
     asked: bool,
 }
 
@@ -138,7 +138,7 @@ impl UiMessageTranslator {
         }
     }
 
-    /// Begins the message, once per response. Its id is the run's in every response.
+    /// Begins the message, once per response. Its id is the id of the run in every response.
     fn start(&mut self, event: &StoredEvent) {
         if self.sends && !std::mem::replace(&mut self.started, true) {
             let metadata = json!({ "run_id": self.facts.id, "conversation_id": event.conversation_id });
@@ -321,7 +321,7 @@ impl UiMessageTranslator {
         self.close_step();
     }
 
-    /// Marks a tool chunk with who executes the call. A call without these marks is executed by the client.
+    /// Marks a chunk of a server tool. The client executes calls without these marks.
     fn mark(&self, name: &str, chunk: &mut Value) {
         if !self.facts.client_tools.contains(name) {
             chunk["dynamic"] = json!(true);
@@ -412,7 +412,7 @@ impl UiMessageTranslator {
         self.push(json!({ "type": kind.chunk("end"), "id": id }));
     }
 
-    /// Sends the parts of a message whose events did not show them.
+    /// Sends the parts of a message that earlier events did not show.
     fn message_completed(&mut self, message: Message) {
         if message.role != Role::Assistant || message.internal {
             return;
@@ -512,13 +512,13 @@ impl UiMessageTranslator {
     }
 }
 
-/// Returns the content of a tool's answer as the output of a tool part: a text, or a list of contents.
+/// Returns the content of a tool result as the output of a tool part: a text, or a list of contents.
 pub(super) fn tool_output(content: &[ToolContent]) -> Value {
     let texts: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
     if texts.len() == content.len() { json!(texts.join("\n")) } else { json!(content) }
 }
 
-/// Returns the output of a client tool: the JSON value that the client has sent.
+/// Returns the output of a client tool. A text that is a JSON object or list becomes that value.
 pub(super) fn client_output(content: &[ToolContent]) -> Value {
     let output = tool_output(content);
     let value = output.as_str().filter(|text| text.starts_with(['{', '[']));

@@ -14,13 +14,13 @@ use crate::domain::tool::approval::Approval;
 /// The run whose answer is not complete.
 #[derive(Debug, Default)]
 pub(super) struct OpenRun {
-    /// The run, unless it waits for an answer. Its stream shows its answer from the beginning, so the list omits it.
+    /// The active run, unless it waits for an answer. Its stream contains its whole answer, so the messages omit it.
     pub streaming: Option<RunId>,
     pub approvals: Vec<Approval>,
     pub questions: Vec<InputRequest>,
 }
 
-/// The calls whose tools clients have executed.
+/// The calls that clients execute.
 pub(super) type ClientCalls = BTreeSet<CallId>;
 
 /// Returns the UI messages of a conversation, oldest first. All answers of a run are one message.
@@ -120,7 +120,7 @@ fn tool_part(call: &ToolCallPart, result: Option<&ToolResultPart>, (open, client
     };
     if result.state == ToolCallState::Denied {
         part["state"] = json!("output-denied");
-        // The decision is over: no answer needs its id.
+        // The part needs an id, but no request refers to a decided approval.
         part["approval"] = json!({ "id": call.call_id, "approved": false });
     } else if result.is_error {
         let text: Vec<&str> = result.content.iter().filter_map(ToolContent::as_text).collect();

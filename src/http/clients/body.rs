@@ -9,7 +9,8 @@ use crate::http::wire::extract::Input;
 use crate::http::wire::problem::Answer;
 use crate::service::Access;
 
-/// Reads a body. One above the usual limit is accepted up to the limit of imports, and only a few at a time.
+/// Reads a body. A body above the usual limit, or of unknown length, may be as large as an import, but only a few are read at a
+/// time.
 pub(in crate::http) async fn read<T: DeserializeOwned>(request: Request, app: &App, access: &Access) -> Answer<Input<T>> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let usual = app.options.limits.max_body_bytes;

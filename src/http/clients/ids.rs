@@ -29,7 +29,7 @@ pub(in crate::http) fn check(field: &str, name: &str) -> Answer<()> {
     }
 }
 
-/// Returns the id of the first part of the message that a client calls `name`. It survives edits of the message.
+/// Returns the id of the first part of the message that a client calls `name`. An edited message keeps this id.
 pub(in crate::http) fn first_part(conversation: &ConversationId, name: &str) -> PartId {
     PartId::derived(conversation.as_str(), name)
 }

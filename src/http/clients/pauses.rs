@@ -1,4 +1,5 @@
-//! Pauses of a run. Other protocols end their response where a run waits for an answer, and continue in a new one.
+//! Pauses of a run. A pause is an event at which the run waits for an answer. Other protocols end their response there, and
+//! continue in a new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -20,19 +21,19 @@ pub(in crate::http) struct Section {
     pub after: i64,
     /// Pauses up to this `seq` are over.
     pub passed: i64,
-    /// The events of model steps up to their reset, by `seq`. A response that begins later does not show their parts.
+    /// The `seq` ranges of reset model steps, from their first event to the reset. A response that begins later omits their parts.
     pub voided: Vec<RangeInclusive<i64>>,
 }
 
 impl Section {
-    /// Returns whether an event shows a part that is void already, or voids it.
+    /// Returns whether an event belongs to a voided part, or is the reset that voids it.
     pub fn is_void(&self, event: &StoredEvent) -> bool {
         let shows = event.kind.starts_with("part.") || event.kind == "step.reset";
         shows && self.voided.iter().any(|events| events.contains(&event.seq))
     }
 
-    /// Shows the voided parts of which the client has some already, up to the event `seq`: it must see that they are void. The first
-    /// event of a step shows no part.
+    /// Shows the voided steps that began before the event `seq`, the last one that the client has: it may have some of their parts,
+    /// and must get the reset.
     pub fn keep_shown(&mut self, seq: i64) {
         self.voided.retain(|events| *events.start() >= seq);
     }
@@ -42,9 +43,9 @@ impl Section {
 #[derive(Debug, Default)]
 pub(in crate::http) struct RunPauses {
     pauses: Vec<i64>,
-    /// The answers by the id of an approval, a question or a client's call.
+    /// The `seq` of each answer, by the id of an approval, a question or a client tool call.
     answers: BTreeMap<String, i64>,
-    /// The calls that the client has not answered, with their names.
+    /// The client tool calls without a result, with the names of their tools.
     pub requested: BTreeMap<CallId, String>,
     /// The number and the `seq` of the newest step, if it is a model call.
     model_step: Option<(u32, i64)>,
@@ -56,7 +57,7 @@ pub(in crate::http) struct RunPauses {
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
-        // Read before the log: results that a worker applies meanwhile are in the log.
+        // This is read before the log: results that a worker applies between both reads are in the log.
         let has_new_results = service.has_new_results(principal, run).await?;
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
         let mut found = Self { has_new_results, ..Self::default() };
@@ -106,7 +107,7 @@ impl RunPauses {
         u32::try_from(self.pauses.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the whole run. Its pauses up to `passed` are over.
+    /// Returns the section of the whole run. Its pauses up to `passed` are over.
     pub fn whole(self, passed: i64) -> Section {
         Section { after: 0, passed, voided: self.voided }
     }
@@ -140,19 +141,19 @@ impl RunPauses {
         self.answers.iter().filter(move |(_, seq)| **seq > after && **seq < until).map(|(id, _)| id.as_str())
     }
 
-    /// Returns the `seq` before the newest pause: the earlier ones are over.
+    /// Returns the `seq` directly before the newest pause: all earlier pauses are over.
     pub fn before_last(&self) -> i64 {
         self.pauses.last().map_or(self.head, |pause| pause - 1)
     }
 
-    /// Returns the call among these whose result came last, if any has one.
+    /// Returns the call with the newest result among these calls, if any has a result.
     pub fn newest_result<'c>(&self, calls: impl Iterator<Item = &'c CallId>) -> Option<String> {
         let answered = calls.filter_map(|call| Some((self.answers.get(call.as_str())?, call)));
         answered.max_by_key(|(seq, _)| **seq).map(|(_, call)| call.to_string())
     }
 
-    /// Returns the section that follows the answers with these ids: from the last pause before the first of them. Pauses between them
-    /// are over. An answer that is not in the log yet is newer than all events.
+    /// Returns the section after the answers with these ids. It begins at the last pause before the first of them, and pauses
+    /// between them are over. An answer that is not in the log yet is newer than all events.
     pub fn section_after(&self, ids: &BTreeSet<String>) -> Section {
         let known: Vec<i64> = ids.iter().filter_map(|id| self.answers.get(id).copied()).collect();
         let is_complete = known.len() == ids.len() && !known.is_empty();

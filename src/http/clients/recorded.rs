@@ -251,7 +251,7 @@ pub(in crate::http) fn translated(mut translator: impl ChunkTranslator, events: 
     events.iter().flat_map(|event| translator.translate(event)).collect()
 }
 
-/// Returns the whole run, as a response shows it that begins after its end.
+/// Returns the section of a response that begins after the run has ended, and shows the whole run.
 pub(in crate::http) fn whole(events: &[StoredEvent]) -> Section {
     let mut pauses = RunPauses::default();
     events.iter().for_each(|event| pauses.add(event));

@@ -1,6 +1,6 @@
 //! The body of a translated event stream.
 //!
-//! A body ends cleanly only after the protocol's own end. In all other cases it is cut: clients take a clean end for success.
+//! A body ends cleanly only after the protocol's own end. Otherwise it is cut, because clients take a clean end for success.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::http::metrics::OpenStream;
 use crate::http::options::App;
 use crate::service::{Access, Reader, StreamItem};
 
-/// Explains a log whose events come again from the first one.
+/// Explains that the log was shortened or restored, so that its events are sent again from the first one.
 pub(in crate::http) const RESTORED: &str = "the log of the run was shortened or restored; read the response again";
 
 /// Returns the event of an item. Fails if the log was deleted or restored: the rest of the response does not exist.
@@ -48,7 +48,7 @@ pub(in crate::http) trait FrameWriter: Send + 'static {
 
 /// A pure function from the events of one run to the chunks of a protocol.
 pub(in crate::http) trait ChunkTranslator: Send + 'static {
-    /// Returns the chunks that an event adds. Each event is given once, in the order of the log.
+    /// Returns the chunks that an event adds. The caller passes each event once, in the order of the log.
     fn translate(&mut self, event: &StoredEvent) -> Vec<Value>;
 
     /// Returns whether the protocol's stream is complete.
@@ -65,7 +65,7 @@ pub(in crate::http) struct Frames {
 }
 
 impl Frames {
-    /// Writes the chunks of an event, of which the first has this position.
+    /// Writes the chunks of an event. `first` is the position of the first chunk.
     fn write(self, out: &mut String, seq: i64, first: usize, chunks: &[Value]) {
         use std::fmt::Write as _;
         for (position, chunk) in (first..).zip(chunks) {
@@ -81,7 +81,7 @@ impl Frames {
 
 /// Appends a chunk and the end of its frame.
 pub(in crate::http) fn push_chunk(out: &mut String, chunk: &Value) {
-    // Unlike its `Display`, this renders a chunk at once. A chunk has text keys only, so it cannot fail.
+    // Unlike `Display` of a `Value`, this renders the whole chunk in one write. All keys are texts, so it cannot fail.
     out.push_str(&serde_json::to_string(chunk).unwrap_or_default());
     out.push_str("\n\n");
 }
@@ -91,7 +91,7 @@ pub(in crate::http) fn push_chunk(out: &mut String, chunk: &Value) {
 #[error("the stream is cut: reconnect for the rest")]
 struct Cut;
 
-/// Writes chunks as frames. Frames up to `cursor`, an id of a frame, are left out.
+/// Writes chunks as frames. Omits the frames up to and including the one with the id `cursor`.
 pub(in crate::http) struct ChunkWriter<T> {
     pub translator: T,
     pub frames: Frames,
@@ -122,7 +122,7 @@ impl<T: ChunkTranslator> FrameWriter for ChunkWriter<T> {
     }
 }
 
-/// Responds with a translated stream, which ends when the access ends.
+/// Responds with a translated stream, which ends when the caller's access ends.
 pub(in crate::http) fn respond(app: &App, access: Access, reader: Reader, writer: impl FrameWriter) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);

@@ -1,4 +1,4 @@
-//! A conversation as clients of other protocols name it, with the questions that their routes ask about it.
+//! A conversation under the name that a client of another protocol gives it, and the operations that these protocols share.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +104,8 @@ impl Thread {
         }
     }
 
-    /// Returns the conversation, unless the message that arrives creates it.
+    /// Returns the conversation, or `None` if it does not exist: then the new message creates it, also under an id of the native
+    /// API.
     pub async fn row_or_new(&self) -> Answer<Option<Conversation>> {
         match self.service().conversation(self.principal(), &self.id).await {
             Ok(row) => Ok(Some(row)),
@@ -113,13 +114,13 @@ impl Thread {
         }
     }
 
-    /// Returns the key under which a request of the client is accepted once.
+    /// Returns the idempotency key of a request that has none. The client's `name` for the request identifies its repetitions.
     pub fn request_key(&self, purpose: &str, name: &str) -> RequestKey {
         let fingerprint = json::hash_bytes(format!("{}\n{purpose}\n{name}", self.id).as_bytes());
         RequestKey { key: format!("client.{fingerprint}"), fingerprint }
     }
 
-    /// Decides about an active run when a message arrives. A run that waits for an answer is given up: the user went on instead.
+    /// Returns how a new message treats the active run: it interrupts a run that waits for an answer, and waits for any other run.
     pub fn on_busy(row: Option<&Conversation>) -> OnBusy {
         let waits = row.and_then(|row| row.reason).is_some_and(|reason| reason.needs_answer());
         if waits { OnBusy::Interrupt } else { OnBusy::Queue }
@@ -136,7 +137,8 @@ impl Thread {
         move |message: &Message| Some(&message.id) == id.as_ref() || message.parts.first().is_some_and(|first| *first.id() == part)
     }
 
-    /// Returns the run of the user's newest message, if a client calls that message `name` and it `is_same`: the client sends it again.
+    /// Returns the run of the user's newest message, if the client sends that message again: it has this `name`, and `is_same`
+    /// holds.
     pub async fn run_of_repeated_message(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
         let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
         let Some(message) = newest.filter(self.is_named(name)).filter(is_same) else { return Ok(None) };
@@ -148,7 +150,7 @@ impl Thread {
         }
     }
 
-    /// Returns the newest message for which `is_wanted` holds. Asks from the newest message on.
+    /// Returns the newest message for which `is_wanted` holds. Calls it from the newest message to the oldest.
     pub async fn find(&self, mut is_wanted: impl FnMut(&Message) -> bool) -> Answer<Option<Message>> {
         let mut before: Option<BeforeCursor> = None;
         let mut rows = FIRST_ROWS;
@@ -170,7 +172,8 @@ impl Thread {
         Ok(None)
     }
 
-    /// Returns all messages, oldest first, with the conversation as it was at that time.
+    /// Returns the newest messages, oldest first, and the conversation as read after them. Repeats both reads if the active run or
+    /// its wait reason changed between them.
     pub async fn history(&self) -> Answer<Option<(Conversation, Vec<Message>)>> {
         let Some(mut row) = self.row().await? else { return Ok(None) };
         loop {
@@ -246,9 +249,10 @@ impl Thread {
         }
     }
 
-    /// Stores results of client tools, and returns the section of the run that follows them and the answers with the ids `answered`.
-    /// A message repeats the results of earlier waits, those of the calls `sent`: if it has no other answer, the section follows the
-    /// newest of them. Fails if the run waits for another answer.
+    /// Stores results of client tools. Returns the section of the run after these results and the answers with the ids `answered`.
+    ///
+    /// A message also repeats results of earlier waits: `sent` has the calls of all its results. Without a new answer, the section
+    /// follows the newest of these results. Without any result, it fails if the run waits for an answer.
     pub async fn section_after(
         &self,
         run: &RunId,
@@ -256,7 +260,7 @@ impl Thread {
         (sent, results): (&[CallId], Vec<NewToolResult>),
     ) -> Answer<Section> {
         answered.extend(self.store_results(run, results).await?);
-        // Read before the row: a wait that begins between them is not taken for one that is over.
+        // This is read before the row, so that a wait that begins between both reads does not count as over.
         let pauses = RunPauses::read(self.service(), self.principal(), run).await?;
         if answered.is_empty() {
             answered.extend(pauses.newest_result(sent.iter()));

@@ -26,7 +26,7 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Content, Cursor, Error, RunSetup, Service, StartRun, StreamItem, StreamStart};
 
-/// Time that a call waits for the end of its run. Shorter than the usual time limit of clients, which is a minute.
+/// Seconds that a call waits for the end of its run. Most clients have a time limit of a minute, so this is shorter.
 pub(super) const DEFAULT_WAIT_SECONDS: u64 = 50;
 pub(super) const MAX_WAIT_SECONDS: u64 = 300;
 /// The events after which a run may need its user.
@@ -55,7 +55,7 @@ pub(super) struct WaitArguments {
     wait_seconds: Option<u64>,
 }
 
-/// One call of a tool by its caller.
+/// A tool call, with its caller and its request.
 pub(super) struct McpToolCall {
     app: App,
     access: Access,
@@ -88,13 +88,13 @@ impl McpToolCall {
         &self.context
     }
 
-    /// Returns an address of this server for people.
+    /// Returns the public URL of a path of this server, or only the path if no public URL is set.
     pub(super) fn address(&self, path: &str) -> String {
         let base = self.app.options.public_url.as_deref().unwrap_or_default();
         format!("{}{path}", base.trim_end_matches('/'))
     }
 
-    /// Waits until the client cancels the call or the key is revoked. The run goes on in both cases.
+    /// Waits until the client cancels the call or the key is revoked. The run continues in both cases.
     pub(super) async fn wait_until_ended(&self) {
         tokio::select! {
             () = self.context.ct.cancelled() => {}
@@ -102,7 +102,8 @@ impl McpToolCall {
         }
     }
 
-    /// Returns whether questions are part of the result, and the client repeats its call with the answers.
+    /// Returns whether the client's protocol version is 2026-07-28 or later. Its result contains the questions, and the client
+    /// repeats its call with the answers.
     pub(super) fn repeats_with_answers(&self) -> bool {
         self.context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
     }
@@ -206,7 +207,7 @@ impl McpToolCall {
         }
     }
 
-    /// Waits until the run ends or asks a question, after this event.
+    /// Waits for an event after `after` that ends the run or may ask a question.
     async fn changed(&self, id: &RunId, after: Cursor) -> Answer<()> {
         let start = self.service().stream_run(self.principal(), id, Some(after)).await?;
         let StreamStart::Stream(mut reader) = start else { return Ok(()) };
@@ -252,7 +253,7 @@ impl McpToolCall {
     async fn open_questions(&self, run: &Run) -> Answer<OpenQuestions> {
         match run.status.is_terminal() {
             true => Ok(OpenQuestions::default()),
-            // An MCP server asks while its call goes on: the run need not wait.
+            // A question of an MCP server can be open while its call runs, so the run's status may not be `waiting`.
             false => self.thread(run)?.open_questions(&run.id).await,
         }
     }

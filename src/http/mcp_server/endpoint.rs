@@ -1,7 +1,7 @@
 //! The route `/mcp`, and the choice between requests with and without a session.
 //!
-//! A request needs no session, so any process can answer it. Only a client of 2025-11-25 or earlier that can ask its user gets one,
-//! because its answers arrive as requests of their own. Later protocol versions have no sessions.
+//! Most requests have no session, so any process can answer them. Only a client that supports elicitation, with protocol version
+//! 2025-11-25 or earlier, gets a session: its answers arrive as separate requests. Later protocol versions have no sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,11 +35,12 @@ use crate::http::wire::problem::{Answer, Problem, RenderedError};
 use crate::service::Access;
 
 const SESSION_ID: &str = "mcp-session-id";
-/// Time without any message after which a session ends. A later request with its id begins it again.
+/// Time without any message after which a session ends. A later request with its id starts it again.
 const SESSION_IDLE: Duration = Duration::from_secs(15 * 60);
-/// Limit of the sessions of one user in this process. Further clients are served without one.
+/// Limit of the sessions of one user in this process. Further clients get no session.
 const MAX_SESSIONS: usize = 64;
-/// Limit of the users with sessions in this process. Those of the least recent user are forgotten first, and begin again on use.
+/// Limit of the users with sessions in this process. The sessions of the least recently used user end first, and start again on
+/// use.
 const MAX_USERS: u64 = 1_000;
 
 pub(super) fn routes() -> ApiRouter {
@@ -132,7 +133,7 @@ fn config(app: &App) -> StreamableHttpServerConfig {
         .with_cancellation_token(app.options.shutdown.child_token())
 }
 
-/// The sessions of clients that can ask their user, by user: an id of another user's session finds nothing.
+/// The sessions of clients that support elicitation, by user: the id of another user's session finds nothing.
 #[derive(Clone)]
 struct Sessions(Cache<UserId, UserSessions>);
 
@@ -143,7 +144,7 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Returns the sessions of the caller, if this one exists among them or may begin.
+    /// Returns the sessions of the caller, if `session` is one of them, or if one more is within the limit.
     async fn with_room(&self, app: &App, access: &Access, session: Option<&str>) -> Option<UserSessions> {
         let user = self.0.get_with(access.principal().user_id.clone(), || UserSessions::new(app));
         let open = user.manager.sessions.read().await;
@@ -172,8 +173,8 @@ impl UserSessions {
     }
 }
 
-/// Begins a session again that this process does not know, after a restart or from another process. Its only fact is known: the
-/// client can ask its user.
+/// Restores a session that this process does not know, after a restart or from another process. Only clients that support
+/// elicitation have sessions, and a session needs no other fact.
 struct KnownSessions;
 
 #[async_trait]

@@ -1,7 +1,7 @@
 //! `/mcp`: the agents of the caller as tools of an MCP server, over Streamable HTTP.
 //!
-//! The official SDK speaks the protocol. Owns the tools, their results, and the questions that a client asks its user. Keeps no state
-//! beside the sessions of clients that can ask: runs and their questions are in the log.
+//! The official SDK implements the protocol. This module owns the tools, their results, and the questions that a client asks its
+//! user. Its only state is the sessions of clients that support elicitation: runs and their questions are in the log.
 
 mod calls;
 mod endpoint;

@@ -1,4 +1,4 @@
-//! Questions of runs: by elicitation to a client that can ask its user, and described for any other.
+//! Questions of runs: sends them by elicitation to clients that support it, and describes them for other clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const ELICITATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Limit of the arguments in a question, in characters.
 const MAX_ARGUMENTS: usize = 2_000;
 
-/// The outcome of asking.
+/// The outcome of [`ask`].
 pub(super) enum AskOutcome {
     Answered,
     /// The client asks its user, and repeats the call with the answers.
@@ -71,7 +71,7 @@ async fn elicit(call: &McpToolCall, run: &Run, form: ElicitRequestParams) -> Opt
     }
 }
 
-/// Stores the answers of a repeated call. Returns whether the run goes on: false if its user cancelled a question.
+/// Stores the answers of a repeated call. Returns false if the user cancelled a question: then the run still waits.
 pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers: InputResponses) -> Answer<bool> {
     let mut goes_on = true;
     for (id, answer) in answers {
@@ -82,7 +82,7 @@ pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers
     Ok(goes_on)
 }
 
-/// Stores an answer, unless the question has one. Returns false if the user cancelled it: then it stays open.
+/// Stores an answer, unless the question has one. Returns false if the user cancelled the question: then it stays open.
 async fn store_answer(thread: &Thread, open: &OpenQuestions, id: &str, result: ElicitResult) -> Answer<bool> {
     let is_accepted = match result.action {
         ElicitationAction::Accept => true,
@@ -138,7 +138,7 @@ fn approval_form() -> Value {
     })
 }
 
-/// Returns the form of a question; `None` for one that is answered on a page.
+/// Returns the form of a question; `None` for a question that the user answers at a URL.
 fn form(asked: &InputRequest) -> Option<Value> {
     let question = &asked.question;
     if question.elicitation.as_ref().is_some_and(|elicitation| elicitation.url.is_some()) {
@@ -174,7 +174,7 @@ pub(super) fn described(call: &McpToolCall, run: &Run, open: &OpenQuestions) -> 
     )
 }
 
-/// Lists the open questions for programs.
+/// Returns the open questions for structured content.
 pub(super) fn listed(call: &McpToolCall, open: &OpenQuestions) -> Vec<Value> {
     let approvals = open.approvals.iter().map(|approval| {
         let address = call.address(&format!("/api/v1/approvals/{}", approval.id));

@@ -1,4 +1,4 @@
-//! The MCP server: its tools, and where a call of one goes.
+//! The MCP server: lists its tools, and dispatches their calls.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::service::{AgentCursor, Error, PageRequest};
 const RUN_GET: &str = "run_get";
 const RUN_WAIT: &str = "run_wait";
 const RUN_CANCEL: &str = "run_cancel";
-/// Begins the tool of an agent that has the name of another tool.
+/// Prefixes the tool name of an agent that is called `run_get`, `run_wait` or `run_cancel`.
 const AGENT_PREFIX: &str = "agent_";
 /// Number of agents in one read.
 const PAGE: u32 = 100;

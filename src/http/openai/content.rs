@@ -1,4 +1,4 @@
-//! The content of messages, and figures, as the requests and answers of OpenAI write them.
+//! Message contents, questions and token usage in the JSON forms of the OpenAI API.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub(super) enum WireContent {
     Parts(Vec<WirePart>),
 }
 
-/// A part, of chat completions or of responses.
+/// A content part of chat completions or of the Responses API.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub(super) struct WirePart {
     #[serde(rename = "type", default)]
@@ -57,7 +57,7 @@ impl WireContent {
         }
     }
 
-    /// Returns the content as the service accepts it. `pointer` names it in errors.
+    /// Returns the content as the service accepts it. Errors refer to it by `pointer`.
     pub(super) fn content(&self, pointer: &str) -> Result<Content> {
         match self {
             Self::Text(text) => Ok(Content::Text(text.clone())),
@@ -113,7 +113,7 @@ fn declared_type(url: &str) -> Option<&str> {
     head.split(';').next().filter(|media_type| !media_type.is_empty())
 }
 
-/// Returns the media type of a picture, which other URLs do not declare.
+/// Returns the media type of a picture: the one that a `data:` URL declares, or else the one of the file name, by default JPEG.
 fn picture_type(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     let by_name = match path.rsplit('.').next().map(str::to_ascii_lowercase).as_deref() {

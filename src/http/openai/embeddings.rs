@@ -43,7 +43,7 @@ enum EncodingFormat {
 }
 
 impl Inputs {
-    /// Returns the texts. Tokens are those of `cl100k_base`, the encoding of OpenAI's embedding models, in which clients count them.
+    /// Returns the texts. Decodes tokens with `cl100k_base`, the encoding of OpenAI's embedding models, because clients use it.
     fn texts(self) -> Result<Vec<String>, Error> {
         let texts = match self {
             Self::Text(text) => vec![text],
@@ -102,7 +102,7 @@ struct Usage {
 
 /// Returns the vectors of texts
 ///
-/// `model` is `provider/name`, of a provider with OpenAI's or Ollama's embeddings.
+/// `model` is `provider/name`, of a provider that supports the embeddings API of OpenAI or Ollama.
 #[utoipa::path(
     post, path = "/v1/embeddings", tag = "embeddings", operation_id = "openai_create_embeddings", request_body = EmbeddingsRequest,
     responses((status = 200, description = "The vectors in the order of the texts", body = Object)),

@@ -17,7 +17,7 @@ pub(super) fn envelope(problem: &ProblemBody) -> (HeaderMap, String) {
     (headers, json!({ "error": error(problem) }).to_string())
 }
 
-/// Returns the object of an error.
+/// Returns the `error` object of a problem.
 pub(super) fn error(problem: &ProblemBody) -> Value {
     let is = |code: ProblemCode| problem.code == code.as_str();
     let kind = match problem.status {
@@ -29,7 +29,7 @@ pub(super) fn error(problem: &ProblemBody) -> Value {
     };
     let param = problem.errors.first().map(FieldError::path).filter(|param| !param.is_empty());
     let code = match () {
-        // Clients then send the whole history again.
+        // After this code, clients send the whole history again.
         () if is(ProblemCode::NotFound) && param.as_deref() == Some("previous_response_id") => "previous_response_not_found",
         () if is(ProblemCode::UnknownModel) => "model_not_found",
         () if is(ProblemCode::Unauthorized) => "invalid_api_key",

@@ -1,4 +1,4 @@
-//! Follows a run for one request: its events in the form of a protocol, as a stream or until they are complete.
+//! Follows a run for one request: sends its translated events as a stream, or reads them until the translation is complete.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) enum Flow {
     Continue,
     /// The run has ended.
     End,
-    /// The run waits for its client, which has everything to go on.
+    /// The run waits for its client, and the response has everything that the client needs to continue.
     Suspended,
 }
 
@@ -34,7 +34,7 @@ pub(super) trait Translator: ChunkTranslator {
     fn write(&self, chunks: &[Value], out: &mut String);
 }
 
-/// Cancels a run whose client has disconnected, after a time of grace: no client can return to its answer.
+/// Cancels a run after `completion_grace` if its client has disconnected, because no client can read its answer later.
 pub(super) struct DisconnectGuard {
     app: App,
     principal: Principal,
@@ -46,7 +46,8 @@ impl DisconnectGuard {
         Self { app: app.clone(), principal: principal.clone(), run: Some(run.clone()) }
     }
 
-    /// The client has its answer. Cancels a run that would wait for it: the next request begins another run.
+    /// Ends the guard when the client has its answer. Cancels a run that waits for its client, because the next request starts
+    /// another run.
     pub(super) fn settle(&mut self, flow: Flow) {
         if let Some(run) = self.run.take().filter(|_| flow == Flow::Suspended) {
             cancel_after(&self.app, &self.principal, run, std::time::Duration::ZERO);
@@ -66,7 +67,7 @@ fn cancel_after(app: &App, principal: &Principal, run: RunId, grace: std::time::
     let (service, principal) = (Arc::clone(&app.service), principal.clone());
     let shutdown = app.options.shutdown.clone();
     app.options.connections.spawn(async move {
-        // A server that ends cannot wait.
+        // A shutdown ends the grace time.
         let _ = tokio::time::timeout(grace, shutdown.cancelled()).await;
         if let Err(error) = service.cancel_run(&principal, &run, None).await {
             tracing::warn!(run.id = %run, error = &error as &dyn std::error::Error, "a run without its client could not be cancelled");

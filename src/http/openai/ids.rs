@@ -1,5 +1,5 @@
-//! The identifiers of OpenAI, derived from ours: the same hexadecimal digits behind another prefix. Times are seconds. Lists name their
-//! first and last id.
+//! OpenAI ids, times and lists. An id has the hexadecimal digits of the native id behind another prefix. Times are in seconds.
+//! Lists name their first and last id.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 
 use crate::support::clock::UnixMillis;
 
-/// Returns an id of ours with the prefix of another kind, such as `chatcmpl-`.
+/// Returns a native id with another prefix, such as `chatcmpl-`.
 pub(super) fn derived(prefix: &str, id: &str) -> String {
     let digits = id.split_once('_').map_or(id, |(_, digits)| digits);
     format!("{prefix}{digits}")
 }
 
-/// Returns a time of ours as seconds since the Unix epoch.
+/// Returns an RFC 3339 time as seconds since the Unix epoch; 0 if it is not valid.
 pub(super) fn seconds(rfc3339: &str) -> i64 {
     UnixMillis::from_rfc3339(rfc3339).map_or(0, |at| at.0 / 1000)
 }

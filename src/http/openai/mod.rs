@@ -1,7 +1,7 @@
 //! The OpenAI API under `/v1`: models, chat completions, responses, conversations, embeddings and files.
 //!
-//! Each request becomes a use case of the service, and each answer of a run is a pure function of its events. Owns the names and forms of
-//! OpenAI. Must not keep any state beside the log.
+//! Each request becomes a use case of the service, and each answer of a run is a pure function of its events. Owns the names and
+//! forms of OpenAI. Must not keep any state beside the log.
 
 mod chat;
 mod content;
@@ -21,7 +21,7 @@ use crate::http::options::Protocol;
 
 pub(in crate::http) const PROTOCOL: Protocol = Protocol { prefix: "/v1", error: error::envelope };
 
-/// The WebSocket, which authenticates by itself.
+/// Returns the route of the WebSocket, whose handler checks the key.
 pub(in crate::http) fn socket_routes() -> ApiRouter {
     ApiRouter::new().routes(routes!(responses::socket::connect))
 }

@@ -32,7 +32,7 @@ pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> Answer<Jso
     })
 }
 
-/// Returns a model whose name arrives with a slash: only some clients encode it.
+/// Returns a model whose name has an unencoded slash, because only some clients encode it.
 pub(super) async fn get_of_provider(caller: Caller, Path((provider, model)): Path<(String, String)>) -> Answer<Json<Value>> {
     get(caller, Path(format!("{provider}/{model}"))).await
 }

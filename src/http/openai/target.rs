@@ -11,7 +11,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// A name with a slash is a model, any other one an agent.
+    /// Reads the `model` of a request: a name with a slash is a model, any other name is an agent.
     pub(super) fn of(name: &str) -> Self {
         let (agent, model) = match name {
             "" => (None, None),
@@ -21,13 +21,13 @@ impl Target {
         Self { agent, model }
     }
 
-    /// Returns whether the model itself is wanted, without an agent's prompt and tools.
+    /// Returns whether the request names a model, which runs without an agent's prompt and tools.
     pub(super) fn is_plain(&self) -> bool {
         self.model.is_some()
     }
 }
 
-/// Names the field `model` in an error about the agent, which the request did not name.
+/// Moves an error about the agent to the field `model`, because the request has no other field for it. Sets the status to 404.
 pub(super) fn without_agent(Problem(mut problem): Problem) -> Problem {
     if problem.errors.iter().any(|error| error.pointer == "/agent") {
         let detail = format!("{}; GET /v1/models lists agents and models", problem.detail.split(';').next().unwrap_or_default());

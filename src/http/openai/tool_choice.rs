@@ -1,4 +1,4 @@
-//! The field `tool_choice` of both APIs.
+//! The field `tool_choice` of chat completions and of the Responses API.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::support::text;
 
 const FORMS: &str = "must be auto, none, required, a function by name, or allowed_tools with functions by name";
 
-/// The characters of a name that an error shows.
+/// Limit of the characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 100;
 
 /// The tools that the model may or must call.
@@ -30,7 +30,7 @@ impl ToolChoiceField {
             let choice = mode(field).or_else(|| function(field).map(ToolChoice::Tool)).ok_or_else(unknown)?;
             return Ok(Self { choice: Some(choice), allowed: None });
         }
-        // Chat completions have a further level.
+        // Chat completions wrap the list in another object.
         let list = field.get("allowed_tools").unwrap_or(field);
         let choice = list.get("mode").map_or(Some(ToolChoice::Auto), mode).ok_or_else(unknown)?;
         let functions = list["tools"].as_array().and_then(|tools| tools.iter().map(function).collect()).ok_or_else(unknown)?;

@@ -1,4 +1,4 @@
-//! One example of each schema that a first request meets.
+//! Examples of the schemas that a first request uses.
 
 use serde_json::{Value, json};
 

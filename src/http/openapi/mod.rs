@@ -66,7 +66,7 @@ pub fn protocols_json() -> String {
     JSON.clone()
 }
 
-/// Returns a document of a server under a path of its host. Under the root, the paths of the document are those of the server.
+/// Returns a document for a server whose URL has the path `path_prefix`, if it is not empty.
 pub(crate) fn served_under(path_prefix: &str, json: String) -> String {
     if path_prefix.is_empty() {
         return json;
@@ -76,7 +76,7 @@ pub(crate) fn served_under(path_prefix: &str, json: String) -> String {
     serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
-/// Returns a document without paths, whose operations need a key.
+/// Returns a document that has no paths yet. Its operations need a key.
 fn without_paths(info: InfoBuilder, tags: &[(&str, &str)], components: ComponentsBuilder) -> OpenApi {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
     OpenApiBuilder::new()

@@ -25,7 +25,7 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
     (504, "GatewayTimeout", "The provider took too long"),
 ];
 
-/// The response for statuses that any operation may have and none explains: 401, 408, 415, 429, 500 and 503.
+/// The response for statuses that any operation may have and that it does not describe: 401, 408, 415, 429, 500 and 503.
 const DEFAULT: (&str, &str) = (
     "Problem",
     "A problem that any operation may have: 401 without a valid key, 408, 415, 429, 503, or 500, whose cause is in the server's log under \
@@ -207,7 +207,7 @@ fn most_used(found: Vec<(String, Value)>) -> BTreeMap<String, Value> {
             None => forms.push((form, 1)),
         }
     }
-    // The first one of several.
+    // Of several forms with the same count, the first one is used.
     let most_used =
         |forms: Vec<(Value, usize)>| forms.into_iter().rev().max_by_key(|(_, uses)| *uses).filter(|(_, uses)| *uses > 1);
     forms.into_iter().filter_map(|(name, forms)| most_used(forms).map(|(form, _)| (name, form))).collect()

@@ -1,5 +1,5 @@
-//! The document of the protocols of other products. Their names and forms are those of the products, and their responses are described
-//! by status and media type.
+//! The document of the protocols of other products. Their names and forms are those of the products, and their responses are
+//! described by status and media type.
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi};
@@ -113,7 +113,7 @@ fn base() -> OpenApi {
     let info =
         InfoBuilder::new().title("Capstan: other protocols").version(env!("CARGO_PKG_VERSION")).description(Some(DESCRIPTION));
     let components = ComponentsBuilder::new()
-        // Only parameters refer to it.
+        // Only parameters refer to `FileId`.
         .schemas_from_iter(with_references::<FileId>())
         .schemas_from_iter(with_references::<ProblemBody>());
     without_paths(info, &TAGS, components)

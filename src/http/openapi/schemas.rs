@@ -67,7 +67,7 @@ fn visit(value: &mut Value, act: &mut dyn FnMut(&mut Map<String, Value>)) {
     }
 }
 
-/// Names `ListBody_Run` `RunPage`, with a reference to `Run` in place of the copy that utoipa makes.
+/// Renames a page such as `ListBody_Run` to `RunPage`, and replaces the copy of `Run` that utoipa makes by a reference.
 fn name_pages(document: &mut Value) {
     visit(document, &mut |object| {
         if let Some(Value::String(target)) = object.get_mut("$ref")
@@ -97,7 +97,8 @@ struct Variant {
     schema: Value,
 }
 
-/// Gives each variant of a tagged type a name, and the type a discriminator: `Part` becomes one of `TextPart`, `ImagePart` and so on.
+/// Gives each variant of a tagged type a name, and the type a discriminator: `Part` becomes one of `TextPart`, `ImagePart` and so
+/// on.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let described = schemas.clone();
     for (name, schema) in &described {
@@ -154,7 +155,7 @@ fn variant(form: &Value, schemas: &Map<String, Value>) -> Option<Variant> {
     Some(Variant { property, tag, schema })
 }
 
-/// Adds the events of the log to the events of a stream. They have a discriminator of their own.
+/// Adds the events of the log to the events of a stream. Removes the discriminator, because `Event` has its own.
 fn join_events(schemas: &mut Map<String, Value>) {
     let Some(Value::Object(streamed)) = schemas.get_mut("StreamEvent") else { return };
     streamed.remove("discriminator");

@@ -11,7 +11,7 @@ use axum::http::HeaderValue;
 pub(crate) enum Framing {
     /// `text/event-stream`, of the HTML standard.
     EventStream,
-    /// `application/x-ndjson`: events only, each with its `seq`. It has no comments and no hints.
+    /// `application/x-ndjson`: one event in each line, without comments and reconnection times.
     JsonLines,
 }
 

@@ -1,4 +1,4 @@
-//! Event streams over HTTP. Each write contains all available events, in the framing that the client prefers.
+//! Event streams over HTTP. Each write contains the available events, up to a limit, in the framing that the client prefers.
 //!
 //! Owns the body of a stream. Must not know how events are read.
 
@@ -37,7 +37,7 @@ pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Fr
     }
 }
 
-/// Responds with a stream, which ends when the access ends.
+/// Responds with a stream, which ends when the caller's access ends.
 pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);

@@ -47,7 +47,7 @@ impl IntoParams for Delivery {
     }
 }
 
-/// Describes the responses to a request that starts a run: `T` at once, or the run or its events later.
+/// Describes the responses to a request that starts a run: 202 with the body `T`, or 200 with the run or its events.
 pub(crate) struct Delivered<T>(PhantomData<T>);
 
 impl<T: ToSchema> IntoResponses for Delivered<T> {
@@ -63,7 +63,7 @@ impl<T: ToSchema> IntoResponses for Delivered<T> {
     }
 }
 
-/// Begins the names of the responses of [`settled_response`] in the document.
+/// Prefixes the names of the responses of [`settled_response`] in the document.
 pub(in crate::http) const SETTLED: &str = "Settled";
 
 /// Returns the name of the response with the body called `body`.
@@ -71,9 +71,7 @@ fn settled_name(body: &str) -> String {
     format!("{SETTLED}{body}")
 }
 
-/// Describes the response to a request that waits for a run or follows it.
-///
-/// Its JSON is the body called `body`.
+/// Describes the response to a request that waits for a run or follows it. Its JSON is the schema with the name `body`.
 pub(in crate::http) fn settled_response(body: &str) -> (String, utoipa::openapi::Response) {
     let content = |name: &str| ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
     let response = ResponseBuilder::new()
@@ -126,7 +124,7 @@ impl Delivery {
         headers
     }
 
-    /// Waits for a run, if the client prefers that. The status is 200 if the run has ended or waits for a human.
+    /// Waits for a run, if the client prefers that. The status is 200 if the run has ended, or waits for a human or its client.
     async fn wait_for_run(&self, run: Run) -> Answer<(StatusCode, Run)> {
         let Some(seconds) = self.wait else { return Ok((StatusCode::ACCEPTED, run)) };
         Ok(match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {

@@ -100,14 +100,14 @@ enum OwnerEventType {
 struct OwnerEventData {
     /// The conversation that was created or changed, as lists show it.
     conversation: Option<Conversation>,
-    /// Its approvals and questions that wait for an answer, oldest first.
+    /// The approvals and questions of the conversation that wait for an answer, oldest first.
     open_questions: Option<Vec<OpenQuestion>>,
     /// The conversation that was deleted.
     conversation_id: Option<ConversationId>,
 }
 
-/// A change of the caller's list of conversations, on a WebSocket that has subscribed with `{"scope":"owner"}`. After `owner.reset`,
-/// changes may be missing: read the list again.
+/// A change of the caller's list of conversations, on a WebSocket that has subscribed with `{"scope":"owner"}`. After
+/// `owner.reset`, changes may be missing: read the list again.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "these events are written as text; this is their description")]
 pub(in crate::http) struct OwnerEvent {

@@ -63,13 +63,13 @@ pub(crate) struct Agent {
     latest_version: u32,
     /// The pinned version, if any.
     pinned_version: Option<u32>,
-    /// The profile of that version: its differences from the agent of the server's settings.
+    /// The profile of `version`: its differences from the agent of the server's settings, or from the agent that `extends` names.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// The complete profile that runs receive.
     #[schema(value_type = Option<Object>)]
     effective: Option<AgentProfile>,
-    /// The reason why runs cannot use the agent: the server's settings have changed since it was created.
+    /// The reason why runs cannot use the agent, such as a change of the server's settings.
     error: Option<String>,
     /// When the agent was created, RFC 3339. Absent for built-in agents and for the agent of the server's settings.
     created_at: Option<String>,
@@ -135,7 +135,7 @@ impl Agent {
 pub(crate) struct AgentVersionBody {
     /// The number of the version.
     version: u32,
-    /// The profile of the version: its differences from the agent of the server's settings.
+    /// The profile of the version: its differences from the agent of the server's settings, or from the agent that `extends` names.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// The reason for the version.
@@ -176,7 +176,7 @@ impl FromRequestParts<App> for Named {
 /// Creates an agent
 ///
 /// A run requests the agent by its name, as `agent`. Fields that are absent from `profile` come from the agent of the server's
-/// settings. Compared to that agent, a member's agent may only lower limits and ask more often.
+/// settings. A member's agent cannot have higher limits or need fewer approvals than that agent.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),

@@ -310,7 +310,7 @@ pub(crate) async fn messages(
 /// Sends a message
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the
-/// run in the response is finished.
+/// server first waits up to N seconds until the run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
     params(("id" = ConversationId, Path, description = "The id of the conversation"), Delivery),

@@ -175,7 +175,7 @@ pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId
 fn content_headers(file: &StoredFile) -> HeaderMap {
     let encoded = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
     let text = |value: String| HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"));
-    // A browser must not run the content, so it gets no precise type.
+    // A browser must not interpret the content, so every kind of text is sent as plain text.
     let media_type =
         if file.media_type.starts_with("text/") { "text/plain; charset=utf-8".to_owned() } else { file.media_type.clone() };
     HeaderMap::from_iter([

@@ -35,8 +35,8 @@ pub(crate) struct McpServerStatus {
     since: Option<String>,
     /// The reason for the error. Visible to administrators and to the owner of the server.
     error: Option<String>,
-    /// The end of its process's standard error stream: up to 64 KiB, and in lists the last 2,000 characters. Visible to
-    /// administrators and to the owner of the server.
+    /// The end of the standard error stream of the server's process: up to 64 KiB, and in lists the last 2,000 characters. Visible
+    /// to administrators and to the owner of the server.
     stderr: Option<String>,
     /// Number of tools that the server offers.
     tools: usize,
@@ -54,13 +54,13 @@ pub(crate) struct McpServerStatus {
 pub(crate) struct McpServer {
     /// The id. Tools and tool calls contain it as `server`.
     id: McpServerId,
-    /// The prefix of its tools' names.
+    /// The prefix of the names of the server's tools.
     name: String,
     /// The entry, as in an `mcpServers` document, with `${NAME}` instead of each secret. Visible to users who may change the
     /// server.
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
-    /// Whether runs may use it.
+    /// Whether runs may use the server.
     enabled: bool,
     /// The scope of the server: its owner, all users, or the configuration.
     scope: VisibleScope,
@@ -85,7 +85,7 @@ impl McpServer {
         let (id, name, entry, enabled, scope, record) = match view.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {
-                // The entry of an operator server is shown to administrators only.
+                // The entry of an MCP server for all users is shown to administrators only.
                 let (scope, sees_entry) = VisibleScope::of(record.owner.as_ref(), viewer);
                 let entry = sees_entry.then(|| record.entry.clone());
                 (record.id.clone(), record.name.clone(), entry, record.enabled, scope, Some(record))
@@ -129,8 +129,8 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServ
 
 /// Lists MCP servers by name
 ///
-/// The list contains the caller's own servers, servers for all users, and operator servers. Runs use all of them. A server whose
-/// name prefix is ambiguous gets a different prefix for its tools.
+/// The list contains the caller's own servers, servers for all users, and operator servers. Runs use all servers that are enabled.
+/// A server whose name prefix is ambiguous gets a different prefix for its tools.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<McpServer>)),
@@ -271,7 +271,8 @@ pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<J
 
 /// Imports an `mcpServers` document
 ///
-/// The server imports each entry separately, and the response contains the outcome of each entry. The import makes no connections.
+/// The server imports each entry separately, and the response contains the outcome of each entry. The server then tries for up to 5
+/// seconds to connect to the imported MCP servers.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/import", tag = "mcp-servers", operation_id = "import_mcp_servers",
     request_body = McpServersDocument,

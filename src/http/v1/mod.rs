@@ -1,4 +1,4 @@
-//! The resources of `/api/v1`, one file each: bodies and handlers. A handler parses the request and calls one use case.
+//! The resources of `/api/v1`, one file each: bodies and handlers. A handler parses the request and calls use cases.
 //!
 //! Owns the bodies of requests and responses. Must not know the store.
 

@@ -39,7 +39,7 @@ pub(crate) struct KeyShown {
 pub(crate) struct Provider {
     /// The id.
     id: ProviderId,
-    /// The name before the slash in the names of its models.
+    /// The name before the slash in the names of the provider's models.
     name: String,
     /// The dialect of the provider.
     kind: ProviderKind,
@@ -56,7 +56,7 @@ pub(crate) struct Provider {
     /// Quirks of the provider's chat completions, if any are set.
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
-    /// Whether runs may use it.
+    /// Whether runs may use the provider.
     enabled: bool,
     /// The scope of the provider: its owner, all users, or the configuration.
     scope: VisibleScope,
@@ -220,7 +220,7 @@ pub(crate) struct ProviderModel {
 pub(crate) struct LearnedChange {
     /// The change, as in the event `model.adapted`.
     what: String,
-    /// When the server tries again without it, RFC 3339.
+    /// When the server tries again without the change, RFC 3339.
     #[schema(format = DateTime)]
     until: String,
 }
@@ -253,7 +253,8 @@ impl ProviderModel {
 
 /// Lists the models of a provider
 ///
-/// Returns the models that the endpoint lists now, on one page. The provider's record and the server add further facts.
+/// Returns the models that the endpoint lists now and those of the provider's record, on one page. The record and the server add
+/// further facts.
 #[utoipa::path(
     get, path = "/api/v1/providers/{id}/models", tag = "providers", operation_id = "list_provider_models",
     params(("id" = ProviderId, Path, description = "The id of the provider")),

@@ -80,8 +80,8 @@ impl FromRequestParts<App> for EventsRequest {
 /// Starts a run
 ///
 /// Creates the message and the run, and also the conversation if it does not exist. With `Accept: text/event-stream` or
-/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the run in the response is
-/// finished.
+/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the server first waits up to N seconds
+/// until the run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
     params(Delivery), responses(Delivered<AcceptedBody>),
@@ -93,8 +93,8 @@ pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRu
 
 /// Returns a run
 ///
-/// With `Prefer: wait=N`, the server responds after at most N seconds, or earlier if the run ends or waits for an answer (`approval`,
-/// `input`, `client_tool`). It does not respond early if the run waits for a retry or for its budget.
+/// With `Prefer: wait=N`, the server responds after at most N seconds, or earlier if the run ends or waits for an answer
+/// (`approval`, `input`, `client_tool`). It does not respond early if the run waits for a retry or for its budget.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(
@@ -265,8 +265,8 @@ pub(crate) async fn cancel(
 
 /// Resumes a run
 ///
-/// A run that waits for a retry retries at once. After a failed run, a new run continues from the stored state. The response has the
-/// same forms as the response of `retry_run`.
+/// A run that waits for a retry or for its budget tries again at once. After a failed run, a new run continues from the stored
+/// state. The response has the same forms as the response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run",
     params(
@@ -293,7 +293,7 @@ pub(crate) async fn resume(
 /// The run must have ended and be the newest of its conversation. A new run answers the same message. The messages after that
 /// message leave the conversation, and the new run's `run.queued` event says so. Tools may be called again: their earlier effects
 /// are not undone. With `Accept: text/event-stream` or `application/x-ndjson`, the response is the new run's event stream. With
-/// `Prefer: wait=N`, it is the finished run.
+/// `Prefer: wait=N`, the server first waits up to N seconds until the new run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<RetryRun>,
     params(("id" = RunId, Path, description = "The id of the run"), Delivery), responses(Delivered<Run>),
@@ -309,9 +309,9 @@ pub(crate) async fn retry(
 
 /// Stores results of client tools
 ///
-/// A run whose model calls a client tool is `waiting` for `client_tool`. The event `tool.requested` contains the call. A call accepts
-/// one result, and the run continues when it has the results of all its calls. A call without a result expires after the agent's
-/// `ask_expires_ms`.
+/// A run whose model calls a client tool is `waiting` for `client_tool`. The event `tool.requested` contains the call. A call
+/// accepts one result, and the run continues when it has the results of all its calls. A call without a result expires after the
+/// agent's `ask_expires_ms`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-results", tag = "runs", operation_id = "store_tool_results", request_body = ToolResultsBody,
     params(("id" = RunId, Path, description = "The id of the run")),

@@ -18,7 +18,8 @@ pub(crate) struct SettingsBody {
 
 /// Lists the settings in force
 ///
-/// For administrators only. Secrets are redacted. The list is that of the process which answers; a change needs a restart.
+/// For administrators only. Secrets are redacted. The list shows the settings of the process that answers. A change needs a
+/// restart.
 #[utoipa::path(
     get, path = "/api/v1/settings", tag = "system", operation_id = "list_settings",
     responses((status = 200, description = "The settings", body = SettingsBody), (status = 403, description = "The caller is no administrator")),

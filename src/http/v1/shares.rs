@@ -16,7 +16,7 @@ use crate::http::wire::extract::{Id, Ids, OptionalInput};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 
-/// A header instead of a path, because access logs contain paths.
+/// The token is in a header, because access logs contain paths.
 const SHARE_TOKEN: HeaderName = HeaderName::from_static("share-token");
 const X_ROBOTS_TAG: HeaderName = HeaderName::from_static("x-robots-tag");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -60,9 +60,9 @@ impl ShareBody {
 
 /// Shares a conversation
 ///
-/// A share is a read-only copy of the conversation's texts as they are now, with the names of called tools. It never changes. Everyone
-/// with the token can read it. The response shows the token, which cannot be read again: a request with a used `Idempotency-Key` gets
-/// 409.
+/// A share is a read-only copy of the conversation's texts as they are now, with the names of called tools. It never changes.
+/// Everyone with the token can read it. The response shows the token, which cannot be read again. A request with a used
+/// `Idempotency-Key` gets status 409.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/shares", tag = "conversations", operation_id = "create_share",
     params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<CreateShareBody>,
@@ -90,7 +90,7 @@ pub(crate) async fn list(caller: Caller, Id(id): Id<ConversationId>) -> Answer<J
 
 /// Revokes a share
 ///
-/// Its link ends at once.
+/// The link stops working at once.
 #[utoipa::path(
     delete, path = "/api/v1/conversations/{id}/shares/{share_id}", tag = "conversations", operation_id = "revoke_share",
     params(

@@ -1,4 +1,4 @@
-//! Authentication: API keys, tickets for browsers, or the only user of a loopback server.
+//! Authentication: API keys, sessions of signed-in browsers, tickets, or the only user of a loopback server.
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName, ORIGIN};
@@ -38,7 +38,7 @@ impl FromRequestParts<App> for Access {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
-        // Absent only if a route was registered outside the layer: then the request is refused.
+        // The access is absent only if a route was registered without the authentication layer. Then the request is refused.
         parts.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
     }
 }
@@ -178,7 +178,7 @@ pub(crate) fn cookie(headers: &HeaderMap, cookie_name: &str) -> Option<String> {
     named.find(|(name, _)| *name == cookie_name).map(|(_, value)| value.to_owned())
 }
 
-/// Returns whether a request comes from a page of this server, or from no browser. Allowed origins are no pages of this server.
+/// Returns whether a request comes from a page of this server, or from no browser. Pages of allowed origins do not count.
 pub(crate) fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     if site.is_some_and(|site| site != b"same-origin" && site != b"none") {

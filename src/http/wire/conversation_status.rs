@@ -35,7 +35,7 @@ impl StatusWords {
             (Self::Cms, ConversationStatus::ToolLoop) => "tool_loop",
             (Self::Cms, ConversationStatus::Waiting) if asks => match reason {
                 Some(WaitReason::Approval) => "awaiting_approval",
-                // Its clients know of no other wait for a tool.
+                // Clients of `cms` have no other word for a wait for a tool.
                 Some(WaitReason::ClientTool) => "tool_loop",
                 Some(WaitReason::Input | WaitReason::Backoff | WaitReason::Budget) | None => "awaiting_input",
             },

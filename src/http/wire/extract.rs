@@ -88,7 +88,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
     }
 }
 
-/// The same for a body that may be left out: then all its fields have their defaults.
+/// Like [`Input`], for an optional body. Without a body, all fields have their defaults.
 pub(crate) struct OptionalInput<T> {
     pub body: T,
     pub key: Option<RequestKey>,
@@ -148,7 +148,7 @@ pub(crate) async fn read(request: Request, app: &App, most: usize) -> Answer<Byt
 pub(crate) async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let mut is_too_large = announced.is_some_and(|length| length > most as u64);
-    // This client waits for permission before it sends the body.
+    // A client with `Expect: 100-continue` waits for permission before it sends the body.
     if is_too_large && request.headers().contains_key(EXPECT) {
         return Ok(None);
     }

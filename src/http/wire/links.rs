@@ -18,7 +18,7 @@ const MEMBERS: [(&str, &str); 3] =
 
 const CONTENT_TYPES: [&str; 4] = ["application/json", "application/problem+json", "text/event-stream", "application/x-ndjson"];
 
-/// Adds the path prefix of the server to links in headers and in JSON. Each event of a stream is one chunk of the body.
+/// Adds the path prefix of the server to links in headers and in JSON. No chunk of the body ends inside an event of a stream.
 pub(crate) async fn add_prefix(State(app): State<App>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     if app.options.path_prefix().is_empty() {

@@ -34,7 +34,7 @@ impl From<ProblemBody> for Problem {
 
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
-        // The only place that logs the cause of a 5xx. The request's span contains the id.
+        // This is the only place that logs the cause of a 5xx problem. The span of the request has its id.
         let log_text = match &error {
             service::Error::Store(_) => Some("the store failed"),
             service::Error::NoRandomness(_) => Some("a secret could not be generated"),

@@ -31,7 +31,8 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
     let form = app.error_form(request.uri().path());
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let trace = trace_id(request.headers()).unwrap_or_else(|| TraceId::generate(app.service.ids().as_ref()));
-    // At error level, so that all log lines have it. The path excludes the query, which may contain a ticket.
+    // The span has the level error, so that every log line of the request has its fields. The path excludes the query, which may
+    // contain a ticket.
     let span = tracing::error_span!("request", request_id = %id, trace.id = %trace, %method, path = request.uri().path());
     request.extensions_mut().insert(Trace(trace));
     let response = match misdirected(&app, &request) {

@@ -11,7 +11,7 @@ use crate::http::wire::etag::version_tag;
 use crate::http::wire::idempotency_header::replayed;
 use crate::service::Replay;
 
-/// Responds with a created resource at the path `place`. The entity tag is the resource's version, if it has one.
+/// Responds with a created resource at the path `location`. The entity tag is the resource's version, if it has one.
 pub(crate) fn created<T: Serialize>(replay: Replay, version: Option<i64>, location: &str, body: T) -> Response {
     let mut headers = located(replay, location);
     headers.extend(version_tag(version));

@@ -43,7 +43,8 @@ pub(crate) struct StartRunBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,
@@ -76,7 +77,8 @@ pub(crate) struct SendMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,
@@ -122,7 +124,8 @@ pub(crate) struct EditMessageBody {
     options: Option<ModelOptions>,
     /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers it.
+    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
+    /// it.
     #[serde(default)]
     #[schema(required = false)]
     tools: Vec<ClientTool>,
@@ -140,7 +143,7 @@ impl EditMessageBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolResultsBody {
-    /// At least one result. The calls are of one run.
+    /// At least one result. All calls must belong to one run.
     pub results: Vec<ToolResultBody>,
 }
 
@@ -225,7 +228,7 @@ pub(crate) struct EventEnvelope {
     shortened: Option<Shortened>,
 }
 
-/// The whole of a shortened event.
+/// The size of a shortened event, and the path of the whole event.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "frames are shortened as text; this is their description")]
 pub(crate) struct Shortened {

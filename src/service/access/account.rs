@@ -5,7 +5,7 @@ use crate::service::runs::agent_and_model::storable_model;
 use crate::service::{Error, Result, Service};
 use crate::store::Account;
 
-/// An account with the model that runs get for which nothing names a model. `None` if no model is known yet.
+/// An account, and the model of runs whose message, conversation and agent name none. `None` if no model is known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnAccount {
     pub account: Account,

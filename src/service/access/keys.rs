@@ -128,7 +128,7 @@ impl Service {
                 return Err(Error::field("/role", "is the role of a new user; name the user, too"));
             }
             let user = self.store.user(&principal.user_id).await?.ok_or(Error::NotFound("user"))?.user;
-            // A configured key can have a lower role than its user, whose role every stored key has.
+            // A configured key can have a lower role than its user. A stored key always has the role of its user.
             return match (principal.role, user.role) {
                 (UserRole::Member, UserRole::Admin) => {
                     Err(Error::Forbidden("a key with the role member cannot create administrator keys"))

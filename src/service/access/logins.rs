@@ -88,7 +88,8 @@ impl LoginSecrets {
 }
 
 impl Service {
-    /// Encrypts `payload`, a secret that the end of the login needs. Returns the hash of its state, and the login as stored.
+    /// Encrypts `payload`, a secret that the end of the login needs. Returns the hash of the login's state, and the login as
+    /// stored.
     pub(in crate::service) async fn login_of(
         &self,
         access: &Access,
@@ -167,8 +168,8 @@ impl Service {
 
     /// Returns the owner's own provider with that name, enabled or not.
     async fn own_provider(&self, owner: &UserId, name: &str) -> Result<Option<ProviderRecord>> {
-        // A cursor before all records with that name, because no id is empty. At most two records have the name, one of them the
-        // server's.
+        // The cursor is before all records with that name, because no id is empty. At most two records have the name: the owner's,
+        // and one for all users.
         let after = ProviderCursor { name: name.to_owned(), id: ProviderId::from_stored(String::new()) };
         let page = self.store.providers(owner, &PageRequest { limit: 2, after: Some(after) }).await?;
         Ok(page.items.into_iter().find(|record| record.name == name && record.owner.as_ref() == Some(owner)))

@@ -74,7 +74,8 @@ impl Inner {
                 }
                 // The server decides whether the token has expired.
                 (false, false, false) => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
-                // One refusal may be an error of the server, and a lost login cannot be restored. The token stays for the next request.
+                // One refusal may be an error of the server, and a lost login cannot be restored. The token stays for the next
+                // request.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
                     self.forget(scope, &row).await?;
@@ -148,7 +149,7 @@ impl Inner {
     }
 
     fn decrypt(&self, scope: &TokenScope, row: &McpTokens) -> Result<TokenSet, String> {
-        // Encrypted for the current owner of the server: the tokens of another owner's row cannot be decrypted.
+        // The tokens are encrypted for the owner of the server, so the tokens of another owner's row cannot be decrypted.
         let opened = self.vault.decrypt(&tokens_place(scope.owner.as_ref(), &tokens_row(&scope.server)), &row.encrypted);
         let opened = opened.map_err(|error| {
             tracing::error!(mcp.server.id = %scope.server, error = %error, "the tokens of an MCP server cannot be decrypted");

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::access::principal::Principal;
 use crate::support::locks::lock;
 
-/// The principal of a request while its key is valid. A stream or socket holds it, and ends when [`Access::wait_until_revoked`] returns.
+/// The principal of a request while its key is valid. A stream or socket holds it, and ends when [`Access::wait_until_revoked`]
+/// returns.
 #[derive(Debug, Clone)]
 pub struct Access {
     principal: Principal,

@@ -61,7 +61,7 @@ impl Service {
             ));
         }
         let is_demoted = (stored.user.role, role) == (UserRole::Admin, UserRole::Member);
-        // So one administrator remains.
+        // This rule keeps at least one administrator.
         if is_demoted && *id == principal.user_id {
             return Err(Error::conflict("another administrator must take your role from you"));
         }
@@ -76,8 +76,8 @@ impl Service {
     }
 }
 
-/// Makes a user a member once more, after [`KEY_CACHE_TTL`]: a process with the old role may have stored something with administrator
-/// rights meanwhile.
+/// Makes a user a member once more, after [`KEY_CACHE_TTL`]: until then, a process that accepts the old role may store changes with
+/// administrator rights.
 pub async fn confirm_demotion(store: &dyn RecordStore, user: &UserId) -> StoreResult<()> {
     tokio::time::sleep(KEY_CACHE_TTL).await;
     store.set_role(user, UserRole::Member).await

@@ -14,8 +14,8 @@ use crate::service::{Error, Result, Service};
 use crate::store::{AppendMessages, AppendOutcome};
 
 impl Service {
-    /// Appends messages to a conversation without an unfinished run, and extends its part of the system prompt. Nothing is executed.
-    /// Returns the messages with their new ids.
+    /// Appends messages to a conversation without an unfinished run, and extends its part of the system prompt. Nothing is
+    /// executed. Returns the messages with their new ids.
     pub async fn append_messages(
         &self,
         principal: &Principal,

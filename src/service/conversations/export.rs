@@ -42,7 +42,7 @@ impl ExportForm {
         }
     }
 
-    /// Renders a page of messages. `first`: no other page came before.
+    /// Renders a page of messages. `first` is true for the first page.
     pub fn messages(self, messages: &[Message], first: bool) -> String {
         match self {
             Self::Json => {

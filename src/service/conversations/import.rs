@@ -143,7 +143,7 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
         let SentConversation { messages, system_prompt, metadata, field } = sent;
-        // The copy gets its own id.
+        // The id is a placeholder, because the copy gets its own id.
         let conversation = ConversationId::generate(self.ids.as_ref());
         let document = CopiedDocument {
             system_prompt: layer(&format!("/{field}"), system_prompt)?.filter(|text| !text.is_empty()),
@@ -154,7 +154,7 @@ impl Service {
         self.copy(principal, None, CopySource::Document(document), key).await
     }
 
-    /// Returns the messages of a client by turn. A message of the user that follows one of another role begins a turn.
+    /// Groups the messages of a client into runs. A message of the user that follows one of another role begins a run.
     pub(in crate::service) async fn sent_turns(
         &self,
         principal: &Principal,
@@ -260,7 +260,7 @@ impl Service {
                     if known_ids.calls.insert(call.call_id.clone(), false).is_some() {
                         return Err(Error::field(&format!("{pointer}/call_id"), "is also the id of another call"));
                     }
-                    // Providers accept each id only once. A call without one is sent with ours.
+                    // Providers accept each id only once. A call without a provider's id is sent with Capstan's id.
                     call.provider_call_id =
                         call.provider_call_id.take().filter(|id| short(id) && known_ids.echoed.insert(id.clone()));
                 }
@@ -309,7 +309,7 @@ impl Service {
         let id = id.map_err(|error| Error::field(&format!("{pointer}/file_id"), error.to_string()))?;
         let checked = self.file_part(Some(&file.media_type), file.url.as_ref(), id.as_ref(), file.name.as_deref(), pointer)?;
         known_ids.files.extend(id);
-        // The file is missing, so only these facts are known.
+        // The facts of a stored file are added later. For a missing file, only these facts are known.
         Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
     }
 
@@ -363,7 +363,7 @@ fn checked_content(content: &mut ToolContent, known_ids: &mut ImportedIds) {
         (Some(id), _) => {
             let file_id = Some(id.as_str().to_owned());
             known_ids.files.insert(id);
-            // The file is missing, so only these facts are known.
+            // The facts of a stored file are added later. For a missing file, only these facts are known.
             ToolContent::File(BinaryContent { media_type: claimed, file_id, size: binary.size, url: None, name, data: None })
         }
         (None, Some(data)) => tool_binary("file", &claimed, name.as_deref(), data),

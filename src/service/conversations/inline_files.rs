@@ -1,7 +1,6 @@
 //! Files and pictures in `data:` URLs of messages, and binary content of results in imported conversations.
 //!
-//! They become stored files before the message is stored. So a message and its events contain only references, and nothing that
-//! every provider refuses.
+//! They become stored files before the message is stored, so that a message and its events contain only references.
 
 use std::collections::BTreeSet;
 

@@ -146,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Returns the most advanced step of the principal's runs, of those that have begun.
+    /// Returns the most advanced kind of step of each of these runs that has begun.
     pub async fn run_progress(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
         if runs.is_empty() {
             return Ok(Vec::new());

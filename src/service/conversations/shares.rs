@@ -14,7 +14,8 @@ const DEFAULT_DAYS: u32 = 30;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl Service {
-    /// Shares a conversation as it is now. Returns the share and its token, which is shown only once: a repeated request is refused.
+    /// Shares a conversation as it is now. Returns the share and its token, which is shown only once: a repeated request is
+    /// refused.
     pub async fn share_conversation(
         &self,
         principal: &Principal,
@@ -78,7 +79,7 @@ impl Service {
         Ok(())
     }
 
-    /// Returns what a share shows. Its token is the only permission, and all others get the same error.
+    /// Returns the shared conversation of a token. The token is the only permission, and each invalid token gets the same error.
     pub async fn shared_conversation(&self, token: &str) -> Result<SharedConversation> {
         let shared = match self.limits.shares.enabled && token.len() <= MAX_KEY_BYTES {
             true => self.store.shared_conversation(&hash_key(token)).await?,

@@ -97,7 +97,8 @@ fn offers_no_more_often(base: ToolsPolicy, requested: ToolsPolicy) -> bool {
     base == ToolsPolicy::EveryRound || requested == ToolsPolicy::None || requested == base
 }
 
-/// Any rule of an agent except the strictest may relax the rule of the tool's server, because an agent's rules have priority.
+/// Checks that a member's agent asks for no fewer approvals. A member may add only `always_ask` rules, because an agent's rule has
+/// priority over that of the tool's server.
 fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     let (required, requested) = (&base.approval.tools, &profile.approval.tools);
     let eased = requested.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && required.get(*tool) != Some(*mode));

@@ -30,13 +30,13 @@ const MAX_PROFILE_BYTES: usize = 64 * 1024;
 /// The reason why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =
     "the server's default agent is restricted to some groups; ask an administrator to add you to one of them";
-/// The key of a profile that names the agent from which the profile has the differences.
+/// The key of a profile that names the agent whose profile it changes.
 const EXTENDS: &str = "extends";
-/// The most agents that extend each other.
+/// Limit of the agents above an agent in its chain of `extends`.
 const MAX_EXTENDED: usize = 5;
 const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "only an administrator can change agents of the server" };
 
-/// An agent as a path or a run names it. The caller's own agent has priority over the server's.
+/// An agent as a path or a run names it. The caller's own agent has priority over the one for all users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRef {
     Id(AgentId),
@@ -168,7 +168,7 @@ fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocum
     }
 }
 
-/// Returns the groups that a version of a server's agent is restricted to.
+/// Returns the groups that a version of an agent for all users is restricted to.
 fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
     match document.get("groups") {
         None => base.groups.clone(),
@@ -413,8 +413,8 @@ impl Service {
         Ok((profile, names_model))
     }
 
-    /// Merges a document into the profile of the agent that it extends, or else of the settings. Returns also whether one of them names
-    /// a model.
+    /// Merges a document into the profile of the agent that it extends, or else of the settings. Returns also whether one of them
+    /// names a model.
     async fn merged_profile(
         &self,
         principal: &Principal,
@@ -587,7 +587,7 @@ impl Service {
                 })
             }
         };
-        // A reader may use the agent. An exception is the owner's own restricted agent, whose display contains only what they
+        // A reader may use the agent. The exception is a member whose own agent is restricted: they see only the fields that they
         // wrote.
         let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
             true => Ok(profile),

@@ -11,10 +11,11 @@ use crate::store::EmbeddingCharge;
 const BYTES_PER_TOKEN: u64 = 4;
 
 impl Service {
-    /// Returns the vectors of texts by a model that the principal's runs can use, written as `provider/name`. No failure is repeated.
+    /// Returns the vectors of texts by a model that the principal's runs can use, written as `provider/name`. Does not retry failed
+    /// calls.
     ///
-    /// The server's budget of the owner's day applies as to a model call of a run: the request is refused if its estimated cost exceeds
-    /// the rest. If the process or the client ends during the call, the estimate stays charged.
+    /// The server's budget of the owner's day applies as to a model call of a run: the request is refused if its estimated cost
+    /// exceeds the rest. If the process or the client ends during the call, the estimate stays charged.
     pub async fn embeddings(
         &self,
         principal: &Principal,

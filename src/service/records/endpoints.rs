@@ -40,7 +40,7 @@ pub trait Endpoints: Send + Sync {
     /// Requests a one-word answer from a model.
     async fn test(&self, target: &Target<'_>, model: &str) -> std::result::Result<(), ModelError>;
 
-    /// Returns the prices of a model with vectors, if they are known. Fails if no provider has such models.
+    /// Returns the prices of an embedding model, if they are known. Fails if no provider of that name supports embeddings.
     async fn embedding_prices(&self, owner: &UserId, model: &str) -> std::result::Result<Option<Prices>, ModelError>;
 
     /// Returns the vectors of texts by a model of the owner or of the configuration, written as `provider/name`.

@@ -192,7 +192,7 @@ impl Service {
         self.mcp_servers.as_ref().ok_or_else(|| Error::conflict("this server stores no MCP servers"))
     }
 
-    /// Stores a new server of the principal, or of the server, and then tries to connect. It stays stored if that fails.
+    /// Stores a new MCP server of the principal or for all users, and then tries to connect. It stays stored if that fails.
     pub async fn create_mcp_server(
         &self,
         principal: &Principal,
@@ -312,7 +312,7 @@ impl Service {
         if patch.entry.is_some() || !patch.variables.is_empty() {
             let entry = patch.entry.as_ref().unwrap_or(&before.entry);
             after.egress = egress_of(principal);
-            // Secrets that cannot be decrypted must be given again. Until then the entry misses them by name.
+            // If the stored secrets cannot be decrypted, they must be sent again. The error about the entry names the missing ones.
             let secrets = decrypt_secrets(&self.provider_deps()?.vault, before).unwrap_or_default();
             warnings = self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
         }
@@ -375,7 +375,7 @@ impl Service {
         listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
-    /// Imports each entry of an `mcpServers` document separately.
+    /// Imports each entry of an `mcpServers` document separately, and then tries to connect to the new servers.
     pub async fn import_mcp_servers(
         &self,
         principal: &Principal,
@@ -452,7 +452,7 @@ impl Service {
                 self.mcp_server_changed(&before, &after).await?;
                 Ok((Replay::Fresh, warnings))
             }
-            // Later changes of the server stay.
+            // A repeated request does not overwrite later changes of the server.
             (UpdateNamedOutcome::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
             (UpdateNamedOutcome::Stale | UpdateNamedOutcome::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
@@ -468,10 +468,10 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the server with exactly that name, of the principal or of the server.
+    /// Returns the MCP server with exactly that name: the principal's own one, or the one for all users.
     async fn mcp_server_named(&self, principal: &Principal, name: &str, scope: OwnerScope) -> Result<Option<McpServerId>> {
-        // A cursor before all records with that name, because no id is empty. At most two records have the name, one of them the
-        // server's.
+        // The cursor is before all records with that name, because no id is empty. At most two records have the name: the
+        // principal's, and one for all users.
         let after = McpServerCursor { name: name.to_owned(), id: McpServerId::from_stored(String::new()) };
         let page = self.store.mcp_servers(&principal.user_id, &PageRequest { limit: 2, after: Some(after) }).await?;
         let is_global = scope == OwnerScope::Global;
@@ -479,7 +479,7 @@ impl Service {
         Ok(found.map(|record| record.id))
     }
 
-    /// Returns the `mcpServers` document of the principal's own servers, or of the server's, without secrets.
+    /// Returns the `mcpServers` document of the principal's own MCP servers, or of those for all users, without secrets.
     pub async fn export_mcp_servers(&self, principal: &Principal, scope: OwnerScope) -> Result<Value> {
         let is_global = scope == OwnerScope::Global;
         if is_global {
@@ -541,7 +541,7 @@ impl Service {
         Ok(server)
     }
 
-    /// Sets the entry of a record with its secrets encrypted, and returns the parts without effect. `kept` contains the stored
+    /// Sets the entry of a record with its secrets encrypted, and returns the parts without effect. `stored` contains the stored
     /// secrets. The new entry may refer to them by name, unless its host differs.
     async fn put_entry(
         &self,

@@ -1,4 +1,4 @@
-//! The models of providers, with what the providers list, what is known of them, and what refusals showed.
+//! The models of providers: from the providers' lists, from records and the catalog, and with what refusals showed.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::store::PageRequest;
 /// A model of a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderModel {
-    /// With limits and abilities as refusals showed them.
+    /// Includes the limits and abilities that refusals showed.
     pub entry: ModelEntry,
     /// Whether the provider lists it now.
     pub available: bool,
@@ -25,8 +25,8 @@ pub struct ProviderModel {
 }
 
 impl Service {
-    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its record
-    /// knows.
+    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its
+    /// record knows.
     pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ProviderModel>)> {
         let provider = self.provider(principal, id).await?;
         let (models, error) = self.models_of(&provider).await?;
@@ -75,7 +75,7 @@ impl Service {
         }
     }
 
-    /// Returns the models of a provider by name, and why it listed none.
+    /// Returns the models of a provider by name, and the error if the provider could not list them.
     async fn models_of(&self, provider: &AnyProvider) -> Result<(Vec<ProviderModel>, Option<ModelError>)> {
         let endpoints = &self.provider_deps()?.endpoints;
         let (own, listed) = match provider {

@@ -72,7 +72,7 @@ pub(in crate::service) fn check_version(expected: Option<&[i64]>, version: i64) 
     if expected.is_none_or(|expected| expected.contains(&version)) { Ok(()) } else { Err(Error::Stale) }
 }
 
-/// Returns a page of stored and configured records. `kept` is the page of the stored records.
+/// Returns a page of stored and configured records. `stored` is the page of the stored records.
 pub(in crate::service) fn page_of_all<R, T, I: Ord + Clone + Serialize>(
     stored: Page<R>,
     keep: impl Fn(Box<R>) -> T,

@@ -393,7 +393,7 @@ fn check(record: &ProviderRecord) -> Result<()> {
     if record.base_url.len() > MAX_URL_BYTES {
         return Err(Error::field("/base_url", format!("must have at most {MAX_URL_BYTES} bytes")));
     }
-    // Some clients parse such a URL differently and would connect to another host than it seems.
+    // Some clients parse a URL with spaces, control characters or a user differently, and would connect to another host.
     let host = record.base_url.split_once("://").map(|(_, rest)| authority(rest));
     if host.is_none_or(str::is_empty) || record.base_url.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return Err(Error::field("/base_url", "must be a URL such as https://api.example.com/v1"));

@@ -97,7 +97,7 @@ pub(in crate::service) fn is_short(name: &str, most: usize) -> bool {
     (1..=most).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
 
-/// The request named no agent, so the error names the conversation's agent and the ways out.
+/// Returns the error about a conversation's agent. The request named no agent, so the error names the agent and the ways out.
 fn unusable_agent(agent: &str, error: Error) -> Error {
     match error {
         Error::Invalid { errors, detail } => {

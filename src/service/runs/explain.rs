@@ -251,7 +251,7 @@ fn timer_text(explanation: &Explanation, wait: i64) -> (String, bool) {
     }
 }
 
-/// Explains a run that could have been claimed since `since` milliseconds.
+/// Explains a run that workers could have claimed for `since` milliseconds.
 fn queue_text(explanation: &Explanation, since: i64) -> (String, bool) {
     let subject = match (explanation.run.reason, explanation.questions.is_empty()) {
         (Some(WaitReason::Backoff), _) => "The failed model call can be retried, and the run",

@@ -88,7 +88,7 @@ pub struct StartRun {
     pub trace: TraceId,
 }
 
-/// Changes of the agent for one run, which other protocols know.
+/// Changes of the agent for one run, which only requests of other protocols can contain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunSetup {
     /// Whether the model answers without the agent's prompt and without tools of the server.
@@ -97,7 +97,7 @@ pub struct RunSetup {
     pub instructions: String,
     /// Whether the model may make one call per answer only.
     pub one_call: bool,
-    /// Facts of the request that its protocol shows again.
+    /// Fields of the request that later responses of its protocol need.
     pub protocol: Option<Value>,
     /// The id of the run, derived from the client's name of it. A new id if absent.
     pub run_id: Option<RunId>,
@@ -152,7 +152,7 @@ impl Service {
     ) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field, max_chars)?;
         self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
-        // A picture's type is detected from its bytes: no process has to read it.
+        // The type of a picture is detected from its bytes. Only other files need a process that reads them, and so a permit.
         let _permit = match parts.iter().any(|part| inline_file(part).is_some()) {
             true => Some(self.begin_upload(owner).await?),
             false => None,

@@ -68,7 +68,7 @@ pub const MAX_WAIT_SECONDS: u64 = 60;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitOutcome {
-    /// The run has ended, or waits for a human.
+    /// The run has ended, or waits for a human or its client.
     Settled(Run),
     /// The time limit was reached first.
     StillGoing(Run),
@@ -80,7 +80,7 @@ pub(in crate::service) fn publish(hub: &Hub, conversation: &ConversationId, even
     hub.publish(conversation, &events);
 }
 
-/// Returns the message that replaced another one.
+/// Returns the accepted message that replaces an edited one, or the error of the edit.
 fn accepted_edit(edited: EditOutcome) -> Result<AcceptOutcome> {
     match edited {
         EditOutcome::Accepted(accepted) => Ok(*accepted),
@@ -93,7 +93,8 @@ fn accepted_edit(edited: EditOutcome) -> Result<AcceptOutcome> {
     }
 }
 
-/// Returns whether a request that waits for a run gets its response: the run has ended, or only a human or its client can continue it.
+/// Returns whether a request that waits for a run gets its response: the run has ended, or only a human or its client can continue
+/// it.
 fn is_settled(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_answer)
 }
@@ -126,7 +127,7 @@ impl Service {
         let is_hidden = transcript.as_ref().is_some_and(|transcript| transcript.hidden);
         let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
-        // Subscribed before the commit, so that a stream of this run need not read the events that are published after it.
+        // The subscription precedes the commit, so that a stream of this run need not read the events that are published after it.
         let tail = self.hub.subscribe(&conversation_id);
         let slot = self.hub.hand_off().reserve();
         let trace = request.trace.clone();
@@ -195,7 +196,7 @@ impl Service {
             Ok((run, message, first_seq, replay))
         });
         let (run, message, first_seq, replay) = accepted.await?;
-        // A worker that has claimed the run starts first: the model's answer takes longer than this response.
+        // Yields to the worker that has claimed the run, because the model's answer takes longer than this response.
         tokio::task::yield_now().await;
         let (tail, first_seq) = match replay {
             Replay::Fresh => (tail, first_seq),
@@ -245,7 +246,7 @@ impl Service {
         self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Returns the profile that a run has frozen whose message was accepted. Reads it only if another request started the run.
+    /// Returns the profile of a started run. Reads it from the store only if another request started the run.
     pub async fn started_profile(&self, principal: &Principal, started: &StartedRun) -> Result<AgentProfile> {
         match &started.profile {
             Some(profile) => Ok(profile.clone()),
@@ -293,7 +294,7 @@ impl Service {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Waits until a run has ended or waits for a human, at most `seconds` and at most the limit.
+    /// Waits until a run has ended, or waits for a human or its client. Waits at most `seconds`, and at most the limit.
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<WaitOutcome> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
@@ -365,8 +366,7 @@ impl Service {
         Ok(RunExplanation::new(known, ahead.as_ref()))
     }
 
-    /// Returns whether this owner's runs can use a model that the profile names for a purpose other than answers. Logs a warning if
-    /// not.
+    /// Returns whether this owner's runs can use an additional model of the profile, such as a fallback. Logs a warning if not.
     async fn is_usable(&self, principal: &Principal, model: &str, setting: &str) -> Result<bool> {
         let is_served = self.serves(&principal.user_id, model).await?;
         if !is_served {

@@ -1,4 +1,4 @@
-//! Continues runs: resumes a waiting or failed one, retries a complete turn, or retries one of its calls.
+//! Continues runs: resumes a waiting or failed run, retries a whole run, or retries one of its calls.
 //!
 //! A terminal run stays terminal: a new run continues it, and the new messages replace the earlier ones.
 
@@ -55,7 +55,8 @@ pub struct ContinueRun<'a> {
 }
 
 impl Service {
-    /// Continues a run that waits for a retry, or has failed. After a crash, it begins with the calls that the crash has left.
+    /// Continues a run that waits for a retry, or has failed. After a crash, the new run begins with the calls that the crash
+    /// interrupted.
     pub async fn resume_run(&self, request: ContinueRun<'_>) -> Result<(Run, Replay)> {
         let new = RunId::generate(self.ids.as_ref());
         let how = match self.interrupted_calls(&request, &new).await? {
@@ -65,8 +66,8 @@ impl Service {
         self.continue_run(request, new, how, None).await
     }
 
-    /// Returns the answer whose calls a run that ended after a crash has not carried out to their end, as the new run begins with
-    /// it. Each of them is made or not by its replay class, as it would have been without the end. `None` if none is made.
+    /// Returns the answer whose calls a crash has interrupted, for the beginning of the new run. The replay class of each call
+    /// decides whether the new run makes it, as if the run had not ended. `None` if it makes none.
     async fn interrupted_calls(&self, request: &ContinueRun<'_>, new: &RunId) -> Result<Option<CallBatch>> {
         let owner = &request.principal.user_id;
         let run = self.run_view(request.principal, request.run).await?.run;
@@ -170,7 +171,7 @@ impl Service {
         }
     }
 
-    /// Returns the answer with the call that is made again for the beginning of the new run.
+    /// Returns the answer for the beginning of the new run, which makes the call `id` again.
     fn copy_call_for_new_run(&self, batch: CallBatch, id: &CallId, retry: RetryCall, run: &RunId) -> Result<CallBatch> {
         // An answer that was cut off may lack the end of any of its calls, even of a readable one.
         let is_cut = batch.message.finish_reason == Some(FinishReason::Length);
@@ -185,7 +186,7 @@ impl Service {
             let tool = tools.iter().find(|tool| tool.name == call.name);
             let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
             let checked = |arguments| arguments_for(tool, arguments);
-            // A call that does not fit the schema was answered by an error to the model, and never sent.
+            // The model got an error for a call whose arguments violate the schema, and the call was never sent.
             let was_sendable = checked(call.arguments.clone()).is_ok();
             let arguments = retry.arguments.clone().map(checked).transpose()?;
             let may_have_happened = may_have_happened(call, was_sendable, has_twin);
@@ -193,7 +194,7 @@ impl Service {
         })
     }
 
-    /// Returns an answer with its calls, as a new run begins with it. `again` gives the calls that are made again; the others keep
+    /// Copies an answer and its calls for the beginning of a new run. `again` returns the calls to make again; the others keep
     /// their outcomes.
     fn renewed(&self, batch: CallBatch, run: &RunId, again: impl Fn(&ToolCall) -> Result<Option<ToolCall>>) -> Result<CallBatch> {
         let CallBatch { original, message, calls, tools, twin: _ } = batch;
@@ -236,8 +237,8 @@ impl Service {
     }
 }
 
-/// Returns a call that the end of its run has closed, as it is made again; `None` for one that is not. A call that was under way keeps
-/// its key, so that its tool does it once, or its server is asked first.
+/// Returns a call that the end of its run has closed, for the new run; `None` if the call is not made again. A call that was under
+/// way keeps its key, so that its tool executes it only once, or its server is first asked for the outcome.
 fn left_to_do(call: &ToolCall, runs_again: bool) -> Option<ToolCall> {
     let key = match AtEnd::of_closed(call)? {
         AtEnd::NotBegun => call.key.clone(),
@@ -269,9 +270,9 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     }
     let never_began = match call.state {
         ToolCallState::Denied => true,
-        // A repeatable call is also cancelled when its run ends during it. Any other call is cancelled only before it was sent, but
-        // its server may have acted in an earlier round of it. If the same call is beside it, because a rule of the engine refused
-        // one as a duplicate, this would execute the call twice.
+        // A repeatable call may also be cancelled while it runs, when its run ends. Any other call is cancelled only before it is
+        // sent. But its server may have acted in an earlier round (`handle`), and an equal call of the same answer may have been
+        // executed (`has_twin`).
         ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,
         ToolCallState::Done
         | ToolCallState::Failed

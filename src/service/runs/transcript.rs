@@ -1,7 +1,7 @@
 //! Runs for clients that send all earlier messages with each request.
 //!
-//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must not
-//! know any protocol.
+//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must
+//! not know any protocol.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ pub struct SentResult {
     pub is_error: bool,
 }
 
-/// The messages of a request. The last one starts the run, and is of the user or holds results.
+/// The messages of a request. The last one starts the run: it is a message of the user, or holds results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentTranscript {
     pub messages: Vec<SentMessage>,
@@ -65,8 +65,8 @@ pub struct SentTranscript {
 impl Service {
     /// Accepts the messages of a request in a conversation of their own. `request` has no content and names no conversation.
     ///
-    /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes on in
-    /// the new run.
+    /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes
+    /// on in the new run.
     pub async fn start_transcript(
         &self,
         principal: &Principal,
@@ -212,7 +212,7 @@ impl Service {
     }
 }
 
-/// Returns arguments as a message keeps them.
+/// Returns arguments as a message stores them: an object, or any other text as `_raw`.
 fn arguments(written: &str) -> Value {
     match serde_json::from_str(text::storable(written).as_ref()) {
         Ok(Value::Object(arguments)) => Value::Object(arguments),

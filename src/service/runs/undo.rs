@@ -1,6 +1,6 @@
 //! Undoes tool calls, with the call that the tool's undo rule names.
 //!
-//! A new run executes that one call, through the tool executor and with a stored row, and ends.
+//! A new run executes only that call, like any other call, and ends.
 
 use crate::domain::conversation::message::{Message, Part, TextPart, ToolCallPart};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};

@@ -34,7 +34,7 @@ pub struct EventPage {
     pub next: Option<i64>,
 }
 
-/// The events of some kinds of a run.
+/// Events of one run, selected by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KindsOfRun {
     pub events: Vec<StoredEvent>,

@@ -19,7 +19,7 @@ use crate::store::{LogStore, ServiceStore, StoreResult, is_full_page};
 /// The polling interval for heads of watched logs if other processes may write.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// The polling interval of a single process: it publishes what it stores, unless a task dies between the two.
+/// The polling interval of a single process. It publishes the events that it stores, unless a task ends between the two steps.
 const EVERY_ALONE: Duration = Duration::from_secs(2);
 
 /// Number of events in one read of a log: the capacity of a subscriber's queue.
@@ -35,8 +35,8 @@ const AT_A_TIME: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the logs that are known to have grown. Also polls the heads of all watched logs in one query, every 250 ms (2 s if the
-/// store is not [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)). Notifications are faster, but optional. Neither
-/// waits for the other. Also reads the changed items of lists that have feeds. Ends with `stop`.
+/// store is not [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)). Notifications are faster, but optional. Reads
+/// and polls do not wait for each other. Also reads the changed items of lists that have feeds. Ends with `stop`.
 pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
     let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
     let lists = list_follower::follow(store.as_ref(), hub.lists());
@@ -119,7 +119,7 @@ impl Poll<'_> {
             self.seen_heads.clear();
             return;
         }
-        // Read before the heads, so that everything published is in the log.
+        // `published` is read before the heads, so that every published event is in the log.
         let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
@@ -142,8 +142,8 @@ impl Poll<'_> {
                 }
                 // Events that this process published need no hint: the subscribers have received them.
                 Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
-                // The conversation has no log. Another node has deleted it, or it is just being created here. The subscribers read
-                // the store, which knows.
+                // The conversation has no log: another node has deleted it, or it is just being created here. The subscribers find
+                // out from the store.
                 None => hub.hint(conversation),
                 Some(_) => {}
             }

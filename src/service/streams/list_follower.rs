@@ -33,8 +33,8 @@ impl Service {
     }
 }
 
-/// Sends changed items to the feeds of their owners. Resets the feeds if hints were lost. Behind a pooler no hint of another process
-/// arrives, so the feeds are reset periodically. Never ends.
+/// Sends changed items to the feeds of their owners. Resets the feeds if hints were lost. Behind a pooler no hint of another
+/// process arrives, so the feeds are reset periodically. Never ends.
 pub(super) async fn follow(store: &dyn ServiceStore, lists: &Lists) {
     let mut has_lost = store.is_pooled();
     let mut next_reset = Instant::now();
@@ -75,7 +75,7 @@ async fn send_changes(store: &dyn ServiceStore, lists: &Lists, hints: impl IntoI
             lists.send(&owner, &ListChange::Changed(Arc::new(item)));
         }
     }
-    // After the items, which may have been read before the deletion.
+    // Removals follow the items, which may have been read before the deletion.
     for (owner, conversation) in removed {
         lists.send(&owner, &ListChange::Removed(conversation));
     }

@@ -143,8 +143,8 @@ pub(in crate::service) async fn take_snapshot(
 /// A message with its position, which is unknown if the message comes from an event.
 type MessageWithCursor = (Option<BeforeCursor>, Message);
 
-/// Returns the newest messages that fit into a snapshot, and the cursor of the messages before them. `has_earlier`: messages before all
-/// of these exist.
+/// Returns the newest messages that fit into a snapshot, and the cursor of the messages before them. `has_earlier`: messages before
+/// all of these exist.
 fn newest_that_fit(messages: Vec<MessageWithCursor>, has_earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
     // The brackets of the array.
     let mut bytes = 2;

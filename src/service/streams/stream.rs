@@ -76,7 +76,8 @@ impl StreamItem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     Conversation(ConversationId),
-    /// The events of one run, with the conversation's numbers. `last_seq` is the `seq` of the terminal event, if the run has ended.
+    /// The events of one run, with the sequence numbers of the conversation. `last_seq` is the `seq` of the terminal event, if the
+    /// run has ended.
     Run {
         conversation_id: ConversationId,
         run_id: RunId,
@@ -124,7 +125,7 @@ enum Page {
 }
 
 /// Returns whether the event at `cursor` no longer exists: it was compacted, or lost when the log was restored from a copy and
-/// continued with higher numbers. `page` contains the events after the cursor, `head` is the newest number.
+/// continued with higher sequence numbers. `page` contains the events after the cursor, `head` is the newest `seq`.
 pub(in crate::service) async fn is_gone(
     log: &OwnedLog,
     conversation: &ConversationId,
@@ -140,7 +141,7 @@ pub(in crate::service) async fn is_gone(
     if goes_on || cursor == 0 {
         return Ok(false);
     }
-    // A number that no event ever had is valid for a client that has the event before it.
+    // A `seq` that no event ever had is valid for a client that has the event before it.
     let next = log.events(conversation, cursor - 1, 1).await?;
     Ok(next.first().is_none_or(|next| next.seq > cursor + 1))
 }

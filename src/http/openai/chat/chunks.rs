@@ -1,7 +1,7 @@
 //! The answer of a run as a chat completion, whole or in chunks.
 //!
-//! A chat completion has no place for calls of server tools, so it contains the text around them. It cannot take text back either: an
-//! answer that begins again must repeat the sent text, or the stream ends with an error.
+//! A chat completion cannot show calls of server tools, so it contains only the text before, between and after them. It cannot take
+//! text back either: a repeated step must begin with the sent text, or the stream ends with an error.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(super) struct CompletionDetails {
 }
 
 impl CompletionDetails {
-    /// Returns the facts of a run. `model` is the name by which the client asked.
+    /// Returns the details of a run's completion. `model` is the model name in the request.
     pub(super) fn of(run: &Run, model: String, include_usage: bool) -> Self {
         Self { id: derived("chatcmpl-", run.id.as_str()), created: seconds(&run.created_at), model, include_usage }
     }
@@ -41,28 +41,28 @@ enum Kind {
     Reasoning,
 }
 
-/// A completion in the making.
+/// Translates the events of a run into one completion.
 pub(super) struct Completion {
     facts: CompletionDetails,
     kinds: HashMap<PartId, Kind>,
-    /// The text so far, without what was taken back.
+    /// The text so far, without the text of reset steps.
     text: String,
     /// The length of the text when the step began.
     step_start: usize,
-    /// The text that a stream has sent. Longer than the text while an answer begins again.
+    /// The text that a stream has sent. It is longer than `text` while a reset step runs again.
     sent: String,
-    /// Whether the sent text is no beginning of the answer.
+    /// Whether the answer does not begin with the sent text.
     is_torn: bool,
     reasoning: String,
     calls: Vec<ClientCall>,
     usage: Usage,
-    /// The question of the model to the user, if it has no answer.
+    /// The open question of the model to the user.
     question: Option<String>,
     end: Option<Result<&'static str, ProblemBody>>,
     flow: Flow,
-    /// Whether the stream ends as complete.
+    /// Whether the stream ends with `[DONE]`.
     is_done: bool,
-    /// The chunks that no reader has taken.
+    /// The chunks of the newest event.
     chunks: Vec<Value>,
 }
 
@@ -86,7 +86,7 @@ impl Completion {
         }
     }
 
-    /// Returns the whole completion, or why there is none.
+    /// Returns the whole completion, or the problem of a run without an answer.
     pub(super) fn answer(self) -> Result<Value, Box<ProblemBody>> {
         let Self { facts, text, reasoning, calls, usage, end, .. } = self;
         let finish_reason = end.unwrap_or(Ok("stop")).map_err(Box::new)?;
@@ -163,7 +163,7 @@ impl Completion {
         if self.is_torn || self.sent.len() > self.text.len() {
             let detail = "the model began its answer again, after a part of it was sent; repeat the request";
             self.fail(&ProblemCode::ProviderBadStream.body(detail));
-            // The whole answer is not affected.
+            // A completion without a stream still has the whole answer.
             self.end = Some(Ok(reason));
             return flow;
         }

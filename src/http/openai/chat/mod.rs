@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`: a run over the messages that the client sends.
 //!
-//! Each request has a conversation of its own, which is hidden and deleted early unless the client wants it stored. No client can return
-//! to such an answer, so a run whose client has disconnected is cancelled.
+//! Each request creates a conversation. Without `store: true`, lists omit it and retention deletes it early. A client cannot read
+//! the answer later, so Capstan cancels the run of a client that has disconnected.
 
 mod chunks;
 mod request;
@@ -25,7 +25,7 @@ use crate::service::Access;
 /// Answers a conversation
 ///
 /// `model` is the name of an agent, whose tools run on the server, or `provider/name`. With `stream`, the answer is a stream of
-/// chunks. A call of one of the request's `tools` ends the answer; the next request contains its result.
+/// chunks. If the model calls one of the request's `tools`, the answer ends, and the next request contains the result.
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "chat", operation_id = "openai_create_chat_completion", request_body = ChatRequest,
     responses((status = 200, description = "The answer, or a stream of its chunks",
@@ -57,7 +57,7 @@ pub(in crate::http) async fn create(
     completion.answer().map(|answer| Json(answer).into_response()).map_err(|problem| failure(*problem))
 }
 
-/// Returns the response to a run without an answer. Another request would start another run, so no client repeats it by itself.
+/// Returns the response to a run without an answer. A repeated request would start another run, so it is not marked as retryable.
 fn failure(problem: ProblemBody) -> Problem {
     Problem::from(ProblemBody { retryable: false, ..problem })
 }

@@ -156,7 +156,7 @@ impl ChatRequest {
     }
 }
 
-/// Returns the instructions, and the other messages in order. Results of one answer are one message.
+/// Returns the instructions, and the other messages in order. Consecutive tool results become one message.
 fn read_messages(wire: &[WireMessage]) -> Result<(String, Vec<SentMessage>)> {
     let mut instructions = Vec::new();
     let mut messages: Vec<SentMessage> = Vec::new();

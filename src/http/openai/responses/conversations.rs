@@ -1,4 +1,4 @@
-//! `/v1/conversations`: our conversations, and their messages as items.
+//! `/v1/conversations`: native conversations, and their messages as items.
 
 use axum::Json;
 use axum::extract::Path;
@@ -15,7 +15,7 @@ use crate::http::wire::extract::{Input, OptionalInput, Params};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{ConversationPatch, Error, PageRequest};
 
-/// The messages that are read at a time.
+/// Number of messages in one read.
 const MESSAGES: u32 = 50;
 
 fn parse(id: &str) -> Answer<ConversationId> {
@@ -26,7 +26,7 @@ fn missing(id: &str) -> Problem {
     Problem::new(ProblemCode::NotFound, format!("Conversation with id {id:?} not found."))
 }
 
-/// Names the conversation in the error about a missing one.
+/// Names the conversation in a not-found error.
 fn named(id: &str, error: Error) -> Problem {
     match error {
         Error::NotFound(_) => missing(id),
@@ -135,8 +135,8 @@ pub(in crate::http) async fn list_items(
 
 /// Adds items to a conversation
 ///
-/// 1 to 20 messages, function calls with their outputs, and MCP calls. Nothing is executed. Texts of the roles `system` and `developer`
-/// extend the system prompt, and are no items.
+/// Accepts 1 to 20 messages, function calls with their outputs, and MCP calls. Nothing is executed. Texts of the roles `system` and
+/// `developer` extend the system prompt, and are not items.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/items", tag = "conversations", operation_id = "openai_create_conversation_items",
     params(("id" = String, Path, description = "The id of the conversation")), request_body = ConversationRequest,

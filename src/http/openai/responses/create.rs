@@ -30,8 +30,8 @@ use crate::service::{
 
 /// Creates a response
 ///
-/// `model` is the name of an agent, or `provider/name`. The response to a request with `background` is sent at once. A disconnect
-/// cancels nothing, unless `store` is false: no client can return to such a response.
+/// `model` is the name of an agent, or `provider/name`. With `background`, the response is sent before the run ends. A disconnect
+/// cancels a run only if `store` is false and the request continues no conversation: no client can read its response later.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "responses", operation_id = "openai_create_response", request_body = CreateRequest,
     responses((status = 200, description = "The response, or a stream of its events",
@@ -63,7 +63,7 @@ pub(super) struct Begun {
     pub facts: ResponseDetails,
     /// Reads the run from its first event.
     pub reader: Reader,
-    /// Ends a run to which no client can return.
+    /// Cancels the run after a disconnect if no client can read the response later.
     pub guard: Option<DisconnectGuard>,
 }
 
@@ -127,7 +127,7 @@ impl Creation<'_> {
         })
     }
 
-    /// Continues the run of an approval. The request has the whole history, of which the run knows all but the answers.
+    /// Continues the run of an approval. The request has the whole history, but only the answers are new to the run.
     async fn approve(self, mut input: ResponseInput) -> Answer<Begun> {
         let unknown = |error| match error {
             Error::NotFound(_) => Error::field("/input", "answers an approval request that does not exist"),
@@ -178,7 +178,7 @@ impl Creation<'_> {
 
     /// Returns the response of the run that an earlier request with this key has begun, although its previous response is gone.
     async fn repeated(&self, input: &ResponseInput) -> Answer<Option<Begun>> {
-        // Results begin no run.
+        // A request with tool results never begins a run.
         if !input.new_parts().1.is_empty() {
             return Ok(None);
         }
@@ -188,8 +188,8 @@ impl Creation<'_> {
         }
     }
 
-    /// Returns whether an earlier request with this key has continued after a response of a run. An answer without results is stored
-    /// under a key of its part.
+    /// Returns whether an earlier request with this key has answered the response `segment` of a run. Answers to approvals and
+    /// questions are stored under keys of their own.
     async fn is_repeated(&self, pauses: &RunPauses, segment: u32) -> Answer<bool> {
         if self.key.is_none() {
             return Ok(false);
@@ -228,7 +228,7 @@ impl Creation<'_> {
         }
     }
 
-    /// Returns the conversation that ends with a run: its own, or a copy if it has gone on.
+    /// Returns a conversation that ends with this run: the run's conversation, or a copy of it if it has newer runs.
     async fn conversation_after(&self, run: &Run) -> Answer<ConversationId> {
         let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
         let newest = self.app.service.runs(self.principal, &filter, &PageRequest { limit: 1, after: None }).await?;
@@ -259,7 +259,7 @@ impl Creation<'_> {
     }
 
     async fn started(&self, started: StartedRun) -> Answer<Begun> {
-        // A repeated request gets the run that the first one began, with its facts.
+        // A repeated request gets the run and the profile of the first request.
         let profile = self.app.service.started_profile(self.principal, &started).await?;
         if started.replay == Replay::Replayed {
             self.check_kept(&started.run, 0).await?;
@@ -268,7 +268,7 @@ impl Creation<'_> {
         Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
     }
 
-    /// Returns the response of a run with this number.
+    /// Returns the response of a run with the number `segment`.
     async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
         self.check_kept(run, segment).await?;
         let profile = self.app.service.run_profile(self.principal, &run.id).await?;
@@ -291,8 +291,8 @@ impl Creation<'_> {
             .map(|RequestKey { key, fingerprint }| RequestKey { key: format!("{part}.{key}"), fingerprint: fingerprint.clone() })
     }
 
-    /// Answers a run that waits for approvals, questions or its client. The answer must have a result for each call of the client: with
-    /// a part of them, the run would wait again at once.
+    /// Answers a run that waits for approvals, questions or its client. The answer must have a result for each requested client
+    /// tool call, because with only some of them the run would wait again at once.
     async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
         let service = &self.app.service;
         let (content, results) = input.new_parts();
@@ -305,7 +305,7 @@ impl Creation<'_> {
         }
         let results = results.into_iter().map(tool_result).collect::<Result<Vec<_>, _>>()?;
         if let Some(call) = pauses.requested.keys().find(|call| results.iter().all(|result| result.call_id != **call)) {
-            // In the words of OpenAI's own service.
+            // The text is that of OpenAI's own service.
             let detail = format!("No tool output found for function call {call}.");
             let errors = vec![FieldError { pointer: "/input".to_owned(), detail: detail.clone() }];
             return Err(Error::Invalid { detail, errors }.into());
@@ -356,7 +356,7 @@ impl Creation<'_> {
     }
 }
 
-/// Names the input in an error about a part of an answer.
+/// Moves an error about a part of an answer to the field `input`.
 fn in_input(error: Error) -> Error {
     match error {
         Error::Invalid { detail, .. } => Error::field("/input", detail),

@@ -1,4 +1,5 @@
-//! Deletes responses. The conversation of a chain is deleted with the last of its responses.
+//! Deletes responses. A chain is a conversation that requests without the field `conversation` created and continued. It is deleted
+//! with the last of its responses.
 
 use axum::Json;
 use axum::extract::Path;
@@ -20,8 +21,8 @@ const RUNS: u32 = 100;
 
 /// Deletes a response
 ///
-/// Later responses go on, with its messages in their conversation. The conversation is deleted with the last of its responses, unless the
-/// client has created it.
+/// Later responses stay, and their conversation keeps the messages of this one. The conversation is deleted with the last of its
+/// responses, unless the client has created it.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
     params(("id" = String, Path, description = "The id of the response")),
@@ -39,7 +40,7 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
             return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
         }
         app.service.delete_response(principal, &run.id, facts.segment).await?;
-        // Each of two responses that are deleted at the same time was not the last one before.
+        // Another request may have deleted the other remaining response after the first check.
         match is_last(app, principal, response).await {
             Ok(true) => delete_conversation(app, principal, &run).await?,
             Ok(false) => {}
@@ -60,10 +61,10 @@ fn is_missing(Problem(problem): &Problem) -> bool {
     problem.code == ProblemCode::NotFound.as_str()
 }
 
-/// Returns whether all other responses of the conversation are deleted, and it was made for them only.
+/// Returns whether the conversation is a chain, and all its other responses are deleted.
 ///
-/// A response that follows an older one begins in a copy of the conversation. The client does not know the responses in the copy, so they
-/// do not count. A copy that the user has made stays: its first response follows one in the copy.
+/// A response that continues after an older one begins in a copy of the conversation. The client does not know the copied runs, so
+/// they do not count. A copy that the user has made stays: its first response continues after a run of the copy.
 async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) -> Answer<bool> {
     if app.service.has_other_whole_run(principal, run).await? {
         return Ok(false);
@@ -93,7 +94,7 @@ async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) 
     Ok(previous.is_some_and(|previous| !copies.contains(&previous.run)))
 }
 
-/// Returns whether a run is of a chain, and all its responses are deleted, except one.
+/// Returns whether a run belongs to a chain, and all its responses, except the one with the number `except`, are deleted.
 async fn is_deleted(app: &App, principal: &Principal, run: &Run, except: Option<u32>) -> Answer<bool> {
     if !is_of_chain(&app.service.run_profile(principal, &run.id).await?) {
         return Ok(false);

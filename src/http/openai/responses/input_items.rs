@@ -1,4 +1,4 @@
-//! The items that the request of a response brought.
+//! The input items of a response: the items that its request added.
 
 use axum::Json;
 use axum::extract::Path;

@@ -8,10 +8,10 @@ use crate::domain::tool::approval::ApprovalRequest;
 use crate::domain::tool::client_tool::ClientCall;
 use crate::http::openai::ids::derived;
 
-/// The label of the server's own tools.
+/// The `server_label` of tools that come from no MCP server.
 const OWN_TOOLS: &str = "capstan";
 
-/// A part that is written piece by piece.
+/// The kind of a part that is sent in deltas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextKind {
     Answer,
@@ -69,7 +69,7 @@ pub(super) fn text_id(kind: TextKind, part: &PartId) -> String {
     }
 }
 
-/// Returns the item of a text. Without a text, it has not begun.
+/// Returns the item of a text. Without `text`, the item has no content yet.
 pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &str) -> Value {
     let id = text_id(kind, part);
     let parts: Vec<Value> = text.map(|text| kind.part(text)).into_iter().collect();
@@ -79,7 +79,7 @@ pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &s
     }
 }
 
-/// Returns the call of a client tool.
+/// Returns the item of a client tool call.
 pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) -> Value {
     json!({
         "type": "function_call",
@@ -91,12 +91,12 @@ pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) ->
     })
 }
 
-/// Returns the server and the tool in the name that models see.
+/// Splits the name that models see into the server label and the tool name.
 fn label(name: &str) -> (&str, &str) {
     name.split_once("__").unwrap_or((OWN_TOOLS, name))
 }
 
-/// Returns the call of a server tool that begins. Its arguments follow: clients append deltas to those of the item.
+/// Returns the item of a server tool call that starts. Its arguments are empty, because clients append the deltas to them.
 pub(super) fn server_call(id: &CallId, name: &str, approval: Option<String>) -> Value {
     let (server, tool) = label(name);
     json!({
@@ -112,7 +112,7 @@ pub(super) fn server_call(id: &CallId, name: &str, approval: Option<String>) -> 
     })
 }
 
-/// Adds the result to the item of a server's call.
+/// Adds the result to the item of a server tool call.
 pub(super) fn with_result(mut item: Value, output: String, is_error: bool, status: &str) -> Value {
     if is_error {
         let content = json!([{ "type": "text", "text": output }]);
@@ -139,14 +139,14 @@ pub(super) fn approval_request(id: &InputId, request: &ApprovalRequest) -> Value
     })
 }
 
-/// Returns the text of a tool's result. Other content is named.
+/// Returns the text of a tool result. Content that has no text form becomes `[image]`.
 pub(super) fn tool_text(content: &[ToolContent]) -> String {
     let texts =
         content.iter().map(|piece| piece.as_sent().into_text().map_or_else(|| "[image]".to_owned(), |text| text.into_owned()));
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the output of a call of a client tool.
+/// Returns the item with the result of a client tool call.
 pub(super) fn function_output(call: &CallId, content: &[ToolContent], status: &str) -> Value {
     json!({
         "type": "function_call_output",

@@ -1,7 +1,7 @@
 //! `/v1/responses`: runs as responses.
 //!
-//! A response is a run, or the part of a run between two answers of its client. It keeps no state of its own: its id is the run's, and
-//! every reader gets it from the log.
+//! A response is a run, or the part of a run between two answers of its client. It keeps no state of its own: its id derives from
+//! the id of the run, and each read translates the log.
 
 pub(in crate::http) mod conversations;
 mod create;
@@ -43,10 +43,10 @@ use crate::service::{Access, Cursor, Error, Reader, StreamStart};
 /// How long a request waits until a cancelled run has ended.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
 
-/// The events that are read at a time.
+/// Number of events in one read.
 const EVENTS: u32 = 500;
 
-/// The events among which the first one of a response is. Messages may stand before it.
+/// Number of events to read for the first one of a response. Messages may precede it.
 const FIRST_EVENTS: u32 = 100;
 
 /// Finds the run of a response.
@@ -101,9 +101,9 @@ async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDeta
     }
 }
 
-/// Fails if the log does not go on after a frame, such as inside compacted deltas: the client would get their text twice.
+/// Fails if the log cannot continue after a frame, for example inside compacted deltas: the client would get their text twice.
 ///
-/// Reads the first events of the response only, because the stream reads all of them.
+/// Reads only the first events of the response, because the stream reads all of them later.
 async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, number: i64) -> Answer<()> {
     let begins_after = match segment.checked_sub(1) {
         None => None,
@@ -137,8 +137,8 @@ pub(in crate::http) struct RetrieveParams {
 
 /// Returns a response
 ///
-/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`. Status 410: the events there were
-/// compacted after the retention time; read the response from the beginning.
+/// With `stream`, the answer is the stream of its events, from the beginning or after `starting_after`. Status 410 means that the
+/// events after `starting_after` were compacted after the retention time. Then read the response from the beginning.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_get_response",
     params(("id" = String, Path, description = "The id of the response"), RetrieveParams),
@@ -182,7 +182,7 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
     Ok(Json(translator.response()))
 }
 
-/// Names the newest response in the error about an active run: no request of OpenAI has `on_busy`.
+/// Names the newest response in the error about an active run, because requests of OpenAI have no `on_busy`.
 async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
     let Error::RunActive(run) = error else { return error.into() };
     match RunPauses::read(&app.service, principal, &run).await {
@@ -197,7 +197,7 @@ fn unfinished_response(response: &ResponseId) -> Problem {
     Problem::new(ProblemCode::RunActive, detail)
 }
 
-/// Returns the response to a run that cannot be followed. Its run goes on, so no client repeats the request by itself.
+/// Returns the problem of a run whose answer cannot be read. The run continues, so the problem is not marked as retryable.
 fn failure(problem: ProblemBody) -> Problem {
     Problem::from(ProblemBody { retryable: false, ..problem })
 }

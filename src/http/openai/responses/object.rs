@@ -37,7 +37,7 @@ impl std::fmt::Display for ResponseId {
     }
 }
 
-/// How far a response is.
+/// The progress of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Queued,
@@ -65,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// The facts of a response that no event changes: the run, and the request as the run has frozen it.
+/// The facts of a response that no event changes: the run, and the request as the agent profile of the run stores it.
 #[derive(Clone)]
 pub(super) struct ResponseDetails {
     pub run: RunId,
@@ -128,7 +128,7 @@ impl ResponseDetails {
     }
 }
 
-/// Returns whether a run began by a request for a response that named no conversation.
+/// Returns whether a request for a response without the field `conversation` started the run. Such a run belongs to a chain.
 pub(super) fn is_of_chain(profile: &AgentProfile) -> bool {
     profile.protocol.as_ref().and_then(|sent| sent.get("conversation")).is_some_and(Value::is_null)
 }
@@ -138,7 +138,8 @@ pub(super) fn previous_response(profile: &AgentProfile) -> Option<ResponseId> {
     ResponseId::parse(profile.protocol.as_ref()?.get("previous_response_id")?.as_str()?)
 }
 
-/// Returns the fields of a request that sets none. Open Responses requires them all, and does not allow null for numbers.
+/// Returns the default values of the request's fields. Open Responses requires all fields, and does not allow null for most
+/// numbers.
 fn defaults(run: &Run, options: &ModelOptions) -> Value {
     json!({
         "background": false,
@@ -178,7 +179,7 @@ fn response_usage(usage: &Usage) -> Value {
     })
 }
 
-/// Returns the error of a failed response. OpenAI knows only a few codes; the text begins with ours.
+/// Returns the error of a failed response. OpenAI defines only a few codes, so the message begins with Capstan's problem code.
 fn response_error(problem: &ProblemBody) -> Value {
     let is_rate =
         [ProblemCode::ProviderRateLimit, ProblemCode::ProviderQuota].map(ProblemCode::as_str).contains(&problem.code.as_str());

@@ -40,13 +40,13 @@ pub(super) struct CreateRequest {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
-    /// Only null: a run has no such limit.
+    /// Must be null: a run has no such limit.
     max_tool_calls: Option<Value>,
     reasoning: Option<WireReasoning>,
     text: Option<WireText>,
     truncation: Option<Value>,
     user: Option<String>,
-    /// Only shown again in the response, like the next one.
+    /// Has no effect. The response repeats it and `prompt_cache_key`.
     safety_identifier: Option<String>,
     prompt_cache_key: Option<String>,
 }
@@ -145,14 +145,15 @@ pub(super) struct Input {
     instructions: Vec<String>,
     pub messages: Vec<SentMessage>,
     pub approvals: Vec<ApprovalResponse>,
-    /// The ids of the model's messages as those of questions.
+    /// The ids of the assistant messages, each read as the id of a question.
     pub questions: Vec<InputId>,
-    /// The messages after the last item of the model begin here.
+    /// The number of messages up to the last item of the model. The later messages are new.
     new_from: usize,
 }
 
 impl Input {
-    /// Returns the content of the user's messages after the last item of the model, and all results. The server knows the other messages.
+    /// Returns the content of the user's messages after the last item of the model, and all results. The server has the other
+    /// messages.
     pub(super) fn new_parts(&self) -> (Option<Content>, Vec<SentResult>) {
         let contents = self.messages.iter().skip(self.new_from).filter_map(|message| match message {
             SentMessage::User(content) => Some(content),
@@ -161,7 +162,7 @@ impl Input {
         (merged(contents), self.results().cloned().collect())
     }
 
-    /// Removes the results of all other calls.
+    /// Removes the results of calls for which `is_open` returns false.
     pub(super) fn keep_results(&mut self, is_open: impl Fn(&str) -> bool) {
         for message in &mut self.messages {
             if let SentMessage::Results(results) = message {
@@ -177,8 +178,8 @@ impl Input {
         })
     }
 
-    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response it
-    /// has lost.
+    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response
+    /// it has lost.
     pub(super) fn repeats(&self, pauses: &RunPauses) -> bool {
         let approvals = self.approvals.iter().map(|answer| answer.id.as_str());
         let answers: Vec<&str> = self.results().map(|result| result.call_id.as_str()).chain(approvals).collect();
@@ -203,7 +204,7 @@ pub(super) fn check_metadata(metadata: &Map<String, Value>) -> Result<()> {
 }
 
 impl CreateRequest {
-    /// Returns the name by which the client asks for an agent or a model.
+    /// Returns the `model` of the request; empty if it has none.
     pub(super) fn model(&self) -> &str {
         self.model.as_deref().unwrap_or_default()
     }
@@ -266,7 +267,7 @@ impl CreateRequest {
         tools.map(|(at, tool)| client_tool(tool).ok_or_else(|| Error::field(&format!("/tools/{at}"), UNKNOWN_TOOL))).collect()
     }
 
-    /// Returns the run of the request, with `content` in `conversation` if it has one.
+    /// Returns the run of the request, with `content` as its message, in `conversation` if there is one.
     pub(super) fn run(
         &self,
         input: &Input,
@@ -401,7 +402,7 @@ impl WireItem {
                     .map_err(|_| Error::field(&format!("{pointer}/approval_request_id"), "is not the id of an approval request"))?;
                 input.approvals.push(ApprovalResponse { id, approve: self.approve == Some(true), reason: self.reason.clone() });
             }
-            // The model's own account of earlier answers: the server sends its own.
+            // These items only describe earlier answers of the model, and are ignored.
             "reasoning" | "mcp_approval_request" | "mcp_list_tools" => {}
             "item_reference" => {
                 let reason = "is item_reference, which is not supported; send the item itself, or name its response as \

@@ -1,7 +1,7 @@
 //! `GET /v1/responses`: responses over one WebSocket, as the SDKs of OpenAI connect.
 //!
-//! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same stream, one
-//! in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
+//! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same
+//! stream, one in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,10 +37,10 @@ const MAX_STREAM_ID: usize = 256;
 
 /// Opens a WebSocket for responses
 ///
-/// Send `{"type":"response.create", ...}` with the fields of `POST /v1/responses`. The server sends the events of the response's stream,
-/// one JSON object in a frame. Requests with the same `stream_id` are answered one after another, others at the same time. A request that
-/// fails gets `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels nothing, unless `store` is false.
-/// `generate: false` and `response.steer` are refused.
+/// Send `{"type":"response.create", ...}` with the fields of `POST /v1/responses`. The server sends the events of the response's
+/// stream, one JSON object in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
+/// A request that fails gets `{"type":"error","status":400,"error":{...}}`, and the connection stays open. A disconnect cancels
+/// only runs with `store: false`. `generate: false` and `response.steer` are refused.
 #[utoipa::path(
     get, path = "/v1/responses", tag = "responses", operation_id = "openai_connect_responses",
     responses((status = 101, description = "The WebSocket is open")),
@@ -49,12 +49,12 @@ pub(in crate::http) async fn connect(handshake: Handshake) -> Answer<Response> {
     ws::open::<ResponseSocket>(handshake).await
 }
 
-/// The fields of a client's frame beside those of a request over HTTP.
+/// The fields of a client's frame that a request over HTTP does not have.
 #[derive(Debug, Deserialize)]
 struct FrameHead {
     #[serde(rename = "type")]
     kind: String,
-    /// Names the response among those of the socket.
+    /// The client's name of the stream in which the response is sent.
     stream_id: Option<String>,
     /// False for a request that only prepares the next one.
     generate: Option<bool>,
@@ -80,7 +80,7 @@ struct WaitingRequest {
     _turn: OwnedSemaphorePermit,
 }
 
-/// The responses of one stream of the socket, which are answered one after another.
+/// The lines of one stream of the socket. Its requests are answered one after another.
 type Lines = BoxStream<'static, Result<Vec<String>, StoreError>>;
 
 /// The responses of one socket.
@@ -128,8 +128,8 @@ impl SocketProtocol for ResponseSocket {
 }
 
 impl ResponseSocket {
-    /// Adds a request to the queue of its stream. Errors of a request wait as well: clients take an error for the end of the response
-    /// under way. Fails with the code of OpenAI.
+    /// Adds a request to the queue of its stream. An error about its body waits in the queue as well, because clients take an error
+    /// for the end of the current response. Returns the problem and OpenAI's error code if the queue cannot take the request.
     fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), Box<(ProblemBody, &'static str)>> {
         if stream_id.as_deref().is_some_and(|name| !is_stream_name(name)) {
             let detail = format!("`stream_id` must have 1 to {MAX_STREAM_ID} letters, digits, underscores, hyphens or periods");
@@ -192,7 +192,7 @@ fn refused_steering(text: &str) -> String {
     .to_string()
 }
 
-/// Returns the event of an error. Clients find the response that it ends by the `stream_id` of their request.
+/// Returns the event of an error. Clients find the failed response by the `stream_id`.
 fn error_event(problem: &ProblemBody, code: &str, stream_id: Option<&str>) -> String {
     let mut error = error(problem);
     if code != problem.code {
@@ -209,12 +209,12 @@ fn named(mut event: Value, stream_id: Option<&str>) -> String {
     event.to_string()
 }
 
-/// Ends the runs of responses that are not stored, unless a later request of the socket continues them.
+/// Holds the guards of responses that are not stored. A dropped guard cancels its run.
 #[derive(Default)]
 struct Guards(Mutex<BTreeMap<RunId, (Option<String>, DisconnectGuard)>>);
 
 impl Guards {
-    /// Notes that a stream follows a run, and gives up the other run that it has followed.
+    /// Records that a stream follows a run. Drops the guard of the other run that the stream has followed, which cancels that run.
     fn follow(&self, stream_id: Option<&str>, run: &RunId, guard: Option<DisconnectGuard>) {
         let mut guards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = guards.remove(run).map(|(_, guard)| guard);

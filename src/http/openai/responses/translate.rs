@@ -1,8 +1,8 @@
 //! The events of a run as a response: a pure function of the log.
 //!
-//! A run that waits for an approval, for its client or for an answer to a question ends a response, and the answer begins the next one.
-//! So a run has one response more than such pauses: the first one is number 0. Every number and id comes from the log, so a stream that
-//! is read again is the same.
+//! A response ends where the run waits for an approval, a client tool or an answer to a question. The answer begins the next
+//! response, so a run has one response more than such pauses. The first response has the number 0. Every number and id comes from
+//! the log, so each read returns the same stream.
 
 use std::collections::HashMap;
 
@@ -21,10 +21,10 @@ use crate::http::openai::ids::derived;
 use crate::http::openai::responses::items;
 use crate::http::openai::responses::object::{Outcome, ResponseDetails};
 
-/// The most events of a response for one event of the log.
+/// Limit of response events for one event of the log.
 const MAX_FRAMES: i64 = 64;
 
-/// Returns the `seq` of the event whose frames have this number. `base` is the `seq` of the response's first event.
+/// Returns the `seq` of the log event that the frame `number` belongs to. `base` is the `seq` of the response's first event.
 pub(super) fn event_of_frame(base: i64, number: i64) -> i64 {
     base.saturating_add(number / MAX_FRAMES)
 }
@@ -32,7 +32,7 @@ pub(super) fn event_of_frame(base: i64, number: i64) -> i64 {
 /// An item of the output.
 struct Item {
     value: Value,
-    /// Whether the step that showed it began again.
+    /// Whether the step that added the item was reset.
     is_void: bool,
 }
 
@@ -43,7 +43,7 @@ struct OpenPart {
     text: String,
 }
 
-/// One response of a run in the making.
+/// Translates the events of a run into one of its responses.
 pub(super) struct ResponseTranslator {
     facts: ResponseDetails,
     /// Frames up to this number are left out: the client has them.
@@ -57,20 +57,20 @@ pub(super) struct ResponseTranslator {
     created_at: Option<i64>,
     outcome: Outcome,
     items: Vec<Item>,
-    /// The items of the open step begin here.
+    /// The index of the first item of the open step.
     step_start: usize,
     open: HashMap<PartId, OpenPart>,
-    /// Calls of server tools, by the place of their items.
+    /// The calls of server tools, with the indexes of their items.
     calls: HashMap<CallId, usize>,
     /// The arguments of all calls. A call that never starts, such as a denied one, has no other event with them.
     arguments: HashMap<CallId, String>,
-    /// The approvals of calls.
+    /// The ids of the approval requests of calls.
     approvals: HashMap<CallId, String>,
     /// The open questions, in the order of their events.
     questions: Vec<(InputId, String)>,
     usage: Usage,
     flow: Flow,
-    /// The events of the response that no reader has taken.
+    /// The events of the response for the newest event of the log.
     chunks: Vec<Value>,
 }
 
@@ -185,7 +185,7 @@ impl ResponseTranslator {
         self.finish_item(index, items::text(kind, id, Some(text), status));
     }
 
-    /// Takes back what the open step has shown.
+    /// Voids the items of the open step.
     fn reset(&mut self) {
         self.close_open_parts();
         for item in self.items.iter_mut().skip(self.step_start) {

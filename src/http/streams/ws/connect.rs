@@ -23,7 +23,7 @@ use crate::service::{Access, TicketOrigin};
 
 /// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
-/// A subprotocol that contains a key, for browsers, which cannot set headers here.
+/// A subprotocol that contains a key, for browsers, which cannot set headers of a WebSocket.
 const BEARER: &str = "bearer.";
 /// Size of the read and write buffers. A thousand idle sockets must not need a thousand large buffers.
 const BUFFER_BYTES: usize = 4 * 1024;
@@ -32,10 +32,10 @@ const BUFFER_BYTES: usize = 4 * 1024;
 ///
 /// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
 /// with the same id and then pushes event envelopes. The methods are `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `tool.results`, `ping` and `auth`. The parameters `{"scope":"owner"}` subscribe to changes of
-/// the caller's list of conversations (`OwnerEvent`). A client sends its key in the `Authorization` header, in a subprotocol `bearer.<base64url>`,
-/// or in a first frame with method `auth`. A ticket goes into the URL. A page of this server needs none of them while its browser is
-/// signed in.
+/// `approval.resolve`, `input.resolve`, `tool.results`, `ping` and `auth`. The parameters `{"scope":"owner"}` subscribe to changes
+/// of the caller's list of conversations (`OwnerEvent`). A client sends its key in the `Authorization` header, in a subprotocol
+/// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL. A page of this server needs none of
+/// them while its browser is signed in.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
     params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
@@ -93,7 +93,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Browsers send the cookie of a session along from pages of other origins, too.
+        // Browsers also send the session cookie with requests from pages of other origins.
         (None, None, None) => match auth::session(app, headers).filter(|_| is_same_origin(uri, headers)) {
             Some(session) => Ok(app.service.session_access(&session).await?.map_or(Identity::Refused, Identity::Known)),
             // Any page may connect: its first frame must contain a key, which browsers never add by themselves.

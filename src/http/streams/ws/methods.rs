@@ -241,8 +241,8 @@ async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalPara
     Ok(Reply::Done(Outcome::at(path, json!({ "approval": approval, "replayed": replay == Replay::Replayed }))))
 }
 
-/// Like `POST /api/v1/runs/{id}/tool-results`, with `run_id` and the idempotency key among the parameters. The same key over HTTP is
-/// the same request.
+/// Like `POST /api/v1/runs/{id}/tool-results`, with `run_id` and the idempotency key among the parameters. The same key over HTTP
+/// is the same request.
 async fn store_tool_results(app: &App, principal: &Principal, mut params: Map<String, Value>) -> Answer<Reply> {
     let key = take_key(&mut params)?;
     let run = params.shift_remove("run_id").and_then(|id| serde_json::from_value::<RunId>(id).ok());

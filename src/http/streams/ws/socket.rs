@@ -1,4 +1,4 @@
-//! One WebSocket, from the handshake to the close, for each protocol.
+//! Runs one WebSocket of any protocol, from the handshake to the close.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -35,7 +35,7 @@ pub(in crate::http) trait SocketProtocol: Send + Sized + 'static {
     /// Executes a frame of the client. Returns the lines of the response.
     fn request(&mut self, text: &str) -> impl Future<Output = Result<Vec<String>, Close>> + Send;
 
-    /// Returns the next lines to send. Waits forever if nothing is followed; cancel-safe.
+    /// Returns the next lines to send. Waits forever if nothing is followed. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 }
 
@@ -44,11 +44,11 @@ pub(in crate::http) enum Close {
     Answer,
     Protocol,
     NotText,
-    /// A frame that is none of the protocol on the socket.
+    /// A frame that does not belong to the protocol of the socket.
     BadFrame,
     TooBig,
     Restart,
-    /// The client reads too slowly, or the log cannot be read.
+    /// The client reads too slowly, or the database cannot be read.
     TooSlow,
     Abuse,
     Unauthorized,
@@ -192,7 +192,8 @@ struct Session<P> {
 }
 
 impl<P: SocketProtocol> Session<P> {
-    /// Serves until the session must close (`Some`) or the client disconnects (`None`). `first` is a frame that has arrived already.
+    /// Serves until the session must close (`Some`) or the client disconnects (`None`). `first` is a frame that has arrived
+    /// already.
     async fn serve(&mut self, first: Option<Utf8Bytes>) -> Result<(), Option<Close>> {
         if let Some(text) = first {
             self.request(&text).await?;

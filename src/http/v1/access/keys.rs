@@ -67,8 +67,8 @@ pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<KeyPa
 
 /// Creates a key
 ///
-/// The response shows the key, which cannot be read again. A request with a used `Idempotency-Key` gets 409, and creates nothing. On
-/// a server without keys, `capstan keys create` makes the first key.
+/// The response shows the key, which cannot be read again. A request with a used `Idempotency-Key` gets 409, and creates nothing.
+/// On a server without keys, `capstan keys create` makes the first key.
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "users", operation_id = "create_api_key", request_body = NewApiKey,
     responses((status = 201, description = "The key, which is shown only once", body = ApiKey)),

@@ -27,7 +27,7 @@ const LOGIN_COOKIE: &str = "capstan_login";
 /// A login that has started.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LoginBody {
-    /// The URL at which the user agrees, in a browser.
+    /// The URL to open in a browser, at which the user agrees to the login.
     pub(in crate::http) url: String,
     /// The lifetime of the login in seconds.
     pub(in crate::http) expires_in: u32,
@@ -58,7 +58,7 @@ pub(crate) async fn begin(
 pub(in crate::http) fn login_response(login: StartedLogin, site: &str, cookie: &str, callback: &str) -> Response {
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
-    // Lax, because the browser comes from another site.
+    // `SameSite=Lax`, because the callback request comes from another site.
     let cookie = format!("{cookie}={}; Path={callback}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
     answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
 }
@@ -118,7 +118,7 @@ pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginRe
     Ok(login_page_response(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
 }
 
-/// The callback request of a login. `caller` has a key, or the server has no keys.
+/// The callback request of a login. `caller` is present if the request has a key, or if the server needs none.
 pub(crate) struct LoginReturn {
     pub(in crate::http) app: App,
     pub(in crate::http) headers: HeaderMap,
@@ -160,7 +160,7 @@ pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer
     Ok(format!("http://{host}"))
 }
 
-/// Returns the same URL for OpenRouter, which accepts the local machine only by name.
+/// Returns the URL of this server for OpenRouter, which accepts a loopback address only as `localhost`.
 fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     let site = site(app, uri, headers)?;
     let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };

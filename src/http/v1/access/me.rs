@@ -13,7 +13,7 @@ use crate::http::wire::extract::Input;
 use crate::http::wire::problem::Answer;
 use crate::service::OwnAccount;
 
-/// The user on whose behalf the request is.
+/// The account of the caller.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
@@ -27,9 +27,9 @@ pub(crate) struct Me {
     groups: Vec<String>,
     /// Whether the server needs keys, so that this user can sign out.
     keys: bool,
-    /// The user's choice of a model for runs for which nothing names a model.
+    /// The user's default model, for runs whose message, conversation and agent name no model.
     default_model: Option<String>,
-    /// The model that such runs get: the user's choice while a provider serves it, or else the server's default. Absent while none
+    /// The model of such runs: the user's default model while a provider serves it, or else the server's default. Absent while none
     /// is known.
     model: Option<String>,
 }
@@ -53,7 +53,8 @@ impl Me {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateMeBody {
-    /// The model for runs for which nothing names a model, as `provider/name`. Empty or `null` for the server's default.
+    /// The model for runs whose message, conversation and agent name none, as `provider/name`. Empty or `null` for the server's
+    /// default.
     default_model: Option<String>,
 }
 

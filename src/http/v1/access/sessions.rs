@@ -26,8 +26,9 @@ pub(crate) struct SessionBody {
 
 /// Signs a browser in
 ///
-/// Sets a cookie that only this server receives and that scripts cannot read. It is valid for 30 days while its key is. Requests with
-/// the cookie that change anything must come from a page of this server. Each request signs in, regardless of its `Idempotency-Key`.
+/// Sets a cookie that only this server receives and that scripts cannot read. It is valid for 30 days, but only while its key is
+/// valid. Requests with the cookie that change anything must come from a page of this server. Each request signs in, regardless of
+/// its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/session", tag = "users", operation_id = "sign_in", request_body = SessionBody,
     responses((status = 204, description = "The browser is signed in", headers(("Set-Cookie" = String)))),
