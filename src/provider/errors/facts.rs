@@ -90,7 +90,7 @@ pub(in crate::provider) fn vendors() -> &'static BTreeMap<String, VendorCodes> {
     VENDORS.get()
 }
 
-/// Returns a code that only this vendor uses, as the tables write it: with the vendor's name as prefix.
+/// Returns a code that only this vendor uses, with the vendor's name as prefix.
 pub(in crate::provider) fn vendor_code(vendor: &str, code: &str) -> String {
     format!("{vendor}_{code}")
 }

@@ -55,13 +55,13 @@ pub(in crate::provider) enum Ability {
     /// Answers to messages.
     Chat,
     Tools,
-    /// So many tools; the error may name the limit.
+    /// As many tools as the request has; the error may name the limit.
     ManyTools,
     SystemRole,
     Streaming,
     /// A schema for the answer.
     OutputSchema,
-    /// So many tokens of output; the error may name the limit.
+    /// As much output as the request allows; the error may name the limit.
     LongOutput,
     LookAround,
     /// A keyword of JSON Schema, which the text quotes.

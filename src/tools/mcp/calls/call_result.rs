@@ -15,7 +15,7 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
             let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
             McpAnswer { state, content: content::from_result(&result), is_error, structured }
         }
-        // A server that knows no new session either may mean something else by this error. So a call may have had an effect.
+        // A server that knows no new session either may mean something else by this error. So the call may have had an effect.
         Reply::Refused(reason) | Reply::NoSession(reason) => {
             McpAnswer::failed(format!("the server {name} answered with an error: {reason}"))
         }

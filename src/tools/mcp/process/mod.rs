@@ -142,7 +142,7 @@ impl Process {
         self.state.exited.clone()
     }
 
-    /// Ends the process with its descendants, and waits for their end. The caller has closed its standard input.
+    /// Ends the process with its descendants, and waits for their end. The caller must also close its standard input.
     pub async fn end(&self) {
         self.ending.cancel();
         self.state.group_ended.cancelled().await;
