@@ -181,8 +181,8 @@ fn is_unauthorized(error: &Failure) -> bool {
     }
 }
 
-/// Returns the trace of a message as a header, because gateways in front of a server read no bodies. The library sends in its own task,
-/// which has no current trace.
+/// Returns the trace of a message as a header, because gateways in front of a server read no bodies. The library sends in its own
+/// task, which has no current trace.
 fn traceparent_of(message: &ClientJsonRpcMessage) -> Option<HeaderValue> {
     let ClientJsonRpcMessage::Request(request) = message else { return None };
     request.request.get_meta().get_traceparent()?.try_into().ok()
