@@ -6,7 +6,8 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("web/dist");
-    // Cargo would run this script each time if the folder was missing. A read-only source tree has no later build.
+    // Cargo would run this script each time if the folder was missing. An error is ignored, because a read-only source tree has no
+    // later build.
     let _ = fs::create_dir_all(&folder);
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut files = Vec::new();

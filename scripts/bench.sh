@@ -7,7 +7,7 @@
 #   BENCH_PEERS  default agent,agent-pg,capstan,capstan-sqlite      BENCH_TESTS  default cold,ttft,mem,flood,paced
 #   BENCH_ROUNDS default 3                                          BENCH_FLOOD  default 1,100,500
 #   BENCH_SECS   seconds of each measured window, default 6
-# BENCH_TESTS=paced is a crowd: 1,000 conversations at a time, each answer 200 tokens 20 ms apart.
+# BENCH_TESTS=paced measures a crowd: 1,000 conversations at a time, each with an answer of 200 tokens, 20 ms apart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bench=${BENCH_DIR:-../shared/bench}
@@ -52,7 +52,7 @@ json.dump(peers, open(path, "w"), indent=1)
 PY
 out=$work/out/run.jsonl
 rm -f "$out"
-# The postmaster, so that the database's CPU time is counted where it runs on this machine.
+# The first process of Postgres, so that the database's CPU time is counted if Postgres runs on this machine.
 pgpid=$(pgrep -o -x postgres || echo 0)
 python3 "$work/compare.py" --peers "${BENCH_PEERS:-agent,agent-pg,capstan,capstan-sqlite}" --tests "${BENCH_TESTS:-cold,ttft,mem,flood,paced}" \
     --rounds "${BENCH_ROUNDS:-3}" --flood "${BENCH_FLOOD:-1,100,500}" --secs "${BENCH_SECS:-6}" --pg "$pg" --pg-pid "$pgpid" \

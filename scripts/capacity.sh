@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures what this machine bears, in a release build and one test at a time, and prints the figures. `make test` runs small forms of
-# the same tests, which assert behaviour. Arguments select some: `scripts/capacity.sh storm`.
+# Measures how much load this machine bears, in a release build and one test at a time, and prints the figures. `make test` runs
+# small forms of the same tests, which assert behaviour. Arguments select some: `scripts/capacity.sh storm`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/test-deps.sh
-# A connection is a file on either side.
+# Each connection needs an open file on either side.
 ulimit -n 20000
 
 export CAPSTAN_CROWD_RUNS=${CAPSTAN_CROWD_RUNS:-1000} CAPSTAN_STORM_CLIENTS=${CAPSTAN_STORM_CLIENTS:-5000}

@@ -11,5 +11,5 @@ if [ -n "${ONLY:-}" ]; then
     export CAPSTAN_MATRIX_ONLY=$ONLY
     tests=crash_matrix::every_point
 fi
-# Not nextest: it keeps what is reported until a test has ended.
+# Does not use nextest, which holds back the output of a test until the test has ended.
 scripts/test-postgres.sh run cargo test --locked -p capstan-it --test e2e -- "$tests" --nocapture --test-threads 2

@@ -9,10 +9,10 @@ missing=()
 command -v c++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)
 command -v pkill >/dev/null || missing+=(procps)
-# The page for people is looked at by a browser.
+# A browser tests the chat page.
 command -v chromium >/dev/null || missing+=(chromium)
 command -v chromedriver >/dev/null || missing+=(chromium-driver)
-# Runs between the servers and Postgres in some tests. Its folder is in the PATH of root only.
+# PgBouncer runs between the servers and Postgres in some tests. Its folder is in the PATH of root only.
 PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || missing+=(pgbouncer)
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
 python3 -c 'import venv, ensurepip' 2>/dev/null || scripts/apt-install.sh python3 python3-venv

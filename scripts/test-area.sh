@@ -14,7 +14,7 @@ case $area in store | worker | e2e)
     ;;
 esac
 unset DATABASE_URL
-# The browser tests look at the page in the program.
+# The browser tests use the page that the program embeds.
 [ "$area" != e2e ] || scripts/build-page.sh
 
 module=$area
@@ -22,7 +22,7 @@ module=$area
 found=
 if [ -d "src/${module/::/\/}" ]; then
     found=1
-    # The features that the other packages ask for, so that the dependencies are built once.
+    # The same features as in the other packages, so that the dependencies are built once.
     cargo nextest run --locked --no-tests pass -p capstan --lib --features failpoints,fuzzing -E "test(/^$module::/)" "$@"
 fi
 if grep -q "^name = \"$area\"$" tests/it/Cargo.toml; then

@@ -17,7 +17,7 @@ for tool in node npm python3; do
   command -v "$tool" >/dev/null || { echo "test-deps: $tool is needed for the MCP tests and was not found" >&2; exit 1; }
 done
 
-# One installation at a time; the stamp is written last, so that a broken installation is made again.
+# One installation at a time. The stamp is written last, so that an incomplete installation is repeated.
 exec 9>"$deps/lock"
 if command -v flock >/dev/null; then flock 9; fi
 # The earlier holder of the lock may have installed everything, and other processes may use it already.
@@ -38,7 +38,7 @@ install_python() {
 install_python venv requirements
 install_python venv-openapi openapi
 install_python venv-models models
-# An import compiles what it needs. Tests would do that under their time limits, and some write no files.
+# Compiles the modules now. The tests would otherwise compile them within their time limits, and some tests write no files.
 "$deps/venv/bin/python" -c 'import langchain_openai, openai, pydantic_ai'
 LITELLM_LOCAL_MODEL_COST_MAP=True "$deps/venv-models/bin/python" -c 'import litellm'
 echo "$wanted" >"$deps/installed"

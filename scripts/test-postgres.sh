@@ -29,7 +29,7 @@ as_owner() {
 }
 owner() { if id postgres >/dev/null 2>&1; then echo postgres; else echo nobody; fi; }
 
-# The newest installed server's programs.
+# The folder with the programs of the newest installed server.
 binaries() {
     local found
     found=$(find /usr/lib/postgresql /usr/local/pgsql /opt/homebrew/opt -maxdepth 3 -name initdb -path '*bin*' 2>/dev/null | sort -V | tail -1)
@@ -37,8 +37,8 @@ binaries() {
     [ -z "$found" ] || dirname "$found"
 }
 
-# Says hello in the wire protocol as user postgres; a server that asks for no password answers `R`, length 8, code 0. So no
-# client program is needed.
+# Sends the first message of the wire protocol as user postgres. A server that asks for no password answers `R`, length 8, code 0.
+# So no client program is needed.
 answers_on_localhost() {
     local answer
     answer=$(timeout 3 bash -c '
@@ -57,7 +57,7 @@ start_throw_away() {
         { cat "$folder/initdb.log" >&2; return 1; }
     echo "$bin" >"$folder/postgres-bin"
     for try in 1 2 3 4 5; do
-        # Below the ports that the system gives to clients: one that is shut down finds its port again.
+        # A port below those that the system gives to clients, so that a server that was shut down finds its port free.
         port=$((20000 + (RANDOM % 12000)))
         # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine. A bench wants it on.
         if (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -l "$cluster/log" -w -t 30 -o \
@@ -86,7 +86,7 @@ control() {
     (cd "$cluster" && as_owner "$(cat "$folder/postgres-bin")/pg_ctl" -D "$cluster/data" "$@" </dev/null >/dev/null 2>&1)
 }
 
-# Its first process first, which makes the others.
+# Signals the first process before its children, because it starts new ones.
 signal_all() {
     local first
     first=$(head -1 "$cluster/data/postmaster.pid")
@@ -125,7 +125,7 @@ down)
     control -m fast -w stop
     ;;
 up)
-    # Not `start`: a restart takes over the port and the other options.
+    # Uses `restart` because it keeps the port and the other options, which `start` does not.
     control -w -t 30 restart
     ;;
 freeze)

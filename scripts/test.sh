@@ -24,7 +24,7 @@ scripts/build-page.sh --required
 (cd web && npm run --silent check) >"$work/page.log" 2>&1 &
 checking=$!
 
-# Comes from the network while the compiler is at work.
+# Installs packages and servers from the network while the compiler runs.
 scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
 preparing=$!
 
@@ -35,8 +35,8 @@ fi
 
 cargo fmt --all --check
 
-# One build for everything. Clippy's compiler makes the binaries of the tests, so it needs no second look at the dependencies. The
-# fuzzers and benches are built here too, or else they would break unseen.
+# One build for everything. The wrapper runs Clippy and builds the tests, so the dependencies are built once. The fuzzers and
+# benches are built here too, or else they would break unnoticed.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests.sh CLIPPY_ARGS=-Dwarnings
 cargo build --locked --workspace --bins --tests --benches
 

@@ -20,7 +20,8 @@ if [ ! -x "$older" ]; then
     mkdir -p "$source"
     git archive "$revision" | tar -x -C "$source"
     (cd "$source" && CARGO_TARGET_DIR=$folder/build cargo build --locked --features failpoints --bin capstan)
-    # Under its own name, since the next revision is built over it; and whole or not at all.
+    # Copied to another name, because the next revision is built over it. Renamed last, so that the name never belongs to a partial
+    # file.
     cp "$folder/build/debug/capstan" "$older.new"
     mv "$older.new" "$older"
     rm -rf "$source"

@@ -41,8 +41,9 @@ use crate::support::net::egress::EgressScope;
 /// The longest time in which an endpoint loads a model.
 const LOADING: Duration = Duration::from_secs(600);
 
-/// The most models that are tried instead of one that cannot chat, and the time in which the list of models has to arrive.
+/// The most models that are tried instead of one that cannot chat.
 const MAX_REPLACEMENTS: usize = 8;
+/// The time in which the list of models has to arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before an endpoint that loads a model is asked again.
@@ -80,7 +81,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Returns an endpoint with the default limits and no key.
+    /// Returns the options of an endpoint with the default limits and no key.
     pub fn new(base_url: impl Into<String>) -> Self {
         let base_url = base_url.into();
         Self {
@@ -329,7 +330,7 @@ impl<D: Dialect> DialectClient<D> {
         }
     }
 
-    /// Adds the path to an error that may say that nothing is there. The host is the operator's own.
+    /// Adds the path to a 404, which may mean that the URL is wrong. Omits the host, which is for the operator only.
     fn with_path(&self, error: ModelError, model: &str, form: BodyForm) -> ModelError {
         let Some(url) = self.dialect.url(model, form.streaming).ok().filter(|_| error.status == Some(404)) else { return error };
         let (words, path) = (&error.message, url.path());
@@ -337,7 +338,7 @@ impl<D: Dialect> DialectClient<D> {
         ModelError { message, ..error }
     }
 
-    /// Sends a request in one form. While the endpoint loads the model, the request is repeated, as long as a first byte may take.
+    /// Sends a request in one form. While the endpoint loads the model, repeats the request until the time limit of the first byte.
     async fn ask_once(&self, request: &ModelRequest, profile: &ModelProfile, form: BodyForm) -> Result<ModelStream, ModelError> {
         let provider = Arc::clone(&self.provider);
         let until = Deadline::after(provider.limits_of(&request.model).first_byte).at;
@@ -376,7 +377,7 @@ impl<D: Dialect> DialectClient<D> {
             .body(body);
         let framing = is_streaming.then_some(D::FRAMING);
         let names = RequestNames { model: &request.model, tools: &request.tools };
-        // The connection of an earlier answer may have died since.
+        // The connection of an earlier answer may be closed by now.
         let fresh = || {
             if !self.provider.has_answered.load(Ordering::Relaxed) {
                 return None;

@@ -20,7 +20,8 @@ pub(in crate::provider) trait Dialect: Send + Sync + 'static {
 
     const KIND: ProviderKind;
 
-    /// Whether tools of the history stay declared in a request without tools. Elsewhere they do once a provider asks for it.
+    /// Whether a request without tools still declares the tools that its messages call. Other dialects do so once a provider asks
+    /// for it.
     const DECLARES_FORMER_TOOLS: bool = false;
 
     /// How a streamed answer is split into frames.
@@ -31,7 +32,7 @@ pub(in crate::provider) trait Dialect: Send + Sync + 'static {
         key_header("authorization", key)
     }
 
-    /// Returns more headers of one request, none of them secret. Configured values take precedence.
+    /// Returns more headers of one request, none of them secret. They are appended to configured values of the same header.
     fn request_headers(&self, _request: &ModelRequest) -> HeaderMap {
         HeaderMap::new()
     }
@@ -42,7 +43,7 @@ pub(in crate::provider) trait Dialect: Send + Sync + 'static {
     /// `InvalidRequest` if the model's name cannot be part of a URL.
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError>;
 
-    /// Returns where the endpoint says what a model can do, if its list does not.
+    /// Returns the URL at which the endpoint describes a model, if its list of models does not.
     fn description_url(&self) -> Option<Url> {
         None
     }

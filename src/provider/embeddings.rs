@@ -55,9 +55,10 @@ pub struct Embedder {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingLimits {
-    /// For models with selectable dimensions. Other vectors are refused.
+    /// The dimensions to request, for models that offer several. Vectors with other dimensions are refused.
     pub dimensions: Option<u32>,
-    /// Whether to request base64, which has a quarter of the bytes. Other servers answer with numbers, or refuse.
+    /// Whether to request base64, which has a quarter of the bytes. Servers without base64 answer with numbers, or refuse the
+    /// request.
     pub base64: bool,
     /// The most texts of one request. Most providers accept 2,048, some only 96 or 32.
     pub texts_per_request: usize,

@@ -22,10 +22,11 @@ pub type ModelStream = Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>>
 /// A client of models: one dialect at one endpoint, the demo model, or the router over them.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Sends a request. Returns when the provider has begun to answer. The client has its own time limits, and does not retry failures.
+    /// Sends a request. Returns when the provider has begun to answer. The client has its own time limits. It repeats a request
+    /// only in another form, while a model loads, or over a new connection; its caller retries other failures.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
-    /// Lists the models of the provider in its order, within `time_limit`. Fails for a client without a single provider.
+    /// Lists the models of the provider in its order, within a time limit. Fails for a client without a single provider.
     async fn list_models(&self, _patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         Err(ModelError::new(ModelErrorKind::InvalidRequest, "there is no list of models"))
     }

@@ -24,7 +24,7 @@ const MAX_LIST_BYTES: usize = 8 * 1024 * 1024;
 
 const MAX_MODELS: usize = 2_000;
 
-/// The most models of an Ollama that are described.
+/// The most models that an Ollama server is asked to describe.
 const MAX_DESCRIBED: usize = 100;
 
 /// Requests the list of models of an endpoint and returns it in the endpoint's order.
@@ -84,7 +84,7 @@ fn says_completion(capabilities: &Value) -> Option<bool> {
     Some(words.iter().any(|word| word == "completion" || word == "chat"))
 }
 
-/// Asks an Ollama what its models can do, all at the same time. Facts stay unknown if it does not say.
+/// Asks an Ollama server for the abilities of its models, in parallel. Facts that it does not give stay unknown.
 pub(in crate::provider) async fn describe(
     http: &Client,
     url: Url,
@@ -113,8 +113,8 @@ pub(in crate::provider) async fn describe(
     }
 }
 
-/// Parses OpenRouter's prices: US dollars per token, as text; negative if unknown. Of the prices for long requests, the lowest size
-/// applies.
+/// Parses OpenRouter's prices: US dollars per token, as text; negative if unknown. Of several prices for long requests, those with
+/// the lowest minimum size are used.
 fn read_prices(pricing: &Value) -> Option<Prices> {
     fn price(pricing: &Value, key: &str) -> Option<Price> {
         let dollars: f64 = pricing[key].as_str()?.parse().ok()?;

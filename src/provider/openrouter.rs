@@ -24,7 +24,7 @@ struct KeyResponse {
     key: SecretString,
 }
 
-/// Returns the page on which the owner of an account agrees.
+/// Returns the URL of the page on which the owner of an account allows a key.
 pub fn login_url(site: &str, callback: &str, challenge: &str) -> Result<String, SetupError> {
     let refuse = |reason: String| SetupError::BaseUrl { url: crate::support::redact::error_text(site), reason };
     let mut url = Url::parse(&format!("{}/auth", site.trim_end_matches('/'))).map_err(|error| refuse(error.to_string()))?;

@@ -25,7 +25,7 @@ use crate::support::trace;
 
 /// The largest answer, in bytes.
 const MAX_BODY: usize = 256 * 1024;
-/// The longest text within structured data, in characters.
+/// The longest string within structured data, in characters.
 const MAX_STRING: usize = 500;
 const MAX_LIST: usize = 10;
 /// The longest input of the user in a request, in characters.
@@ -82,7 +82,7 @@ impl Contexts {
         let until = Instant::now() + self.options.all;
         let requests = names.iter().filter_map(|name| Some((name, self.available(name)?)));
         let requests = requests.map(|(name, (source, permit))| async move {
-            // The common limit ends a request without a failure of its provider.
+            // The circuit breaker does not count a request that ends at the common limit as a failure of its provider.
             let Ok(answer) = tokio::time::timeout_at(until, self.ask(source, question)).await else {
                 outcome(name, "late");
                 return None;
@@ -94,7 +94,7 @@ impl Contexts {
         join_all(requests).await.into_iter().flatten().collect()
     }
 
-    /// Returns the source, unless its circuit breaker is open.
+    /// Returns the provider and a permit of its circuit breaker; `None` if it is not configured or the breaker is open.
     fn available(&self, name: &str) -> Option<(&ContextSource, BreakerPermit)> {
         let Some(source) = self.options.sources.get(name) else {
             tracing::warn!(
@@ -163,7 +163,7 @@ async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8
     Ok(Some((kind, body)))
 }
 
-/// Returns the text of `{"text": "..."}`; other data becomes JSON with long texts and lists cut.
+/// Returns the text of `{"text": "..."}`. Returns other data as JSON, with long strings and lists cut.
 fn text_of(body: &[u8]) -> Result<String, String> {
     let mut value: Value = serde_json::from_slice(body).map_err(|error| format!("its answer is not valid JSON: {error}"))?;
     if value.is_null() {
@@ -178,7 +178,7 @@ fn text_of(body: &[u8]) -> Result<String, String> {
     Ok(value.to_string())
 }
 
-/// Cuts long texts and lists. The parser limits the depth, so the recursion is bounded.
+/// Cuts long strings and lists. The parser limits the depth, so the recursion is bounded.
 fn prune(value: &mut Value) {
     match value {
         Value::String(text) => {

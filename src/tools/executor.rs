@@ -21,7 +21,7 @@ use crate::domain::agent::prompt::ServerNote;
 use crate::domain::ids::UserId;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
-/// The only argument if the model's arguments were no JSON object: the model's text.
+/// The name of the only argument if the model's arguments were not a JSON object. Its value is the model's text.
 const RAW_ARGUMENTS: &str = "_raw";
 const NO_OBJECT: &str = "the arguments are not a JSON object: send one object with the arguments by name";
 
@@ -155,7 +155,7 @@ impl Toolbox for ToolExecutor {
     }
 }
 
-/// Returns the arguments to send, with the idempotency key, and checked against the frozen schema.
+/// Checks the arguments, with the idempotency key, against the frozen schema, and returns them.
 fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
     let Value::Object(model_arguments) = &call.arguments else { return Err(NO_OBJECT.to_owned()) };
     if let Some(Value::String(raw)) = model_arguments.get(RAW_ARGUMENTS).filter(|_| model_arguments.len() == 1) {
@@ -177,7 +177,8 @@ fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call
     Ok(arguments)
 }
 
-/// Returns `_meta` for whom the call is made, and with the idempotency key for tools that accept it there or can be asked about it.
+/// Returns the `_meta` of a call: the ids of its run, user and conversation. Adds the idempotency key for tools that accept it
+/// there, or that report the outcome of a call by its key.
 fn meta(owner: &UserId, definition: &ToolDefinition, call: &ToolCall, permit: &CallPermit) -> Map<String, Value> {
     let conversation = permit.conversation.as_ref().map(|id| ("capstan/conversation_id", id.as_str()));
     let known = [("capstan/run_id", call.run_id.as_str()), ("capstan/user_id", owner.as_str())];

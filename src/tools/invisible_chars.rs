@@ -1,4 +1,4 @@
-//! Invisible characters, which people do not see but models read: removed for models, and escaped for people.
+//! Removes invisible characters from texts for models, and escapes them for people. People do not see them, but models read them.
 
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ pub fn hidden_in(text: &str) -> Option<char> {
         match c {
             '\u{200d}' if may_join => (may_join, may_vary) = (false, false),
             '\u{fe0e}' | '\u{fe0f}' if may_vary => may_vary = false,
-            // The end of a line, as in a list of delimiters.
+            // Part of a line end, which a list of delimiters may contain.
             '\r' => {}
             c if is_invisible(c) => return Some(c),
             c => (may_join, may_vary) = (!c.is_ascii(), !c.is_ascii() || matches!(c, '0'..='9' | '#' | '*')),

@@ -178,7 +178,7 @@ pub struct CallControl {
     pub permit: CallPermit,
 }
 
-/// For a call without a run.
+/// Creates the permit of a call without a run.
 impl From<CancellationToken> for CallPermit {
     fn from(token: CancellationToken) -> Self {
         Self::new(token, || true)
@@ -199,7 +199,7 @@ pub trait Toolbox: Send + Sync {
     /// more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again with the answers.
     async fn execute(&self, owner: &UserId, definition: &ToolDefinition, call: &ToolCall, control: CallControl) -> ToolOutcome;
 
-    /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Every error is unclear.
+    /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Every error gives `Unclear`.
     async fn reconcile(
         &self,
         _owner: &UserId,

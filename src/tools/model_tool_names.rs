@@ -1,8 +1,9 @@
 //! Tool names that every model accepts, made from the names of servers and their tools.
 //!
-//! A model sees `server__tool`. Both parts are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row or at an end. So the first `__`
-//! always divides them, and tools of two servers never have the same name. A part that was cut, or that is not unique after cleaning, ends
-//! in eight hexadecimal digits of the hash of its raw name. So names do not depend on the order of raw names.
+//! A model sees `server__tool`. Both parts are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row or at an end. So the
+//! first `__` always divides them, and tools of two servers never have the same name. A part that was cut, or that is not unique
+//! after cleaning, ends in at least eight hexadecimal digits of a hash: of the server's key, or of the server's key and the tool's
+//! raw name. So names do not depend on the order of raw names.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -112,7 +112,7 @@ impl Client {
 
     /// Fetches the complete event if its frame was shortened. Returns any other event unchanged.
     async fn whole(&self, event: Value) -> anyhow::Result<Value> {
-        // Before it stands the path of the server, which the client's URL has, too.
+        // Text before `/api/v1/` belongs to the server's URL, which the client has already.
         let path = event["shortened"]["url"].as_str().and_then(|url| url.get(url.find("/api/v1/")?..));
         let Some(path) = path else { return Ok(event) };
         let request = self.http.get(format!("{}{path}", self.url)).header("accept", "application/json");

@@ -1,6 +1,6 @@
 //! `capstan chat`: a terminal client of a running server.
 //!
-//! Owns only a cursor. It uses the public API, like any other client. Must not know the server's other modules.
+//! Owns only a cursor. It uses the public API, like any other client. Must not know the service, the store or the worker.
 
 mod args;
 mod client;

@@ -1,4 +1,5 @@
-//! `capstan cleanup`: does everything that the server's background tasks do about old rows and expired leases.
+//! `capstan cleanup`: removes expired rows, old files, conversations and deltas, and requeues runs with expired leases, as the
+//! server's background tasks do.
 
 use std::process::ExitCode;
 use std::sync::Arc;

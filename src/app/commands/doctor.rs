@@ -25,8 +25,9 @@ use crate::tools::mcp::{McpConfig, McpWarning};
 
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most models of one provider whose learned limitations are shown, and the most limitations of one model.
+/// The most models of one provider whose learned limitations are shown.
 const MAX_LEARNED_MODELS: usize = 3;
+/// The most learned limitations of one model that are shown.
 const MAX_LEARNED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +220,7 @@ async fn models(loaded: &Loaded, environment: &Environment, store: Option<&dyn S
     Ok(())
 }
 
-/// Judges the answer of a provider to the question for its models. `default` is the default model, if the provider has it.
+/// Returns the finding about a provider, by its list of models. `default` is the default model, if the provider has it.
 fn provider(endpoint: &Endpoint, list: Result<Vec<ModelEntry>, ModelError>, default: Option<&str>) -> (Finding, String) {
     let worst = if default.is_some() { Finding::Bad } else { Finding::Doubtful };
     let error = match list {

@@ -1,6 +1,6 @@
 //! The commands of the command line, one file each.
 //!
-//! Owns what each command prints. Must not know how flags are parsed.
+//! Owns what each command prints. Must not know the command line, except for the flags of `secrets rotate`.
 
 pub(super) mod cleanup;
 pub(super) mod doctor;

@@ -83,7 +83,7 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// How long requests are accepted after SIGTERM while `/readyz` answers 503, so that load balancers notice, in milliseconds.
     pub drain_delay_ms: u64,
-    /// How long a chat completion goes on whose client has disconnected, in milliseconds.
+    /// How long a chat completion continues after its client has disconnected, in milliseconds.
     pub completion_grace_ms: u64,
     /// Whether owners may share conversations, and shares are readable without a key.
     pub shares: bool,
@@ -153,7 +153,7 @@ pub struct DatabaseConfig {
     pub max_connections: u32,
     /// Postgres: how long a request waits for a database that does not answer, before the client gets 503.
     pub request_timeout_ms: u64,
-    /// Postgres: whether a pooler in transaction mode, such as PgBouncer, is in front of the database; found out if absent.
+    /// Postgres: whether a pooler in transaction mode, such as PgBouncer, is in front of the database; detected if absent.
     pub pooler: Option<bool>,
     pub synchronous: Durability,
 }
@@ -290,12 +290,12 @@ impl EmbeddingsConfig {
     }
 }
 
-/// `[contexts]`: context providers, which agents call before each turn.
+/// `[contexts]`: context providers, which add texts to the model's context before each run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextsConfig {
     pub each_ms: u64,
-    /// The limit of all providers of a turn together.
+    /// The time limit of all providers of a run together.
     pub all_ms: u64,
     pub max_chars: usize,
     /// Consecutive failures that open the circuit breaker of a provider; 0 for never.
@@ -346,7 +346,7 @@ impl Default for BreakerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboundConfig {
-    /// The allowlist: hosts, addresses and networks, each with an optional port. URLs of members may have them without https, and
+    /// The allowlist: hosts, addresses and networks, each with an optional port. URLs of members may use them without https, and
     /// even if the address is not public.
     pub allow: Vec<String>,
     pub allow_private: bool,

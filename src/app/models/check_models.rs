@@ -26,7 +26,7 @@ async fn is_served(model: &str, models: &Models, store: &dyn Store) -> anyhow::R
     if models.router.has_provider(model) {
         return Ok(true);
     }
-    // Records of users do not count: this one has none.
+    // Records of users do not count: this user does not exist and has none.
     let no_user = UserId::from_stored(String::new());
     Ok(store.provider_named(&no_user, provider_of(model)).await.context("the providers in the database cannot be read")?.is_some())
 }

@@ -79,7 +79,7 @@ impl Endpoint {
             if is_configured {
                 bail!(problem);
             }
-            // The key may be there for other programs.
+            // The variable of the key may be set for other programs.
             tracing::warn!("{problem}; until then it is not used");
             return Ok(None);
         };

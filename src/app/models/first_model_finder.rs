@@ -54,7 +54,7 @@ impl FindModel for FirstModelFinder {
         }
         // Clients see this text, so it contains neither the URL nor the error of the endpoint.
         let failed = |found: Option<&String>| match found {
-            // Its client asks another model.
+            // The client asks another model if this one cannot chat.
             Some(model) => Ok(named(model)),
             None => Err(format!(
                 "{provider} lists no models that can chat; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL"

@@ -125,7 +125,7 @@ async fn default_model_of(
         }
         Err(reason) => reason,
     };
-    // It may just be starting, or its first model may be pulled later.
+    // Ollama may just be starting, or its first model may be pulled later.
     if endpoint.provider == OLLAMA {
         warnings.push(format!(
             "{url} {reason}; runs without a model are refused until it lists one: {OLLAMA_PULL}, or set CAPSTAN_MODEL"

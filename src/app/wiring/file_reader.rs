@@ -22,7 +22,7 @@ use crate::domain::conversation::file::FileFacts;
 
 pub const COMMAND: &str = "read-file";
 
-/// Limit of processes: one more than the uploads of one owner.
+/// Limit of processes: one more than the concurrent uploads of one owner.
 const MAX_PROCESSES: usize = 3;
 
 const TIME_LIMIT: Duration = Duration::from_secs(30);

@@ -138,7 +138,7 @@ fn container_inputs(config: &Config) -> anyhow::Result<PathBuf> {
 }
 
 pub fn member_rules(config: &Config) -> MemberRules {
-    // The check of the settings has refused an invalid allowlist. If one got here, it would allow nothing.
+    // The check of the settings has refused an invalid allowlist. If one got here, it would count as empty.
     let egress = config.outbound.egress().unwrap_or(EgressScope::Public);
     MemberRules { commands: config.mcp.allow_user_commands, egress }
 }

@@ -49,7 +49,7 @@ impl CachedClient {
     }
 }
 
-/// The hash of a record's URL and key. A hash, because it covers the key.
+/// The hash of a record's dialect, URL and key. It is a hash because the key is secret.
 pub(in crate::app) type EndpointHash = [u8; 32];
 
 /// The cache. If it is full, it drops the least recently used entry.

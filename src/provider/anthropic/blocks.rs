@@ -1,7 +1,7 @@
 //! Assembles the content blocks of an answer.
 //!
-//! Blocks may interleave by index. Events of text and reasoning have no index, so a block waits until the text and reasoning before it has
-//! ended. Events of calls have an index, and block no other block.
+//! Blocks may interleave by index. Events of text and reasoning have no index, so a block waits until all text and reasoning blocks
+//! before it have ended. Events of a call have an index, so a call delays no other block.
 
 use std::borrow::Cow;
 
@@ -60,7 +60,7 @@ impl Blocks {
         self.blocks.iter().all(|block| block.is_stopped || matches!(block.kind, Kind::Other))
     }
 
-    /// Returns whether no call was cut: its block has ended, or its arguments are complete.
+    /// Returns whether each call is complete: its block has ended, or its arguments are complete.
     pub(super) fn calls_are_complete(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
             Kind::Call { arguments, .. } => block.is_stopped || arguments.is_empty() || is_json(arguments),

@@ -83,14 +83,14 @@ impl StreamAdapter for MessagesAdapter {
         let finish = self.finish_of_complete_answer(answer)?;
         self.blocks.finish(answer);
         answer.add_figures(self.figures);
-        // A pause without calls means that the provider does not continue, so the answer is cut.
+        // After a pause without calls, nothing continues the answer, so it counts as cut.
         let is_partial = self.is_paused && finish == ModelFinish::Stop && !answer.has_calls();
         Ok(if is_partial { ModelFinish::Length } else { finish })
     }
 }
 
 impl MessagesAdapter {
-    /// Returns the finish reason of a complete answer. The last stop reason decides, because gateways omit the end mark.
+    /// Returns the finish reason of a complete answer. The last stop reason decides, because some gateways omit the final event.
     fn finish_of_complete_answer(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         match answer.finish {
             // The last block of a cut or refused answer has no end. A cut call is never executed.

@@ -36,7 +36,8 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    /// Returns the abilities of a model. Gateways add prefixes to a name; they write versions with a dot, Vertex with an `@`.
+    /// Returns the abilities of a model. Gateways add prefixes to a name, and write versions with a dot. Vertex writes them with an
+    /// `@`.
     pub(super) fn of(model: &str) -> Self {
         let name = model.find("claude-").and_then(|at| model.get(at..)).unwrap_or_default();
         MODELS.get().find(&name.replace(['.', '@'], "-")).unwrap_or_default()

@@ -138,7 +138,8 @@ fn offered(tools: &[Arc<ToolDefinition>], caches: bool) -> Vec<WireTool<'_>> {
 
 fn choice(choice: &ToolChoice, thinks: bool) -> Value {
     match choice {
-        // A reasoning model cannot be forced to call a tool. A forced call is written only for models whose reasoning cannot be turned off.
+        // A model cannot be forced to call a tool while it reasons. A forced choice turns reasoning off where that is possible, so
+        // this arm is for models whose reasoning cannot be turned off.
         ToolChoice::Required | ToolChoice::Tool(_) if thinks => json!({ "type": "auto" }),
         ToolChoice::Auto => json!({ "type": "auto" }),
         ToolChoice::None => json!({ "type": "none" }),

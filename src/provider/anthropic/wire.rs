@@ -42,7 +42,7 @@ pub(super) struct Message<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// The blocks of an answer. Gateways send a plain text, or a single block.
+/// The blocks of an answer. Some gateways send a plain text, or a single block without a list.
 #[derive(Debug, Default)]
 pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
@@ -75,7 +75,7 @@ pub(super) struct Delta<'a> {
     pub(super) citation: Value,
 }
 
-/// Token counts. `input_tokens` are without cached ones.
+/// Token counts. `input_tokens` does not include cached tokens.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Figures {

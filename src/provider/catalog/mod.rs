@@ -2,9 +2,9 @@
 //!
 //! Owns the TOML tables in its folder. Must not know keys, clients, or the providers that a server is configured with.
 //!
-//! `models.toml`, `providers.toml` and `quirks.toml` are read here; `errors.toml` and `vendors.toml` in `error_facts.rs`,
-//! `refusals.toml` in `refusals.rs`, `schemas.toml` in `schema.rs`, `anthropic.toml` and `gemini.toml` in the `models.rs` of their
-//! dialects.
+//! `models.toml`, `providers.toml` and `quirks.toml` are read here; `errors.toml` and `vendors.toml` in `errors/facts.rs`,
+//! `refusals.toml` in `errors/refusals.rs`, `schemas.toml` in `request/schema.rs`, `anthropic.toml` and `gemini.toml` in the
+//! `models.rs` of their dialects.
 
 pub(super) mod models;
 pub(super) mod profiles;

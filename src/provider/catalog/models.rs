@@ -10,7 +10,7 @@ use crate::domain::model::cost::{LongPrices, Price, Prices};
 use crate::domain::run::context::Capacity;
 use crate::support::tokens::Tokenizer;
 
-/// The facts, by the prefix of a model's bare name.
+/// The facts, by the prefix of a model's bare name: its name without provider and vendor.
 static MODELS: Table<BTreeMap<String, ModelFacts>> = Table::new("models", include_str!("models.toml"));
 
 /// The facts about a model. Each may be unknown.

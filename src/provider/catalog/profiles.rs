@@ -18,7 +18,7 @@ struct Profile<T> {
     /// Prefixes of names.
     #[serde(default)]
     starts: Vec<String>,
-    /// Full names. A date may follow, or words that begin with no number.
+    /// Full names. A date may follow, or words that do not begin with a number.
     #[serde(default)]
     names: Vec<String>,
 }

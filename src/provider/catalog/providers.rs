@@ -18,7 +18,7 @@ static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers
 pub struct KnownProvider {
     pub kind: ProviderKind,
     pub base_url: Option<String>,
-    /// Suffixes of its host names, if every customer has an own host.
+    /// Suffixes of its host names, if every customer has a separate host.
     #[serde(default)]
     pub hosts: Vec<String>,
     /// The environment variable for another base URL.
@@ -43,7 +43,7 @@ pub struct KnownProvider {
     pub quirks: Quirks,
 }
 
-/// The largest image that a provider accepts. An image above is sent as a note, since the provider would refuse the request.
+/// The largest image that a provider accepts. A note replaces a larger image, because the provider would refuse the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageLimits {

@@ -44,7 +44,7 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
     Reply::Text(format!("{introduction}{body}"))
 }
 
-/// Returns the results of the turn with the calls that they answer.
+/// Returns the results in `turn`, the messages since the question, with the calls that they answer.
 fn results(turn: &[Message]) -> Vec<(Option<&ToolCallPart>, &ToolResultPart)> {
     let call_of = |result: &ToolResultPart| turn.iter().flat_map(Message::tool_calls).find(|call| call.call_id == result.call_id);
     let messages = turn.iter().filter(|message| message.role == Role::Tool);

@@ -90,7 +90,7 @@ pub(in crate::provider) fn vendors() -> &'static BTreeMap<String, VendorCodes> {
     VENDORS.get()
 }
 
-/// Returns the code that a vendor writes in a place of its own.
+/// Returns a code that only this vendor uses, with the vendor's name as prefix.
 pub(in crate::provider) fn vendor_code(vendor: &str, code: &str) -> String {
     format!("{vendor}_{code}")
 }
@@ -150,7 +150,7 @@ pub(in crate::provider) fn is_loading(error: &ModelError) -> bool {
         && facts.texts.iter().any(|text| words.contains(text.as_str()))
 }
 
-/// Returns what follows each phrase that announces a wait ("try again in"), in lower case.
+/// Returns the text after each phrase that announces a wait ("try again in"), in lower case.
 pub(in crate::provider) fn after_wait_phrase(lower: &str) -> impl Iterator<Item = &str> {
     error_facts().waits.texts.iter().filter_map(move |before| Some(lower.split_once(before.as_str())?.1))
 }

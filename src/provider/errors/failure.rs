@@ -127,7 +127,7 @@ impl ErrorBody {
         let mut error_body = Self::default();
         match serde_json::from_slice::<Value>(body) {
             Ok(value) => error_body.take(&value, 0),
-            // A page of HTML must not reach a log or a history; a line of text may.
+            // A page of HTML must not reach a log or a conversation; a line of text may.
             Err(_) => {
                 let text = String::from_utf8_lossy(body);
                 if !text.trim_start().starts_with('<') {

@@ -22,7 +22,7 @@ pub(in crate::provider) enum PartKind {
 }
 
 impl PartKind {
-    /// Returns the word for a part in notes, its plural there, and the change of requests without such parts.
+    /// Returns the word for a part in notes, its plural there, and the name of the change that leaves such parts out.
     pub(in crate::provider) fn words(self) -> [&'static str; 3] {
         match self {
             Self::Image => ["image", "images", "images_left_out"],
@@ -55,13 +55,13 @@ pub(in crate::provider) enum Ability {
     /// Answers to messages.
     Chat,
     Tools,
-    /// As many tools; the text may say how many it takes.
+    /// As many tools as the request has; the error may name the limit.
     ManyTools,
     SystemRole,
     Streaming,
     /// A schema for the answer.
     OutputSchema,
-    /// As many tokens of output; the text may say how many it gives.
+    /// As much output as the request allows; the error may name the limit.
     LongOutput,
     LookAround,
     /// A keyword of JSON Schema, which the text quotes.
@@ -113,11 +113,11 @@ pub(in crate::provider) struct FieldRules {
     status: Vec<u16>,
     codes: Vec<String>,
     texts: Vec<String>,
-    /// Fields that no request goes without, by dialect; `all` for every dialect.
+    /// Fields that every request needs, by dialect; `all` for every dialect.
     needed: BTreeMap<String, Vec<String>>,
     /// Other names of fields, by dialect.
     renamed: BTreeMap<String, BTreeMap<String, String>>,
-    /// Fields whose refusal is that of an ability.
+    /// Fields whose refusal means that the model lacks an ability.
     pub(in crate::provider) abilities: BTreeMap<String, Ability>,
     /// Keywords of JSON Schema that may be left out.
     pub(in crate::provider) keywords: Vec<String>,
@@ -159,7 +159,7 @@ impl Rule {
     }
 }
 
-/// Returns whether an error may say that a part of the request is not taken.
+/// Returns whether an error may mean that the provider refuses a part of the request.
 fn may_be_refusal(error: &ModelError) -> bool {
     let may_be = match error.kind {
         ModelErrorKind::InvalidRequest

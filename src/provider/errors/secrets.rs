@@ -6,9 +6,10 @@ use reqwest::header::HeaderMap;
 use crate::domain::model::ModelError;
 use crate::support::redact::{MAX_ERROR_BYTES, REDACTED, names_secret};
 
-/// A shorter value is no secret, and occurs inside many words.
+/// The shortest secret, in bytes. A shorter value occurs inside many words.
 const SHORTEST: usize = 4;
-/// A shorter secret is redacted only as a complete word: local servers accept keys such as `test`.
+/// The shortest secret that is redacted inside words. A shorter one, such as the key `test` of a local server, must be a complete
+/// word.
 const SHORTEST_WITHIN: usize = 8;
 
 /// The secrets of one endpoint. Has no `Debug`, so that no log shows them.
@@ -23,7 +24,7 @@ impl Secrets {
     pub(in crate::provider) fn of(url: &str, headers: &HeaderMap) -> Self {
         let mut values = Vec::new();
         for value in headers.values().filter(|value| value.is_sensitive()).filter_map(|value| value.to_str().ok()) {
-            // The value without its scheme, too.
+            // Also collects the value without its scheme.
             values
                 .extend([Some(value), value.split_once(' ').map(|(_, rest)| rest.trim())].into_iter().flatten().map(str::to_owned));
         }

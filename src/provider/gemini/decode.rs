@@ -116,7 +116,7 @@ impl GenerateContentAdapter {
             }
             return Ok(());
         }
-        // Code that ran at the provider and its results, and parts that are newer than this code.
+        // Ignores code that ran at the provider, its results, and parts that are newer than this code.
         let Some(text) = part.text else { return Ok(()) };
         let text = storable_text(text.0);
         let signed = SignedPart { is_thought: part.thought == Some(true), bytes: text.len() };

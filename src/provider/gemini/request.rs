@@ -106,7 +106,7 @@ fn generation_config(options: &ModelOptions, traits: Traits, has_tools: bool) ->
         top_p: options.top_p,
         max_output_tokens: options.max_output_tokens,
         stop_sequences: &options.stop,
-        // The field has 32 bits. Equal seeds only need to stay equal.
+        // The field has 32 bits. A longer seed is cut, because equal seeds only need to stay equal.
         seed: options.seed.map(|seed| i32::try_from(seed).unwrap_or((seed & i64::from(i32::MAX)) as i32)),
         response_mime_type: schema.map(|_| "application/json"),
         response_schema: schema.map(|output| schema::projected(&output.schema, &schema_profiles().gemini)),

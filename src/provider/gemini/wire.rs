@@ -136,7 +136,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Returns whether the tokens of the request and of the answer are known. A total alone may precede the end.
+    /// Returns whether the tokens of the request and of the answer are known. A total alone may arrive before the end of the
+    /// answer.
     pub(super) fn are_given(&self) -> bool {
         self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
     }

@@ -69,7 +69,8 @@ pub(in crate::provider) fn without_operation(base: &str) -> String {
     url.into()
 }
 
-/// Cuts the path of a base URL at the first segment of a template's path, such as `/openai`, if it has that segment.
+/// Returns the parts of a base URL's path before and after the first segment of a template's path, such as `/openai`; `None`
+/// without it.
 fn cut_at(base: &str, template: &str) -> Option<(String, String)> {
     let first = template.split('/').nth(1).filter(|first| !first.is_empty() && !first.contains('{'))?;
     let mut segments = base.split('/').skip(1);

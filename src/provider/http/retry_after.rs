@@ -5,7 +5,8 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use crate::provider::errors::facts::after_wait_phrase;
 use crate::support::clock::UnixMillis;
 
-/// A larger number is a time in milliseconds, one above `TIMESTAMP_S` a time in seconds; a smaller one is a number of seconds.
+/// A number of at least this value is a time in milliseconds since 1970. From `TIMESTAMP_S` on it is a time in seconds; a smaller
+/// one is a wait in seconds.
 const TIMESTAMP_MS: f64 = 1e11;
 const TIMESTAMP_S: f64 = 1e8;
 

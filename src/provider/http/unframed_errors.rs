@@ -1,7 +1,7 @@
 //! Converts content outside of the fields of an event stream into events.
 //!
-//! Older llama.cpp servers report errors in a field `error:`. Gemini and gateways write an error inside an answer as plain JSON over
-//! several lines. No parser reads either, and an answer without its error may look complete.
+//! Older llama.cpp servers report errors in a field `error:`. Gemini and gateways write an error inside an answer as plain JSON
+//! over several lines. The event parser ignores both, and an answer without its error may look complete.
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;

@@ -16,7 +16,7 @@ use crate::provider::request::shared_parts::{
     Source, WireFunction, WireTool, arguments_object, current_turn_start, file_text, not_sent, result_text, tool_results,
 };
 
-/// The smallest window in a request. Larger windows are doubled, because a server reloads a model when the window changes.
+/// The smallest window in a request. Larger windows are powers of two, because a server reloads a model when the window changes.
 const MIN_WINDOW: u64 = 8_192;
 
 /// The assumed tokens of an answer without a limit.

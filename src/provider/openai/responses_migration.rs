@@ -40,7 +40,7 @@ impl ModelClient for ResponsesMigration {
         if self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&kind) {
             match self.responses.ask(&self.for_responses(request.clone())).await {
                 Err(error) if has_status(&error, &NO_RESPONSES) => {
-                    // The model may be available again, or the endpoint has changed.
+                    // The model may be available over chat completions again, or the endpoint has changed.
                     self.moved.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
                 }
                 answer => return answer,

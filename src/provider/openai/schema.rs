@@ -74,7 +74,7 @@ impl Walk<'_> {
                 continue;
             }
             let value = match (keyword.as_str(), value) {
-                // Names, not keywords.
+                // The keys of these objects are names, not keywords.
                 ("properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas", Value::Object(named)) => {
                     named.iter().map(|(name, schema)| (name.clone(), self.schema(schema, depth + 1))).collect()
                 }

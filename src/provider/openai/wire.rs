@@ -198,14 +198,14 @@ pub(super) struct Figures {
     /// Names of other dialects, which gateways pass on.
     input_tokens: Count,
     output_tokens: Count,
-    /// OpenRouter and Perplexity.
+    /// The cost, as OpenRouter and Perplexity name it.
     cost: Dollars,
     /// Whether the upstream provider bills separately, so that `cost` is only the gateway's part.
     is_byok: Flag,
     cost_details: Dollars,
-    /// DeepInfra.
+    /// The cost, as DeepInfra names it.
     estimated_cost: Dollars,
-    /// xAI.
+    /// The cost, as xAI names it.
     cost_in_usd_ticks: Ticks,
 }
 

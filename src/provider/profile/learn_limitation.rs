@@ -65,7 +65,7 @@ impl Attempt<'_> {
         if before >= MAX_PART_CHANGES {
             return None;
         }
-        // The last time all parts of the kind are left out, wherever the error points.
+        // The last repetition leaves out all parts of the kind, even if the error names one of them.
         let body = self.body.as_ref().filter(|_| before + 1 < MAX_PART_CHANGES);
         let found =
             refusals::parts(error).into_iter().map(|refusal| unsupported_parts::limitations(self.sent, refusal, error, body));

@@ -17,8 +17,9 @@ use crate::support::locks::lock;
 /// The time that a limitation is remembered: another model may be served under the same name later.
 const REMEMBERED_MS: i64 = 7 * 24 * 3_600 * 1_000;
 
-/// The most models whose limitations are in memory, and the most limitations of one model. The oldest are forgotten.
+/// The most models whose limitations are in memory. The one that was read longest ago is forgotten.
 const MODELS: usize = 256;
+/// The most limitations of one model. The oldest are forgotten.
 const LIMITATIONS: usize = 1_024;
 
 /// The time after which the store is read again: another process may have learned more.

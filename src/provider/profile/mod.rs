@@ -1,4 +1,4 @@
-//! Model profiles: what a model does not take, by the configuration and by refusals of its provider.
+//! Model profiles: what a model does not accept, by the configuration and by refusals of its provider.
 //!
 //! Owns the limitations of models, how they change requests, and how long learned ones are kept. `errors/refusals.rs` recognises
 //! refusals. Must not know any dialect.

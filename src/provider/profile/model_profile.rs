@@ -54,7 +54,8 @@ impl ModelProfile {
         }
     }
 
-    /// Returns a request as the model takes it. With `declares_former`, tools of the history stay declared in a request without tools.
+    /// Returns a request that the model accepts. With `declares_former`, a request without tools still declares the tools that its
+    /// messages call.
     pub(in crate::provider) fn apply<'r>(&self, request: &'r ModelRequest, declares_former: bool) -> Cow<'r, ModelRequest> {
         let mut request = Cow::Borrowed(request);
         if !self.0.is_empty() {
@@ -85,7 +86,7 @@ impl ModelProfile {
         {
             request.to_mut().options.tool_choice = None;
         }
-        // The schema may have become a part of it.
+        // The system prompt may contain the schema by now.
         if self.has(&Limitation::NoSystemRole) {
             system_in_message(request);
         }

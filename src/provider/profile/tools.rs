@@ -1,4 +1,4 @@
-//! The tools of a request as a model takes them.
+//! The tools of a request in a form that a model accepts.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -15,12 +15,12 @@ use crate::provider::request::schema::{plain_object, projected, schema_profiles}
 use crate::support::json;
 use crate::support::text::prefix_chars;
 
-/// The longest description in the simplest form of a tool, in characters: OpenAI and Azure take 1,024.
+/// The longest description in the simplest form of a tool, in characters: OpenAI and Azure accept 1,024.
 const MAX_DESCRIPTION: usize = 1_000;
 
 const LOOK_AROUND: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
 
-/// Names a definition of a tool: another definition of the same tool has another key.
+/// Returns the key of a tool's definition. Another definition of the same tool has another key.
 pub(super) fn key(tool: &ToolDefinition) -> String {
     let hash = if tool.definition_hash.is_empty() { json::hash(&tool.parameters) } else { tool.definition_hash.clone() };
     format!("{} {hash}", tool.name)
@@ -71,7 +71,7 @@ pub(super) fn apply(profile: &ModelProfile, request: &mut Cow<'_, ModelRequest>)
     }
 }
 
-/// Keeps the first tools, and those that the history has calls of.
+/// Keeps at most this many tools: first those that the messages call and the chosen one, then the others in their order.
 fn limit(most: Option<usize>, request: &mut Cow<'_, ModelRequest>) {
     let Some(most) = most.filter(|most| request.tools.len() > *most) else { return };
     let request = request.to_mut();
@@ -104,13 +104,13 @@ pub(super) fn declare_former(request: &mut Cow<'_, ModelRequest>) {
     request.options.tool_choice = Some(ToolChoice::None);
 }
 
-/// Returns a schema in the simplest form, which every provider takes.
+/// Returns a schema in the simplest form, which every provider accepts.
 fn simple(schema: &Value) -> Value {
     let simple = projected(&plain_object(schema), &schema_profiles().simple);
     without(&simple, &|keyword, _| keyword == "nullable")
 }
 
-/// Returns whether the simplest form of a tool is another one.
+/// Returns whether a tool differs from its simplest form.
 pub(super) fn can_be_simpler(tool: &ToolDefinition) -> bool {
     simple(&tool.parameters) != *tool.parameters || tool.description.chars().count() > MAX_DESCRIPTION
 }
@@ -132,7 +132,7 @@ fn without(schema: &Value, is_refused: &dyn Fn(&str, &Value) -> bool) -> Value {
             accepted
                 .map(|(keyword, value)| {
                     let value = match (keyword.as_str(), value) {
-                        // Names, not keywords.
+                        // The keys of these objects are names, not keywords.
                         (
                             "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
                             Value::Object(named),

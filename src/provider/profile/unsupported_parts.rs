@@ -219,7 +219,7 @@ fn hash(part: &MediaPart<'_>) -> String {
     json::hash_bytes(part.content.as_bytes())
 }
 
-/// Returns the limitations that leave the refused parts out of a request, which was sent as `body`; none, if it holds no such part.
+/// Returns the limitations that leave the refused parts out of a request, which was sent as `body`; none if it has no such part.
 pub(super) fn limitations(
     request: &ModelRequest,
     refusal: PartRefusal,

@@ -1,5 +1,4 @@
-//! The parts of a request that several dialects share: messages, schemas, quirks, and parts that were refused before. Must
-//! not know how an answer is read.
+//! The parts of a request that several dialects share: messages, schemas and quirks. Must not know how an answer is read.
 
 pub(super) mod quirk_values;
 pub(super) mod quirks;

@@ -147,7 +147,7 @@ impl Walk<'_> {
     }
 
     fn object(&mut self, mut schema: Map<String, Value>, depth: usize) -> Value {
-        // A reference to itself through `allOf` and a single branch recurses without a part of its own.
+        // A schema that refers to itself through `allOf` or a single branch recurses without `any`, which counts the parts.
         if depth >= MAX_DEPTH {
             return self.profile.any_value();
         }

@@ -33,7 +33,7 @@ pub(super) struct Event<'a> {
     pub(super) item: Option<&'a RawValue>,
     #[serde(deserialize_with = "object")]
     pub(super) part: Option<Content<'a>>,
-    /// Large, and needed only of the last event.
+    /// The complete answer. It is large and needed from the last event only, so it is parsed later.
     pub(super) response: Option<&'a RawValue>,
     pub(super) error: Option<Value>,
     /// A source of the text.
@@ -163,9 +163,9 @@ pub(super) struct Figures {
     input_tokens_details: Option<TokenDetails>,
     #[serde(deserialize_with = "object")]
     output_tokens_details: Option<TokenDetails>,
-    /// OpenRouter.
+    /// The cost, as OpenRouter names it.
     cost: Dollars,
-    /// xAI.
+    /// The cost, as xAI names it.
     cost_in_usd_ticks: Ticks,
 }
 

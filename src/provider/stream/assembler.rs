@@ -21,8 +21,9 @@ use crate::provider::errors::failure;
 /// A limit above the number of tool calls in any real answer.
 const MAX_CALLS: usize = 1_000;
 
-/// Pictures and sources of one answer; further ones are left out.
+/// The most pictures of one answer; further ones are left out.
 const MAX_PICTURES: usize = 16;
+/// The most sources of one answer; further ones are left out.
 const MAX_SOURCES: usize = 100;
 
 /// The state of one answer that all dialects share.
@@ -127,7 +128,7 @@ impl AnswerAssembler {
         }
     }
 
-    /// Emits a picture that is whole, once. Providers repeat pictures at the end. Other data becomes a note.
+    /// Emits a complete picture once, because providers repeat pictures at the end. Other data becomes a note.
     pub(in crate::provider) fn picture(&mut self, base64: &str) {
         let base64: String = base64.split_ascii_whitespace().collect();
         let Some((media_type, data)) = whole_picture(&base64) else { return self.text("[a picture that cannot be shown]".into()) };
@@ -138,7 +139,7 @@ impl AnswerAssembler {
         self.emit(ModelEvent::Picture(BinaryContent::inline(media_type, Some(default_name(media_type)), data)));
     }
 
-    /// Emits a picture of a `data:` URL. A picture elsewhere is a link.
+    /// Emits a picture of a `data:` URL. A picture at an https URL becomes a link.
     pub(in crate::provider) fn picture_at(&mut self, url: &str) {
         match url.split_once(";base64,").filter(|(head, _)| head.starts_with("data:")) {
             Some((_, base64)) => self.picture(base64),
@@ -165,7 +166,7 @@ impl AnswerAssembler {
         self.text(split.text.into());
     }
 
-    /// Voids the last bytes of emitted text.
+    /// Voids the emitted content if `bytes` of its text turned out to be reasoning.
     pub(in crate::provider) fn void_text(&mut self, bytes: usize) {
         if bytes > 0 {
             self.emit(ModelEvent::Restarted);

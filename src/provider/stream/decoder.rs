@@ -130,7 +130,8 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         }
     }
 
-    /// Returns the progress after an event. An answer that continues has not stopped; after the first event that is still unknown.
+    /// Returns the progress after an event. Content after a stop reason revokes the reason. After the first event, it is still
+    /// unknown whether content follows.
     fn progress_after(&mut self, has_content: bool, had_finish: bool) -> Progress {
         let has_more = has_content && had_finish;
         self.continued_after_reason = match A::STOP_REASON_PLACEMENT {

@@ -58,7 +58,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for UnreadMap<'de, A> {
     }
 }
 
-/// A type that accepts any JSON value, because gateways deviate from the dialect. `null` gives the default.
+/// A type that also accepts JSON of other types than its dialect requires, because gateways deviate. `null` gives the default.
 pub(in crate::provider) trait Lenient<'de>: Default {
     /// The type that the dialect requires, for errors.
     const EXPECTED: &'static str;

@@ -6,7 +6,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::provider) enum StopReason {
     Finish(ModelFinish),
-    /// The provider paused a long turn. The answer so far is complete; if it has calls, the provider continues by itself.
+    /// The provider paused a long turn. The answer so far is complete. If it has calls, the provider continues after their results.
     Paused,
     /// A gateway sends no reason, or an empty one.
     Unstated,

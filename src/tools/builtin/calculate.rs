@@ -5,7 +5,7 @@ use exmex::{BinOp, Express as _, FlatEx, FloatOpsFactory, MakeOperators, MatchLi
 /// The longest expression, in characters.
 const MAX_LENGTH: usize = 1_000;
 const MAX_DEPTH: usize = 64;
-/// The largest integer up to which all are exact. Larger results are printed with an exponent.
+/// The largest integer up to which every integer is exact. Larger results are printed with an exponent.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 literal_matcher_from_pattern!(NumberMatcher, r"^(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][+-]?[0-9]+)?");
@@ -66,8 +66,9 @@ fn check_depth(expression: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Rewrites an expression for the parser, which binds a sign tighter than a power and evaluates powers from the left. A leading sign
-/// becomes a subtraction. Other ambiguous expressions are refused, because their result would differ from the intended one.
+/// Rewrites an expression for the parser, which binds a sign tighter than a power and evaluates powers from the left. A leading
+/// minus becomes a subtraction from 0. Other ambiguous expressions are refused, because their result would differ from the intended
+/// one.
 fn prepare(expression: &str) -> Result<String, String> {
     let plain = expression.replace("**", "^").replace(['×', '·'], "*").replace('÷', "/").replace('−', "-");
     let tokens: Vec<char> = plain.chars().filter(|c| !c.is_whitespace()).collect();

@@ -90,7 +90,7 @@ fn all() -> [ToolDefinition; 7] {
             object(json!({"path": text("Path relative to the shared folder")}), Some("path")),
         ),
         ToolDefinition {
-            // The call may be repeated, but leaves this process, so its row is stored before it starts.
+            // The call may be repeated, but it reaches another machine. So the worker stores its row before the call starts.
             replay: ReplayClass::Idempotent,
             ..definition(
                 "http_fetch",

@@ -48,7 +48,7 @@ impl Fetcher {
         Self { egress, client }
     }
 
-    /// Returns the text of a page after its status and type; or the file, if the page is not text.
+    /// Returns the status, the type and the text of a page. A page that is not text is returned as a file.
     ///
     /// HTML becomes readable text, because a model pays for each tag that it reads. The error is a text for the model.
     pub async fn fetch(&self, url: &str) -> Result<Vec<ToolContent>, String> {
@@ -118,7 +118,7 @@ async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolConten
     Ok(vec![ToolContent::text(head), file])
 }
 
-/// Removes an incomplete UTF-8 character at the end. The text may have another encoding.
+/// Removes an incomplete UTF-8 character at the end. Reads only the last three bytes, because the text may have another encoding.
 fn without_partial_character(cut: &[u8]) -> &[u8] {
     let is_begun =
         |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
@@ -126,7 +126,7 @@ fn without_partial_character(cut: &[u8]) -> &[u8] {
     &cut[..cut.len() - partial_char.map_or(0, <[u8]>::len)]
 }
 
-/// Returns whether the `count`-th redirect may lead to `url`. An IP address is checked here, because the guarded resolver never sees it.
+/// Returns whether the `count`-th redirect may lead to `url`. An IP address is checked here, because no name is resolved for it.
 fn may_follow(url: &Url, count: usize, egress: EgressScope) -> Result<bool, EgressDenied> {
     egress::check(url, egress)?;
     Ok(count <= MAX_REDIRECTS)

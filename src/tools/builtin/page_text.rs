@@ -42,7 +42,7 @@ pub fn readable(page: &[u8], media_type: &str, base: &Url, max_bytes: usize) -> 
     if layout.text.is_empty() { "[the page has no text; scripts may add some in a browser]".to_owned() } else { layout.text }
 }
 
-/// Decodes a page by the character set of its media type, its byte order mark or its own declaration.
+/// Decodes a page by its byte order mark. Without one, its media type, then its own declaration, then UTF-8 applies.
 fn decoded<'a>(page: &'a [u8], media_type: &str) -> Cow<'a, str> {
     let declared = || charset(&page[..page.len().min(CHARSET_WITHIN)]).filter(|encoding| encoding.is_ascii_compatible());
     charset(media_type.as_bytes()).or_else(declared).unwrap_or(UTF_8).decode(page).0
@@ -68,7 +68,7 @@ enum Gap {
 
 struct Link {
     url: String,
-    /// The position of its first word, if it has one.
+    /// The offset of the link's first word in the text; `None` before that word.
     start: Option<usize>,
 }
 

@@ -24,7 +24,7 @@ pub fn error_chain_without_urls(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the cause of an error. The library does not name an error of the HTTP client as the cause of its own.
+/// Returns the cause of an error. The library does not name an error of the HTTP client as the cause of its own error.
 fn cause_of<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     // An I/O error has the text of the error inside it, and names the cause of that one.
     if let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(without_url(words), redacted);
     }
 
-    /// In every way in which the library wraps an error of the HTTP client.
+    /// Checks each way in which the library wraps an error of the HTTP client.
     #[tokio::test]
     async fn no_url_of_a_server_is_in_what_is_said_of_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

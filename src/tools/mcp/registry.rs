@@ -213,7 +213,7 @@ impl McpServers {
         self.offers(owner).await.into_iter().map(note).collect()
     }
 
-    /// Returns the status of one server; `None` if the owner has no such server. The same holds for the methods below.
+    /// Returns the status of one server; `None` if the owner has no such server, as in the methods below.
     pub async fn status_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<ServerStatus> {
         let offer = self.offer(owner, id).await?;
         Some(self.status(owner, &offer).await)
@@ -263,8 +263,8 @@ impl McpServers {
         }
     }
 
-    /// Searches the container engine in the background if an operator server needs it, so that the log reports a missing one at once. Also
-    /// removes orphaned containers of earlier processes with the same folder.
+    /// Searches for the container engine in the background if an operator server needs it, so that the log reports a missing one at
+    /// once. Also removes orphaned containers of earlier processes with the same folder.
     pub fn prepare_containers(&self) {
         let runs_in_one = |config: &ServerConfig| matches!(config.transport, ServerTransport::Container { .. });
         let wants_one = self.configured.iter().any(|offer| offer.config.as_ref().is_ok_and(runs_in_one));

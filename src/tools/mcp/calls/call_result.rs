@@ -15,7 +15,7 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
             let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
             McpAnswer { state, content: content::from_result(&result), is_error, structured }
         }
-        // A lost session does not prove that the call had no effect, if the server does not know the new session either.
+        // A server that knows no new session either may mean something else by this error. So the call may have had an effect.
         Reply::Refused(reason) | Reply::NoSession(reason) => {
             McpAnswer::failed(format!("the server {name} answered with an error: {reason}"))
         }
@@ -23,7 +23,7 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
         Reply::TimedOut(limit) => {
             open(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
         }
-        // The worker ignores this result, because it has received the pause.
+        // The worker ignores this result: it already knows that the server requires input.
         Reply::Paused => unknown("the server waits for input".to_owned()),
         // Tasks are followed before this point.
         Reply::Task(_) => unknown("the server continues the call as a task".to_owned()),

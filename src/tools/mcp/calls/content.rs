@@ -19,7 +19,7 @@ pub fn malformed(result: &Value) -> Option<&'static str> {
     }
 }
 
-/// Decodes resources that are text. Secrets are redacted in texts only, because a redaction inside base64 could not be decoded.
+/// Decodes base64 resources whose bytes are text. Redaction works on texts only, because redacted base64 could not be decoded.
 pub fn decode_texts(result: &mut Value) {
     let blocks = result.get_mut("content").and_then(Value::as_array_mut);
     for resource in blocks.into_iter().flatten().filter_map(|block| block.get_mut("resource")) {
@@ -66,8 +66,8 @@ pub fn structured_beside(result: &Value) -> Option<Value> {
     })
 }
 
-/// Returns whether one text is the same value, or the texts are the items of the same list. Servers wrap a value other than an object in an
-/// object with one field.
+/// Returns whether one text has the same value, or the texts are the items of the same list. Servers wrap a value other than an
+/// object in an object with one field, so that field is compared too.
 fn have_same_content(texts: &[&str], structured: &Value) -> bool {
     let is = |text: &str, value: &Value| {
         value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|parsed| is_same(&parsed, value))
@@ -88,7 +88,7 @@ fn word<'a>(block: &'a Value, key: &str) -> &'a str {
     block.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The shortest base64 that is worth a note.
+/// The shortest base64 that a note replaces, in characters.
 const LONG_BASE64: usize = 1_000;
 
 /// Returns the base64 of blocks that carry bytes.
@@ -98,7 +98,7 @@ fn binaries(blocks: &[Value]) -> Vec<&str> {
     all.filter(|data| data.len() >= 64).collect()
 }
 
-/// Returns a structured value in which notes replace bytes as base64: models cannot read them, and pay for each.
+/// Returns a structured value in which notes replace base64: models cannot read it, and each character costs tokens.
 fn without_base64(value: &Value) -> Value {
     match value {
         Value::String(text) if is_long_base64(text) => json!(format!("[{} characters of base64 are left out]", text.len())),

@@ -90,8 +90,8 @@ pub fn at_once(pause: InputRequired, earlier: Option<&Round>) -> Round {
     Round { state, given, asked: BTreeMap::new(), answers: Some(BTreeMap::new()), questions, number }
 }
 
-/// Returns the wait before a call without questions is repeated. The protocol allows it at once, but a server that rejects early calls
-/// would only use up the rounds.
+/// Returns the wait before a call without questions is repeated. The protocol allows an immediate repetition, but a server that
+/// rejects early calls would only use up the rounds.
 pub fn repeat_pause(number: u32) -> Duration {
     MIN_WAIT.saturating_mul(1 << number.saturating_sub(1).min(10)).min(MAX_WAIT)
 }

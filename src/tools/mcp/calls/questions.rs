@@ -15,7 +15,7 @@ pub struct OpenQuestion {
     answer: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Passes a question to the user or model, if there is one.
+/// Passes the next question, if there is one, to the user or model.
 pub async fn put(next: Option<ServerRequest>, progress: &ProgressSender) -> Option<OpenQuestion> {
     let (report, answer) = match next? {
         ServerRequest::Asks(asks) => {
@@ -33,7 +33,8 @@ pub async fn put(next: Option<ServerRequest>, progress: &ProgressSender) -> Opti
     Some(OpenQuestion { since: Instant::now(), answer })
 }
 
-/// Returns the sender for the answer, and a future that passes the answer to the server: `otherwise` if there is none.
+/// Returns the sender for the answer, and a future that passes the answer to the server. Without an answer, the future passes
+/// `otherwise`.
 fn pass_on<T: Send + 'static>(
     server: oneshot::Sender<T>,
     otherwise: T,
@@ -45,7 +46,7 @@ fn pass_on<T: Send + 'static>(
     (answer, Box::pin(passed_on))
 }
 
-/// Waits until the server has its answer. Never completes without a question.
+/// Waits until the server has its answer. Never completes if no question is open.
 pub async fn answer_of(open: &mut Option<OpenQuestion>) {
     match open {
         Some(question) => (&mut question.answer).await,

@@ -18,9 +18,9 @@ pub const MAX_NAME: usize = 1_024;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Without an answer or progress.
+    /// The longest time without an answer or progress.
     pub silence: Duration,
-    /// In total.
+    /// The longest time in total.
     pub total: Duration,
 }
 

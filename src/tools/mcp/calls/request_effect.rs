@@ -6,10 +6,10 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use crate::tools::mcp::transport::stdio;
 
-/// The error of servers modelled on the official examples if a session is unknown; they have not read the request. The library hides its
-/// HTTP status.
+/// The error for an unknown session from servers that follow the official examples. They report it before they read the request.
+/// The MCP library hides the HTTP status of this error.
 const NO_SESSION: (ErrorCode, &str) = (ErrorCode(-32_000), "Bad Request: No valid session ID provided");
-/// Errors of servers with the official libraries if a session is unknown, instead of the status 404.
+/// Errors for an unknown session from servers with the official libraries, instead of the status 404.
 const LOST_SESSIONS: [&str; 5] = [
     "No valid session ID provided",
     "Mcp-Session-Id header is required",
@@ -42,7 +42,8 @@ pub fn asks_for_new_session(error: &ServiceError) -> bool {
     }
 }
 
-/// The protocol uses 404 for a lost session. Some servers answer 401 without a session, and gateways 503 when its server has ended.
+/// The protocol uses 404 for a lost session. Some servers answer 401 without a session, and gateways answer 503 when their server
+/// has ended.
 fn is_session_status(status: u16) -> bool {
     matches!(status, 401 | 404 | 503)
 }
@@ -59,7 +60,7 @@ pub enum RequestEffect {
 
 impl RequestEffect {
     pub fn of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Self {
-        // A server may act on a message whose line end alone is missing.
+        // A server may act on a message that lacks only its line end.
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             return if stdio::is_cut_short(error) { Self::Unknown } else { Self::NotProcessed };
         }
@@ -82,7 +83,7 @@ impl RequestEffect {
 
     fn by_status(status: u16) -> Self {
         match status {
-            // Authentication precedes the request. A handler may forward any other status from a server that it calls.
+            // Servers authenticate before they read a request. A handler may pass on any other status from a server that it calls.
             401 => Self::NotProcessed,
             status if is_gateway_status(status) => Self::Unknown,
             _ => Self::Refused,

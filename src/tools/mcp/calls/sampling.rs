@@ -1,4 +1,5 @@
-//! Sampling: answers of the run's model for a server during a call (`sampling/createMessage`), if its entry allows that.
+//! Sampling: the run's model answers a server during a call (`sampling/createMessage`), if the configuration of the server allows
+//! it.
 //!
 //! Only texts are allowed, within limits: the server decides how often it asks, and the owner of the run pays.
 

@@ -24,7 +24,8 @@ use crate::tools::{Handle, Progress, ProgressSender, Report};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// Requests that the id of a task is stored. A failure means that the run is about to be reloaded and this call dropped.
+/// Asks the worker to store the id of a task, and waits for it. If that fails, the run is about to be loaded again without this
+/// call.
 pub async fn store(task: &Task, progress: &ProgressSender) {
     let (stored, is_stored) = oneshot::channel();
     if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
@@ -174,7 +175,7 @@ enum AnswerDelivery {
     Told,
     /// The answers did not reach the server: the next poll returns the questions again.
     NotDelivered,
-    /// The questions are not allowed.
+    /// There are no answers: the questions are not allowed, or the call was cancelled.
     Nothing,
 }
 

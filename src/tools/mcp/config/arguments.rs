@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::support::redact::names_secret;
 use crate::tools::mcp::config::redaction::is_harmless;
 
-/// Names of secrets in arguments, which are ordinary words elsewhere; also as the last word of a name. Their values may be harmless, as in
-/// `--auth none`.
+/// Names of arguments whose values are secrets, also as the last word of a longer name. Elsewhere these are ordinary words. Their
+/// values may be harmless, as in `--auth none`.
 const FLAGS: [&str; 7] = ["auth", "pass", "pwd", "pat", "cookie", "credential", "credentials"];
 
 #[derive(Debug, PartialEq)]

@@ -40,8 +40,8 @@ pub fn encoded_forms(secret: &str) -> Vec<String> {
     forms
 }
 
-/// Returns the base64 characters that depend on the secret alone, if it begins at the byte `before` modulo 3. A character has six bits, so
-/// the first and the last may contain bits of the surrounding text.
+/// Returns the base64 characters that depend on the secret alone, if it begins at a byte whose index modulo 3 is `before`. A
+/// character has six bits, so the first and the last may contain bits of the surrounding text.
 fn within_base64(engine: &GeneralPurpose, secret: &str, before: usize) -> String {
     let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(secret.bytes()).collect();
     let (start, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);

@@ -1,6 +1,6 @@
 //! Forms in which other programs write `mcpServers` documents.
 //!
-//! Owns their translation into the one form that the rest of Capstan reads. Must not judge what an entry says.
+//! Owns their translation into the one form that the rest of Capstan reads. Must not know what the values of an entry mean.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ pub const ENTRY: [&str; 12] =
 /// Other names of `url`: that of Windsurf, and that of the Gemini CLI.
 const URL_ALIASES: [&str; 2] = ["serverUrl", "httpUrl"];
 
-/// The keys of one text. Programs with a form for entries write the empty ones, too.
+/// The keys whose value is one text. Programs with an input form also write the fields that are left empty.
 const TEXTS: [&str; 6] = ["type", "transport", "image", "command", "cwd", "url"];
 
 /// Returns a document as plain JSON: without byte order mark, comments and trailing commas.
@@ -20,7 +20,7 @@ pub fn plain_json(document: &str) -> String {
     let mut plain = document.to_owned();
     match json_strip_comments::strip(&mut plain) {
         Ok(()) => plain,
-        // The parser of JSON says what is wrong with it.
+        // The JSON parser then reports the error.
         Err(_) => document.to_owned(),
     }
 }
@@ -64,7 +64,7 @@ mod tests {
     #[case(json!({"serverUrl": "https://h"}), json!({"url": "https://h"}))]
     #[case(json!({"httpUrl": "https://h", "url": ""}), json!({"url": "https://h"}))]
     #[case(json!({"command": "a", "capstan": {"timeout": null}}), json!({"command": "a", "capstan": {}}))]
-    // A key that may restrict the server is for the check of unknown keys.
+    // The check of unknown keys decides about a key that may restrict the server.
     #[case(json!({"command": "a", "readOnly": null, "disabled": ""}), json!({"command": "a", "readOnly": null, "disabled": ""}))]
     fn entry_of_other_program_becomes_canonical(#[case] entry: Value, #[case] expected: Value) {
         assert_eq!(Value::Object(canonical(entry.as_object().unwrap()).unwrap()), expected);

@@ -93,7 +93,7 @@ pub struct ServerConfig {
     pub redactor: SecretRedactor,
     /// Whether the annotations of its tools are trusted.
     pub trusted: bool,
-    /// Whether it is a user server of a member, so that its owner alone has chosen its name.
+    /// Whether it is a user server of a member, who has also chosen its name.
     pub of_member: bool,
     pub approval: BTreeMap<String, ApprovalMode>,
     pub replay: BTreeMap<String, ReplayClass>,
@@ -120,7 +120,7 @@ impl ServerConfig {
         self.elicitation || self.sampling.is_some()
     }
 
-    /// Returns the tools in the entry, each with the key that contains it.
+    /// Returns the tools that the entry names, each with the key of its rule.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let undoing = self.undo.iter().flat_map(|(tool, rule)| [("undo", tool), ("undo", &rule.tool)]);
         let reconciling = self.replay.values().filter_map(|class| {
@@ -134,7 +134,7 @@ impl ServerConfig {
     }
 }
 
-/// How a server is reached. Values that are often secrets are wrapped.
+/// How a server is reached. Values that are often secrets are wrapped in `SecretString`.
 #[derive(Clone)]
 pub enum ServerTransport {
     /// A child process, over its standard streams.
@@ -188,8 +188,9 @@ pub enum HttpStyle {
 }
 
 impl McpConfig {
-    /// Parses a document, which may have comments and trailing commas. `lookup` returns the values of `${VAR}` and `${VAR:-default}` in
-    /// commands, arguments, variables, folders, URLs and headers. An invalid entry concerns that server alone.
+    /// Parses a document, which may have comments and trailing commas. `lookup` returns the values of `${VAR}` and
+    /// `${VAR:-default}` in commands, arguments, variables, folders, URLs and headers. An invalid entry does not affect other
+    /// servers.
     pub fn parse(document: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
         let document = foreign_formats::plain_json(document);
         if let Some(key) = duplicate_key(&document) {
@@ -401,7 +402,7 @@ fn as_object<'a>(value: &'a Value, name: &str) -> Result<&'a Map<String, Value>,
     value.as_object().ok_or_else(|| format!("{name} must be an object"))
 }
 
-/// RFC 6749, 3.3.
+/// Returns whether a text is a valid scope (RFC 6749, section 3.3).
 fn is_scope(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'))
 }

@@ -15,14 +15,14 @@ use crate::tools::mcp::config::encoded_secrets;
 const SHORTEST: usize = 4;
 /// The shortest secret in tool results, which contain arbitrary text.
 const SHORTEST_IN_ANSWERS: usize = 8;
-/// The bytes that are dropped beside a cut, which may contain a part of a secret: redaction finds complete secrets only. A longer secret
-/// may still leave a part.
+/// The number of bytes to drop next to a cut, because they may contain a part of a secret. Redaction finds complete secrets only. A
+/// part of a longer secret may remain.
 pub const CUT_MARGIN: usize = 16 * 1024;
 /// The longest plain word that is not redacted, unless its name is that of a secret.
 const LONGEST_WORD: usize = 12;
 /// The most bytes of all encodings for one entry.
 const MAX_FORMS: usize = 256 * 1024;
-/// The number of known login tokens; older ones have expired.
+/// The most login tokens that are kept; older ones have usually expired.
 const TOKENS: usize = 8;
 /// Schemes before a credential in a header.
 const SCHEMES: [&str; 6] = ["bearer", "basic", "token", "apikey", "api-key", "digest"];
@@ -133,7 +133,7 @@ impl SecretRedactor {
             let is_credential = SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme));
             self.put(Secret::new(name, credential.trim(), is_credential));
         }
-        // Longest first, because the rest of a secret that contains another one would stay.
+        // Longest first: after the replacement of a shorter secret inside a longer one, the rest of the longer one would stay.
         self.known.sort_by_key(|secret| Reverse(secret.value().len()));
         self.finder = Arc::default();
     }
@@ -216,7 +216,7 @@ impl SecretRedactor {
         again.or(redacted)
     }
 
-    /// Redacts and cuts an error, also texts that look like a secret.
+    /// Redacts and cuts an error. Also redacts texts that look like a secret.
     pub fn error_text(&self, text: &str) -> String {
         redact::error_text(&self.redact(text))
     }

@@ -171,7 +171,8 @@ fn is_restriction(plain: &str, value: &Value) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| plain.contains(part));
     let asks = plain.starts_with("ask");
     let is_list_of_all = matches!(value, Value::Array(items) if matches!(&items[..], [Value::String(all)] if all == "*"));
-    // A list of all tools restricts nothing as the tools on offer, but everything as the excluded tools, or as those that ask first.
+    // A list of all tools restricts nothing as a list of allowed tools. As a list of excluded tools, or of tools that ask first, it
+    // restricts every tool.
     let allows_all = is_list_of_all && !has(&EXCLUDING) && !has(&GUARDING) && !asks;
     let excludes_nothing = has(&EXCLUDING) && is_empty(value);
     let restricts_nothing = value.is_null() || allows_all || excludes_nothing;

@@ -58,14 +58,14 @@ pub trait UserServerSource: Send + Sync {
 /// The limits of members' servers.
 #[derive(Debug, Clone, Copy)]
 pub struct MemberRules {
-    /// Whether they may be commands, which run with the rights of this process.
+    /// Whether they may be commands, which run with the rights of this process, or containers.
     pub commands: bool,
     pub egress: EgressScope,
 }
 
 impl MemberRules {
-    /// Applies the limits to an entry, or returns which limit it exceeds. If `egress` is anywhere, the entry is an administrator's and has
-    /// no limits.
+    /// Applies the limits to an entry, or returns which limit it exceeds. `EgressScope::Anywhere` marks the entry of an
+    /// administrator, which has no limits.
     pub fn apply(&self, mut config: ServerConfig, egress: EgressScope) -> Result<ServerConfig, String> {
         if egress == EgressScope::Anywhere {
             return Ok(config);
@@ -110,8 +110,8 @@ pub struct SplitEntry {
     pub warnings: Vec<String>,
 }
 
-/// Splits an entry. Secrets are all values of `env` and `headers`, arguments and URL parameters with the name of a secret, and all
-/// variables; `given` returns their values.
+/// Splits an entry. Secrets are all values of `env` and `headers`, arguments and URL parameters with the name of a secret, the
+/// OAuth client secret, and all variables. `lookup` returns the values of variables.
 pub fn part(entry: &Map<String, Value>, lookup: &dyn Fn(&str) -> Option<String>) -> Result<SplitEntry, String> {
     let entry = &foreign_formats::canonical(entry)?;
     unknown_keys::check_entry(entry)?;
@@ -220,7 +220,7 @@ impl EntrySplitter<'_> {
         left
     }
 
-    /// Splits a URL by its secret parameters. A user part is refused.
+    /// Splits a URL by its secret parameters. Fails for a URL with a user or password.
     fn url(&mut self, url: &str) -> Result<String, String> {
         let url = self.text("url", url)?;
         let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());

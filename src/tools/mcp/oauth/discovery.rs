@@ -1,4 +1,4 @@
-//! Discovers the authorization server of an MCP server, and its metadata. Both documents must agree.
+//! Discovers the authorization server of an MCP server, and its metadata. Both servers must name the same issuer.
 
 use reqwest::Url;
 use serde_json::{Map, Value};
@@ -69,7 +69,8 @@ pub async fn discover(wire: &Wire) -> Result<ServerMetadata, String> {
     })
 }
 
-/// Reads the resource metadata (RFC 9728). Servers of the first revision with logins have none, and are their own authorization servers.
+/// Reads the resource metadata (RFC 9728). Servers of protocol revision 2025-03-26 have none, and are their own authorization
+/// servers.
 async fn protected(wire: &Wire, named: Option<&str>) -> Result<ProtectedResourceMetadata, String> {
     const WHAT: &str = "resource_metadata of the server";
     let urls = match named {
@@ -98,7 +99,7 @@ async fn protected(wire: &Wire, named: Option<&str>) -> Result<ProtectedResource
     Ok(ProtectedResourceMetadata { resource: without_query(&wire.server).into(), issuer, scopes: Vec::new() })
 }
 
-/// Reads the metadata of the authorization server, by RFC 8414 or else by OpenID.
+/// Reads the metadata of the authorization server, by RFC 8414 or else by OpenID Connect Discovery.
 async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, Value>, String> {
     let url = wire.check_url(issuer, "the authorization server that the server names")?;
     let mut urls = well_known(&url, "oauth-authorization-server", false);
@@ -111,7 +112,7 @@ async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, V
     for url in urls {
         let Some(document) = wire.document(&url).await? else { continue };
         let named = text(&document, "issuer").unwrap_or_default();
-        // With the issuer of another server it could receive that server's codes.
+        // A server with the issuer of another server could receive codes of that server.
         if named.trim_end_matches('/') != issuer.trim_end_matches('/') {
             return Err("the authorization server calls itself by another name than the server calls it".to_owned());
         }

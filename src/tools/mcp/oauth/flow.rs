@@ -95,7 +95,7 @@ impl TokenSet {
 /// Why there are no tokens.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The authorization server finally refuses the credentials.
+    /// The authorization server rejects the credentials for good, so a new login is needed.
     Final(String),
     /// A temporary error.
     Failed(String),
@@ -151,7 +151,7 @@ fn is_same_issuer(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
-/// Returns the scopes of the entry, or those of the server with `offline_access`.
+/// Returns the scopes of the entry, or else those of the server, with `offline_access` if it is supported.
 fn scope(facts: &ServerMetadata, entry: &OAuthEntry) -> Option<String> {
     let mut scopes = match &entry.scopes {
         Some(scopes) => return Some(scopes.join(" ")).filter(|scope| !scope.is_empty()),
@@ -231,14 +231,14 @@ impl Pending {
     }
 }
 
-/// Exchanges a code for tokens, and returns for how many milliseconds they are valid, if known.
+/// Exchanges a code for tokens. Also returns how many milliseconds they can be used before a refresh, if known.
 pub async fn exchange(wire: &Wire, pending: Pending, code: &str) -> Result<(TokenSet, Option<i64>), Refusal> {
     let Pending { bond, verifier, callback, names_itself: _ } = pending;
     let fields = [("grant_type", "authorization_code"), ("code", code), ("redirect_uri", &callback), ("code_verifier", &verifier)];
     ask(wire, bond, &fields, None).await
 }
 
-/// Refreshes tokens, and returns for how many milliseconds they are valid, if known.
+/// Refreshes tokens. Also returns how many milliseconds they can be used before the next refresh, if known.
 pub async fn refresh(wire: &Wire, tokens: TokenSet) -> Result<(TokenSet, Option<i64>), Refusal> {
     let TokenSet { bond, access: _, refresh } = tokens;
     let Some(refresh) = refresh else { return Err(Refusal::Final("the login has no refresh token".to_owned())) };

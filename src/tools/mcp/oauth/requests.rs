@@ -41,7 +41,7 @@ impl Wire {
         Ok(Self { server, egress, is_inside })
     }
 
-    /// Checks a URL that a server has sent as `subject`.
+    /// Checks a URL that a server has sent. Errors call it `subject`.
     pub fn check_url(&self, text: &str, subject: &str) -> Result<Url, String> {
         let url = Url::parse(text).map_err(|_| format!("{subject} is not a URL"))?;
         let is_secure = match url.scheme() {
@@ -92,7 +92,7 @@ impl Wire {
         Ok(header.and_then(|header| header.to_str().ok()).map(Challenge::read).unwrap_or_default())
     }
 
-    /// Reads a JSON document; `None` if there is none.
+    /// Reads a JSON object; `None` if there is none.
     pub async fn document(&self, url: &Url) -> Result<Option<Map<String, Value>>, String> {
         let builder =
             self.client(url)?.get(url.clone()).header(ACCEPT, "application/json").header("mcp-protocol-version", "2025-11-25");

@@ -65,7 +65,7 @@ pub struct Access {
 /// The store of tokens, which also refreshes them.
 #[async_trait]
 pub trait Tokens: Send + Sync {
-    /// Returns a token. Refreshes it if it expires, or is the one that the server has `refused`. `None` if a login is needed.
+    /// Returns a token, or `None` if a login is needed. Refreshes a token that expires soon or that the server has `refused`.
     async fn token(&self, scope: &TokenScope, refused: Option<&SecretString>) -> Result<Option<Access>, String>;
 }
 
@@ -181,7 +181,8 @@ fn is_unauthorized(error: &Failure) -> bool {
     }
 }
 
-/// Returns the trace of a message as a header: gateways in front of a server read no bodies. The library sends from a task of its own.
+/// Returns the trace of a message as a header, because gateways in front of a server read no bodies. The library sends in its own
+/// task, which has no current trace.
 fn traceparent_of(message: &ClientJsonRpcMessage) -> Option<HeaderValue> {
     let ClientJsonRpcMessage::Request(request) = message else { return None };
     request.request.get_meta().get_traceparent()?.try_into().ok()

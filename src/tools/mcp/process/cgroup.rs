@@ -140,7 +140,7 @@ fn own_path() -> Option<PathBuf> {
     folder(&read("mountinfo")?, &read("cgroup")?)
 }
 
-/// Returns that folder according to the kernel's lists of mounts and groups. The mounted part of the hierarchy may not contain our group.
+/// Returns the folder of our own group by the kernel's lists of mounts and groups; `None` if no mount contains our group.
 fn folder(mounts: &str, groups: &str) -> Option<PathBuf> {
     let own = Path::new(groups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -165,7 +165,7 @@ mod tests {
 
     use super::folder;
 
-    /// A machine with both versions, whose second one is at `/sys/fs/cgroup/unified`.
+    /// The mounts of a machine with both versions of control groups; version 2 is at `/sys/fs/cgroup/unified`.
     const BOTH: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
         40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";

@@ -20,7 +20,7 @@ const INHERITED: [&str; 12] = [
     "CURL_CA_BUNDLE",
 ];
 
-/// Inherited, too, but without user and password.
+/// The proxy variables, which are inherited without user and password.
 pub const PROXIES: [&str; 8] =
     ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"];
 

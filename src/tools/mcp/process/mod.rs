@@ -142,7 +142,7 @@ impl Process {
         self.state.exited.clone()
     }
 
-    /// Ends the process with its descendants, and waits for their end. The caller has closed its standard input.
+    /// Ends the process with its descendants, and waits for their end. The caller must also close its standard input.
     pub async fn end(&self) {
         self.ending.cancel();
         self.state.group_ended.cancelled().await;
@@ -280,7 +280,7 @@ pub async fn expand_home(
             false => Ok((args.to_vec(), env.clone())),
         };
     };
-    // Without access for other users of the machine. The permissions of an existing folder stay.
+    // Other users of the machine get no access. An existing folder keeps its permissions.
     let created = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
     let home = home.display().to_string();
     created.map_err(|error| format!("its working directory {home} could not be created: {error}"))?;
@@ -359,7 +359,7 @@ mod tests {
         tail.redacted_text(&redactor())
     }
 
-    /// For every position at which the end of long output begins.
+    /// Checks every position at which the end of long output begins.
     #[test]
     fn no_end_of_a_secret_is_left_where_what_stood_before_is_gone() {
         for more in 0..=SECRET.len() {

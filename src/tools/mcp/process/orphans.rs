@@ -197,7 +197,7 @@ pub async fn end(marker: &str, unmarked: &[UnmarkedDescendant]) -> usize {
 /// Runs the guard: waits for the end of its standard input, and then ends the orphans of the server process. It may block the thread,
 /// because its process has no other work.
 pub async fn run_guard(marker: &str, engine: Option<&Path>, input_files_dir: Option<&Path>) {
-    // Empty groups of processes that were killed together with their guards. Groups with processes may be in use.
+    // Removes empty groups of processes that were killed together with their guards. Groups with processes may be in use.
     for empty in cgroup::find_children(|name| name.starts_with(MARKER_PREFIX) && name.ends_with('.')) {
         empty.remove();
     }

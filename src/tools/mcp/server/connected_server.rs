@@ -91,7 +91,7 @@ impl ConnectedServer {
         let until = Instant::now() + REFRESH_PATIENCE;
         let lock_listing = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
         let Ok(listing) = lock_listing().await else { return self.tool_list_freshness() };
-        // The mark is cleared before listing, so that a later change causes another listing.
+        // The flag is cleared before listing, so that a later change causes another listing.
         let has_changed = self.connection.subscriptions.take_tools_changed();
         if !(has_changed || self.listed().is_stale()) {
             return ToolListFreshness::Current;

@@ -17,8 +17,8 @@ use crate::tools::mcp::server::restart_policy::RestartPolicy;
 use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::mcp::transport::endpoint::{Endpoint, ServerError};
 
-/// The part of the start limit for which a starting server holds a start permit: 10 s of the 60 s by default. A slower start usually waits
-/// for something outside of this machine.
+/// A starting server holds a start permit for the start limit divided by this number: for 10 s of the 60 s by default. A slower
+/// start usually waits for something outside of this machine.
 const PERMIT_SHARE: u32 = 6;
 
 impl Server {

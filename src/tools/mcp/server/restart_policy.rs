@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_secs(300);
 pub struct RestartPolicy {
     /// Failures since it last ran: the loss of its connection, and failed starts.
     in_a_row: u32,
-    /// Whether it ran before those.
+    /// Whether it ran before these failures.
     has_run: bool,
     /// When the loss of the current connection was detected.
     lost_at: Option<Instant>,

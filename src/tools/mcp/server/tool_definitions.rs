@@ -65,12 +65,13 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     let definition_hash = stable::hash(&json!([raw_description, raw_schema, tool.annotations]));
     let plain = visible(raw_description);
     let redacted_output = redactor.redact(&plain);
-    // A secret with invisible characters in it would still be readable.
+    // If a secret was redacted, invisible characters are removed too: with them, another occurrence of a secret would stay
+    // readable.
     let seen_description = if redacted_output == plain { raw_description.to_owned() } else { redacted_output };
     let (mut seen_schema, mut hints) = (raw_schema, json!(tool.annotations));
     redactor.redact_value(&mut seen_schema);
     redactor.redact_value(&mut hints);
-    // Trusted even of untrusted servers: it only causes questions and exclusive calls.
+    // This hint of an untrusted server is used too, because it only causes questions and exclusive calls.
     let destructive = tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true));
     let reads = tool.annotations.as_ref().is_some_and(|hints| hints.read_only_hint == Some(true));
     ToolDefinition {
@@ -147,8 +148,8 @@ const VALUE_KEYWORDS: [&str; 16] = [
 /// Keywords that contain schemas, by names that the server chooses.
 const SCHEMA_MAPS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Cleans, cuts and redacts texts for people and models, also under unknown keywords, because some providers get the complete schema. A
-/// default does not restrict values, and may contain a secret of the entry.
+/// Cleans, cuts and redacts texts for people and models, also under unknown keywords, because some providers get the complete
+/// schema. A default is only redacted: it does not restrict values, and may contain a secret of the entry.
 fn clean_descriptions(schema: &mut Value, redactor: &SecretRedactor) {
     match schema {
         Value::String(description) => {

@@ -205,8 +205,8 @@ impl Connection {
         Ok(self.list_all("prompts", page).await?.0)
     }
 
-    /// Reads a list page by page, and returns whether it is complete. Stops at an empty or repeated cursor, after 100 pages, and at the
-    /// limit of memory: lists stay in memory as long as the server is connected.
+    /// Reads a list page by page, and returns whether it is complete. Stops at an empty or repeated cursor, after 100 pages, and at
+    /// the limits of items and bytes. The limits exist because lists stay in memory as long as the server is connected.
     async fn list_all<T, F>(
         &self,
         list_name: &str,
@@ -261,7 +261,7 @@ impl Connection {
     ) -> Reply {
         let _underway = self.calls.token();
         let mut round = round.cloned();
-        // The sampling requests of a call belong to its first round.
+        // A call may make sampling requests in its first round only.
         let mut samples = match (&round, self.allowed.samples) {
             (None, Some(rules)) => rules.max_calls,
             (Some(_), _) | (None, None) => 0,
@@ -356,7 +356,7 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return RequestOutcome::Reply(Reply::NotSent(self.reason_of_loss(&error))),
         };
-        // Registered first, because a server may ask at once.
+        // Registered before the wait for the answer, because a server may ask at once.
         let mut reports = self.subscriptions.reports_of(handle.progress_token.clone());
         // A test that stops at the second point waits there until the server has acted.
         failpoint::hit("C11");
@@ -417,7 +417,7 @@ impl Connection {
                             }
                         }
                     }
-                    // A server sends neither without a request for it.
+                    // The server cannot cause these reports: `call` and `tasks` send them.
                     Report::Handle(_) | Report::Pauses(_) => {}
                     Report::Progress(mut report) => {
                         report.message = report.message.map(|message| self.redactor.redact_text(message));

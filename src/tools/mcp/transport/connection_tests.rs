@@ -21,11 +21,10 @@ use crate::tools::mcp::transport::handler::{AllowedRequests, Handler};
 use crate::tools::mcp::transport::stdio::StdioTransport;
 
 const LIMITS: Limits = Limits { silence: Duration::from_secs(5), total: Duration::from_secs(10) };
-/// In virtual time, which does not advance while any task has work.
+/// The longest wait of a test, in virtual time, which does not advance while any task has work.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECRET: &str = "token-canary";
 
-/// The server.
 struct Adder {
     heard: mpsc::UnboundedReceiver<Value>,
     serving: JoinSet<()>,

@@ -65,7 +65,7 @@ impl<T> ControlledTransport<T> {
                     _ => {}
                 }
             }
-            // The library starts a task and sends an answer for each.
+            // The library starts a task and sends an answer for each request of the server.
             JsonRpcMessage::Request(_) => self.messages.spend(Instant::now()),
         }
         Some(message)

@@ -22,7 +22,7 @@ const MAX_UNPARSED_BYTES: usize = 1024 * 1024;
 const LOGGED_NOISE_LINES: usize = 20;
 /// How much of a line is logged, in characters.
 const LOGGED_CHARS: usize = 200;
-/// How much of a line is searched for secrets before that, in bytes.
+/// How much of a line is searched for secrets before it is cut for the log, in bytes.
 const SEARCHED_BYTES: usize = 4 * CUT_MARGIN;
 /// The capacity of the token bucket for notifications and requests of the server.
 const BURST: f64 = 2_000.0;
@@ -31,7 +31,7 @@ const MESSAGES_PER_SECOND: f64 = 1_000.0;
 enum Line {
     /// A message, or the error that replaces an unreadable answer.
     Message(Box<RxJsonRpcMessage<RoleClient>>),
-    /// A blank line, or a notification of an unknown type.
+    /// A blank line, or a request or notification that cannot be parsed.
     Nothing,
     Noise,
 }
@@ -208,7 +208,7 @@ mod tests {
         assert!(matches!(read(answer(&format!("{{\"n\":{}}}", "9".repeat(300))).as_bytes()), Line::Message(_)));
     }
 
-    /// Floats are texts in JSON that keeps them as written; fields of the library are floats nevertheless.
+    /// `serde_json` keeps numbers as texts (`arbitrary_precision`), but fields of the library are floats.
     #[test]
     fn float_of_any_spelling_is_read_from_a_frame() {
         for (written, value) in [("0.5", 0.5), ("0.50", 0.5), ("5E-1", 0.5), ("1e0", 1.0), ("7", 7.0)] {

@@ -320,7 +320,7 @@ mod tests {
         ] {
             assert_eq!(url(secret), None, "{secret}");
         }
-        // The normalised URL, and not a browser's interpretation.
+        // The normalised URL, which a browser cannot read in another way.
         assert_eq!(url("https:\\\\H\\a b").as_deref(), Some("https://h/a%20b"));
     }
 }

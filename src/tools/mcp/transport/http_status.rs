@@ -26,7 +26,7 @@ const NOT_PROCESSED: [&str; 2] = [
     "connection error received: not a result of an error",
 ];
 
-/// Prepares a client for the server at `url`, so that its answers can be [judged].
+/// Prepares a client for the server at `url`, so that [`classify_status`] gets the status of its answers.
 pub fn prepare_client(builder: ClientBuilder, url: &Url) -> ClientBuilder {
     let host = url.host_str().unwrap_or_default().to_owned();
     builder.retry(retry::for_host(host).no_budget().classify_fn(|exchange| {
@@ -42,7 +42,7 @@ fn is_turned_away(error: &(dyn Error + 'static)) -> bool {
     causes.any(|words| NOT_PROCESSED.iter().any(|start| words.starts_with(start)))
 }
 
-/// Returns the answer to a message that a [noted] client sends.
+/// Returns the answer to a message that a client of [`prepare_client`] sends.
 ///
 /// An error with the status of a gateway becomes a transport error, because the effect of the request is unknown. So does an error without
 /// a known status, which happens after three attempts.
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// A client that [noted] has not prepared.
+    /// A client that [`prepare_client`] has not prepared.
     #[tokio::test]
     async fn a_request_that_http_2_turns_away_is_sent_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

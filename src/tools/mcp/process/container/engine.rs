@@ -60,7 +60,7 @@ pub enum ImageVolumes {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Runs the inspected image, even if its name refers to another one by then.
+    /// The id, which refers to the inspected image even if the name refers to another image later.
     pub id: String,
     pub volumes: Vec<String>,
 }
@@ -197,7 +197,7 @@ fn inspected(output: &str) -> Option<Image> {
     }
     let mut found: Vec<Inspected> = serde_json::from_str(output).ok()?;
     let Inspected { id, config } = found.pop().filter(|_| found.is_empty())?;
-    // The command line must not mistake it for an option.
+    // The engine must not mistake the id for an option.
     if !id.starts_with(|first: char| first.is_ascii_alphanumeric()) {
         return None;
     }

@@ -41,7 +41,8 @@ pub struct ContainerCleanup {
 }
 
 impl Launch {
-    /// Prepares the start of `container` with the name `name`. `command` and `args` replace those of the image, or follow them.
+    /// Prepares the start of `container` with the name `name`. `command` and `args` replace the command of the image, or follow its
+    /// entry point.
     pub async fn prepare(
         container: &Container,
         (command, args): (Option<&str>, &[String]),
@@ -342,7 +343,7 @@ mod tests {
         let (rm, ps) = ("rm --force --volumes capstan-1-0.", "ps --all --format {{.Names}}");
         assert_eq!(was_asked(folder.path()), [rm, ps, rm]);
 
-        // The same for all containers that an earlier process has left; a retry only names those that remain.
+        // Checks the same for all containers that an earlier process has left; a retry only names those that remain.
         for file in ["asked", "failed"] {
             std::fs::remove_file(folder.path().join(file)).unwrap();
         }

@@ -108,7 +108,7 @@ impl Containers {
         }
     }
 
-    /// Removes the containers of processes that have left a record. Without records it does not search for an engine.
+    /// Removes the containers of exited processes that have left a record. Without records it does not search for an engine.
     pub async fn remove_orphaned(&self) {
         let Some(folder) = &self.input_files_dir else { return };
         let left = match variable_files::orphaned_records(folder) {

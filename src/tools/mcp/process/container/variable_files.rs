@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 /// The prefix of the names of files and containers.
 const PREFIX: &str = "capstan-";
-/// The name prefix of records, before the name prefix of containers.
+/// The prefix of a record's name. The name prefix of its containers follows.
 const RECORD: &str = "has-";
 /// The most attempts to write a file that another process mistakes for an orphaned one.
 const MAX_ATTEMPTS: usize = 10;
