@@ -110,12 +110,19 @@ async fn proceed(
         RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
         RunIntent::Message(message) => (message, None),
         RunIntent::Results(results, message) => {
-            let is_new = is_new(thread, message.as_ref()).await?;
-            match (after_results(thread, &results, is_new).await?, message) {
-                (continued, Some(message)) if is_new => (message, continued),
-                (Some((run, section)), _) => return follow(thread, run, section, cursor).await,
-                (None, Some(message)) => (message, None),
-                (None, None) => {
+            let name = message.as_ref().and_then(UserMessage::name);
+            let repeated = match name {
+                Some(name) => thread.run_of_repeated_message(name, |_| true).await?,
+                None => None,
+            };
+            // A message without a name may be the newest one again.
+            let is_new = name.is_some() && repeated.is_none();
+            match (after_results(thread, &results, is_new).await?, message, repeated) {
+                (continued, Some(message), _) if is_new => (message, continued),
+                (Some((run, section)), ..) => return follow(thread, run, section, cursor).await,
+                (None, Some(_), Some(run)) => return follow(thread, run, Section::default(), cursor).await,
+                (None, Some(message), None) => (message, None),
+                (None, None, _) => {
                     let reason = "must end with a message of the user, or with results of calls that this thread has requested";
                     return Err(Error::field("/messages", reason).into());
                 }
@@ -184,14 +191,6 @@ async fn after_results(thread: &Thread, results: &[ToolMessage<'_>], is_new: boo
     }
     let section = thread.section_after(&run, BTreeSet::new(), (&calls, open)).await?;
     Ok(Some((run, section)))
-}
-
-/// Returns whether the user has sent a message that is not the newest one of the thread. A message without a name may be either.
-async fn is_new(thread: &Thread, message: Option<&UserMessage<'_>>) -> Answer<bool> {
-    match message.and_then(UserMessage::name) {
-        None => Ok(false),
-        Some(name) => Ok(thread.run_of_repeated_message(name, |_| true).await?.is_none()),
-    }
 }
 
 /// Returns the run with this `runId`: a name that a client chose, or a run id of the native API.

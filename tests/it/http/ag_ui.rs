@@ -1,9 +1,13 @@
 //! The routes of AG-UI and of CopilotKit's runtime.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::conversation::message::{Message, Part, Role, ToolCallPart};
 use capstan::domain::event::EventBody;
+use capstan::domain::ids::{CallId, MessageId, PartId};
 use capstan::domain::run::WaitReason;
+use capstan::domain::run::change::Change;
 use capstan::domain::tool::ToolCallState;
+use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, text};
@@ -142,7 +146,10 @@ async fn odd_result_of_a_tool_fails_no_request() {
     let answer = body("run-2", json!([user("look"), { "role": "assistant" }, unreadable, result(&call, json!("a door"))]));
     let answered = rig.begin(Method::POST, "/ag-ui/default", &[], Some(answer)).await;
     let fence = rig.claim().await;
-    let call_id = call.parse().unwrap();
+    let call_id: CallId = call.parse().unwrap();
+    let part = ToolCallPart::new(PartId::generate(&UuidIds), call_id.clone(), "look".to_owned(), json!({}));
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    let asked = Message::new(MessageId::generate(&UuidIds), of, Role::Assistant, vec![Part::ToolCall(part)]);
     let completed = EventBody::ToolCompleted {
         call_id,
         name: "look".to_owned(),
@@ -154,7 +161,7 @@ async fn odd_result_of_a_tool_fails_no_request() {
         truncated: false,
         undoable: false,
     };
-    rig.write(&fence, &[completed], Vec::new()).await;
+    rig.write(&fence, &[completed], vec![Change::AddMessage(asked)]).await;
     let act = rig.play_half(&fence).await;
     rig.play_rest(&fence, act).await;
     assert_eq!(said(&frames(&answered.rest().await)), "Hello\nworld");
