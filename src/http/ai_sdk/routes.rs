@@ -161,8 +161,8 @@ fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Optio
 }
 
 async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
-    let started = thread.service().start_run(thread.principal(), request, key).await?;
-    let profile = thread.service().started_profile(thread.principal(), &started).await?;
+    let mut started = thread.service().start_run(thread.principal(), request, key).await?;
+    let profile = thread.service().started_profile(thread.principal(), &mut started).await?;
     let run = started.run.id.clone();
     let reader = thread.service().stream_started(thread.principal(), started);
     Ok(RunStream::of(run, reader, Section::default(), profile))

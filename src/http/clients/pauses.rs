@@ -57,15 +57,20 @@ pub(in crate::http) struct RunPauses {
 
 impl RunPauses {
     pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
-        // This is read before the log: results that a worker applies between both reads are in the log.
-        let has_new_results = service.has_new_results(principal, run).await?;
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
-        let mut found = Self { has_new_results, ..Self::default() };
+        let mut found = Self::default();
         for event in &log.events {
             found.add(event);
         }
         found.head = log.last_seq;
         Ok(found)
+    }
+
+    /// Reads also whether the client has sent results that no event shows yet, for [`newest_response`](Self::newest_response).
+    pub async fn read_with_results(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+        // This is read before the log: results that a worker applies between both reads are in the log.
+        let has_new_results = service.has_new_results(principal, run).await?;
+        Ok(Self { has_new_results, ..Self::read(service, principal, run).await? })
     }
 
     /// Adds the next event of the run.
@@ -113,7 +118,7 @@ impl RunPauses {
     }
 
     /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
-    /// next response.
+    /// next response. Only pauses that were read with results are exact here.
     pub fn newest_response(&self) -> u32 {
         let is_paused = self.pauses.last() == Some(&self.head) && !self.has_new_results;
         self.ended_responses() - u32::from(is_paused)

@@ -247,9 +247,9 @@ impl Service {
     }
 
     /// Returns the profile of a started run. Reads it from the store only if another request started the run.
-    pub async fn started_profile(&self, principal: &Principal, started: &StartedRun) -> Result<AgentProfile> {
-        match &started.profile {
-            Some(profile) => Ok(profile.clone()),
+    pub async fn started_profile(&self, principal: &Principal, started: &mut StartedRun) -> Result<AgentProfile> {
+        match started.profile.take() {
+            Some(profile) => Ok(profile),
             None => self.run_profile(principal, &started.run.id).await,
         }
     }

@@ -149,7 +149,7 @@ impl Creation<'_> {
 
     /// Continues after the newest ended response of a run.
     async fn continue_newest(self, run: Run, input: ResponseInput) -> Answer<Begun> {
-        let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
+        let pauses = RunPauses::read_with_results(&self.app.service, self.principal, &run.id).await?;
         let newest = ResponseId { run: run.id.clone(), segment: pauses.ended_responses().saturating_sub(1) };
         Box::pin(self.continue_run((newest, run), &pauses, input)).await
     }
@@ -168,7 +168,7 @@ impl Creation<'_> {
             Err(Error::NotFound(_)) => return self.repeated(&input).await?.ok_or_else(missing),
             Err(error) => return Err(error.into()),
         };
-        let pauses = RunPauses::read(&self.app.service, self.principal, &run.id).await?;
+        let pauses = RunPauses::read_with_results(&self.app.service, self.principal, &run.id).await?;
         let is_deleted = self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&id.segment);
         if id.segment > pauses.newest_response() || is_deleted && !self.is_repeated(&pauses, id.segment).await? {
             return Err(missing());
@@ -258,9 +258,9 @@ impl Creation<'_> {
         }
     }
 
-    async fn started(&self, started: StartedRun) -> Answer<Begun> {
+    async fn started(&self, mut started: StartedRun) -> Answer<Begun> {
         // A repeated request gets the run and the profile of the first request.
-        let profile = self.app.service.started_profile(self.principal, &started).await?;
+        let profile = self.app.service.started_profile(self.principal, &mut started).await?;
         if started.replay == Replay::Replayed {
             self.check_kept(&started.run, 0).await?;
         }

@@ -35,7 +35,7 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
     if is_last(app, principal, response).await? {
         delete_conversation(app, principal, &run).await?;
     } else {
-        let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
+        let newest = RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response();
         if facts.segment == newest && !run.status.is_terminal() {
             return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
         }
@@ -99,7 +99,7 @@ async fn is_deleted(app: &App, principal: &Principal, run: &Run, except: Option<
     if !is_of_chain(&app.service.run_profile(principal, &run.id).await?) {
         return Ok(false);
     }
-    let newest = RunPauses::read(&app.service, principal, &run.id).await?.newest_response();
+    let newest = RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response();
     let deleted = app.service.deleted_responses(principal, &run.id).await?;
     Ok((0..=newest).all(|number| deleted.contains(&number) || Some(number) == except))
 }

@@ -63,7 +63,7 @@ async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, Respon
             if deleted.contains(&segment) {
                 return Err(missing());
             }
-            if segment > 0 && segment > RunPauses::read(&app.service, principal, &run.id).await?.newest_response() {
+            if segment > 0 && segment > RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response() {
                 return Err(missing());
             }
             let facts = ResponseDetails::of(&run, segment, &profile);
@@ -185,7 +185,7 @@ pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> A
 /// Names the newest response in the error about an active run, because requests of OpenAI have no `on_busy`.
 async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
     let Error::RunActive(run) = error else { return error.into() };
-    match RunPauses::read(&app.service, principal, &run).await {
+    match RunPauses::read_with_results(&app.service, principal, &run).await {
         Ok(pauses) => unfinished_response(&ResponseId { run, segment: pauses.newest_response() }),
         // The run is gone with its conversation.
         Err(problem) => problem,
