@@ -150,6 +150,7 @@ async fn proceed(
         tools: body.tools(),
         on_busy,
         create: row.is_none(),
+        stored_choice: Some(Thread::stored_choice(row.as_ref())),
         edits: None,
         setup,
         trace: thread.trace.clone(),

@@ -121,7 +121,8 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     let row = thread.row_or_new().await?;
     let first_part = name.map(|name| ids::first_part(&thread.id, name));
     let on_busy = Thread::on_busy(row.as_ref());
-    let mut request = StartRun { on_busy, create: row.is_none(), ..new_run(thread, body, content, first_part) };
+    let stored_choice = Some(Thread::stored_choice(row.as_ref()));
+    let mut request = StartRun { on_busy, create: row.is_none(), stored_choice, ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
         if let Some(name) = name.filter(|_| row.is_some())
             && let Some(run) = thread.run_of_repeated_message(name, |message| has_content(message, &request.content)).await?
@@ -153,6 +154,7 @@ fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Optio
         limits: None,
         on_busy: OnBusy::Reject,
         create: false,
+        stored_choice: None,
         edits: None,
         setup: RunSetup { first_part, ..RunSetup::default() },
         tools: body.tools(),

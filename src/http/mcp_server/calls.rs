@@ -125,6 +125,7 @@ impl McpToolCall {
             content: Content::Text(message),
             content_field: "message",
             create: conversation_id.is_none(),
+            stored_choice: None,
             conversation_id,
             agent: Some(agent.to_owned()),
             model: None,

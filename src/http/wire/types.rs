@@ -100,6 +100,7 @@ impl SendMessageBody {
             tools,
             on_busy: on_busy.unwrap_or_default(),
             create: false,
+            stored_choice: None,
             edits: None,
             setup: RunSetup::default(),
             trace,

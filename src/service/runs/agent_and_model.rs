@@ -21,7 +21,7 @@ pub(in crate::service) struct ChosenAgent {
 impl Service {
     /// Returns the agent and the model of a message: those in the message, or else those of its conversation.
     pub(in crate::service) async fn chosen_agent(&self, principal: &Principal, request: &StartRun) -> Result<ChosenAgent> {
-        let stored = self.kept_choice(principal, request).await?;
+        let stored = self.stored_choice(principal, request).await?;
         let (profile, names_model) = match (&request.agent, &stored.agent) {
             (None, Some(agent)) => {
                 let found = self.agent_profile(principal, Some(agent)).await;
@@ -37,8 +37,11 @@ impl Service {
         Ok(ChosenAgent { profile, names_model, model })
     }
 
-    /// Reads the defaults of the message's conversation, unless the message names both itself.
-    async fn kept_choice(&self, principal: &Principal, request: &StartRun) -> Result<AgentChoice> {
+    /// Returns the defaults of the message's conversation. Reads them only if the message leaves a choice to them.
+    async fn stored_choice(&self, principal: &Principal, request: &StartRun) -> Result<AgentChoice> {
+        if let Some(stored) = &request.stored_choice {
+            return Ok(stored.clone());
+        }
         let Some(id) = request.conversation_id.as_ref().filter(|_| request.agent.is_none() || request.model.is_none()) else {
             return Ok(AgentChoice::default());
         };

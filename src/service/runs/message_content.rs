@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent::agent_record::RunLimits;
 use crate::domain::agent::prompt::PromptPolicy;
+use crate::domain::conversation::AgentChoice;
 use crate::domain::conversation::file::{MAX_FILE_NAME, content_url, is_media_type, whole_picture};
 use crate::domain::conversation::message::{FilePart, Part, TextPart};
 use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, RunId, UserId};
@@ -81,6 +82,8 @@ pub struct StartRun {
     pub on_busy: OnBusy,
     /// Whether a missing conversation is created.
     pub create: bool,
+    /// The agent and the model that the conversation stores; absent if the caller has not read them.
+    pub stored_choice: Option<AgentChoice>,
     /// The message that this one replaces, together with all later messages.
     pub edits: Option<MessageId>,
     /// Changes that the client of another protocol asks for.

@@ -210,6 +210,7 @@ impl User {
             tools: Vec::new(),
             on_busy,
             create: edits.is_none(),
+            stored_choice: None,
             edits,
             setup: RunSetup::default(),
             trace: TraceId::generate(ground.ids.as_ref()),

@@ -48,6 +48,7 @@ pub fn text_request(text: &str, ids: &dyn IdSource) -> StartRun {
         tools: Vec::new(),
         on_busy: OnBusy::Queue,
         create: true,
+        stored_choice: None,
         edits: None,
         setup: RunSetup::default(),
         trace: TraceId::generate(ids),

@@ -147,6 +147,7 @@ impl ChatRequest {
             tools,
             on_busy: OnBusy::Reject,
             create: true,
+            stored_choice: None,
             edits: None,
             setup,
             trace,

@@ -349,6 +349,7 @@ impl Creation<'_> {
             tools: Vec::new(),
             on_busy: OnBusy::Steer,
             create: false,
+            stored_choice: None,
             edits: None,
             setup: crate::service::RunSetup::default(),
             trace: self.trace.clone(),

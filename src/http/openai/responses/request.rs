@@ -310,6 +310,7 @@ impl CreateRequest {
             tools,
             on_busy: OnBusy::Reject,
             create: false,
+            stored_choice: None,
             edits: None,
             setup,
             trace,
