@@ -95,7 +95,7 @@ pub(in crate::provider) async fn describe(
     let described = models.iter().take(MAX_DESCRIBED).map(|model| {
         let request =
             http.post(url.clone()).header(CONTENT_TYPE, "application/json").body(json!({ "model": model.name }).to_string());
-        fetch(request, MAX_LIST_BYTES, "the description of a model did not come", time_limit, now)
+        fetch(request, MAX_LIST_BYTES, "the description of a model did not arrive", time_limit, now)
     });
     let described = join_all(described).await;
     for (model, described) in models.iter_mut().zip(described) {

@@ -25,7 +25,7 @@ pub use access::mcp_logins::LoginCallback;
 pub use access::mcp_tokens::McpTokenStore;
 pub use access::sessions::SESSION_SECONDS;
 pub use access::tickets::{NewTicket, TicketOrigin, TicketOutcome};
-pub use access::users::{UserPatch, confirm_demotion};
+pub use access::users::{UserPatch, repeat_demotion_after_key_cache};
 pub use conversations::export::ExportForm;
 pub use conversations::import::{Document, SentConversation};
 pub use conversations::{ConversationPatch, NewConversationRequest};

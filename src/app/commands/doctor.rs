@@ -152,7 +152,7 @@ async fn check_database(loaded: &Loaded, store: &dyn Store, report: &mut Report)
 
 /// Checks that every secret in the database can be decrypted.
 async fn check_secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> anyhow::Result<()> {
-    let vault = master_keys::vault(&loaded.config)?;
+    let vault = master_keys::open_vault(&loaded.config)?;
     if let Some(path) = vault.file().filter(|_| vault.is_file_open_to_others()) {
         let words = format!("other users of this machine can read {0}: `chmod 600 {0}`", path.display());
         report.add("secrets", Finding::Doubtful, words);

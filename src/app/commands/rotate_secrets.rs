@@ -48,7 +48,7 @@ pub struct RotationCounts {
 
 /// Encrypts every secret with the newest key.
 pub async fn run(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCode> {
-    let vault = master_keys::vault(&loaded.config)?;
+    let vault = master_keys::open_vault(&loaded.config)?;
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     if args.new_key && !args.dry_run {
         let id = vault.make_key().context("the new master key cannot be created")?;

@@ -126,7 +126,7 @@ impl Server {
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
         // The checks come first, because `explain_missing_key` adds a provider without a key. The checks would accept that provider.
         models.explain_missing_key()?;
-        let vault = master_keys::vault(&config)?;
+        let vault = master_keys::open_vault(&config)?;
         master_keys::require_keys(store.as_ref(), &vault).await?;
         let keys = parts::configured_keys(&config, store.records()).await?;
         let has_keys = !keys.is_empty() || store.has_keys(None).await.context("the keys cannot be read")?;

@@ -10,21 +10,23 @@ use crate::app::commands::output::print;
 use crate::app::config::Loaded;
 use crate::app::wiring::parts::{self, OpenPurpose};
 use crate::domain::access::principal::{User, UserRole, check_groups};
-use crate::service::{KEY_CACHE_TTL, confirm_demotion};
+use crate::service::{KEY_CACHE_TTL, repeat_demotion_after_key_cache};
 use crate::store::{ConversationFilter, OwnedCounts, PageRequest, Store};
 use crate::support::clock::{Clock as _, SystemClock};
 
 /// Number of conversations in one read.
 const PAGE: u32 = 100;
 
+const NOT_REPEATED: &str = "the role is stored, but providers and MCP servers that the user changed meanwhile may still reach \
+                            private addresses; repeat the command";
+
 pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let user = find_user(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
     if (user.role, role) == (UserRole::Admin, UserRole::Member) {
-        confirm_demotion(store.records(), &user.id)
-            .await
-            .context("the role is stored, but records may have kept the rights of the old role; repeat the command")?;
+        // Until the key caches expire, other processes accept the old role.
+        repeat_demotion_after_key_cache(store.records(), &user.id).await.context(NOT_REPEATED)?;
     }
     store.close().await;
     print(&format!("{name} has the role {}, which applies to all their keys\n", role.as_str()))
@@ -51,7 +53,7 @@ async fn find_user(store: &dyn Store, name: &str) -> anyhow::Result<User> {
     }
 }
 
-/// Deletes a user with all their records if it is `confirmed`. Otherwise only prints their number.
+/// Deletes a user and all records of the user if `confirmed`. Otherwise only prints the number of records.
 pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
     let user = find_user(store.as_ref(), name).await?;
@@ -65,7 +67,7 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     let bar = ProgressBar::new(conversations);
     loop {
         delete_conversations(store.as_ref(), &user, &bar).await?;
-        // A request that was still running may have created another one.
+        // A request that began before the keys were revoked may have created another conversation.
         if store.remove_user(&user.id).await.context("the user cannot be deleted; the command can be repeated")? {
             break;
         }
@@ -75,7 +77,7 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     print(&format!("{name} was deleted, with {contents}\n"))
 }
 
-/// Revokes the user's keys, so that nothing new is created during the deletion.
+/// Revokes the user's keys, and waits until no process accepts them. So no new request can create records.
 async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
     let keys = store.keys().await.context("the keys cannot be read")?;
     let mut live = keys.iter().filter(|key| key.user.id == user.id && key.revoked_at.is_none()).peekable();

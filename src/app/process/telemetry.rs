@@ -61,11 +61,14 @@ fn describe() {
     describe_counter!("capstan_model_failures_total", "Failed model calls, by provider and code");
     describe_histogram!("capstan_request_messages", Unit::Count, "Messages in one request to a model");
     describe_histogram!("capstan_request_tokens", Unit::Count, "Estimated tokens of one request to a model");
-    describe_counter!("capstan_context_compactions_total", "Evictions of older messages, and halvings of refused requests");
+    describe_counter!(
+        "capstan_context_compactions_total",
+        "Evictions of older messages, also after a provider refused a request as too long"
+    );
     describe_counter!("capstan_contexts_total", "Calls of context providers, by provider and outcome");
     describe_counter!("capstan_tools_awaiting_review_total", "Tools not offered to a run because of a changed definition");
     describe_counter!("capstan_tool_rankings_total", "Rankings of a run's tools, by method");
-    describe_counter!("capstan_embedding_failures_total", "Failed embedding requests for tools, by code");
+    describe_counter!("capstan_embedding_failures_total", "Rankings without embeddings because of a failure, by code");
     describe_counter!("capstan_embedding_tokens_total", "Tokens of embedded texts");
     describe_counter!("capstan_invalid_model_requests_total", "Invalid model requests that were not sent");
     describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open or half-open, by provider");
@@ -83,6 +86,6 @@ fn describe() {
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until the response began, by route");
     describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of stored files");
     describe_counter!("capstan_stalls_total", "Tasks that did not yield their thread for 5 s");
-    describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
-    describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
+    describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one group commit");
+    describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Duration of a group commit");
 }

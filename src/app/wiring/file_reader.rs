@@ -1,8 +1,10 @@
 //! Reads uploaded files in a separate process, so that hostile bytes cannot harm the server.
 //!
 //! The process is this program (`read-file`) with limits on memory and time. It receives the bytes, but no environment and no open
-//! files. The libraries that read documents may print, too. So the last line of the output is the reply. If the process fails,
-//! the first line is the reply: the process has written it before any library read a text.
+//! files.
+//!
+//! The process writes up to two replies. For a PDF, it writes the type first, before a library extracts the text. The last line is
+//! the complete reply, because libraries may print before it. If the process fails, only the first line counts.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -22,7 +24,7 @@ use crate::domain::conversation::file::FileFacts;
 
 pub const COMMAND: &str = "read-file";
 
-/// Limit of processes: one more than the concurrent uploads of one owner.
+/// The maximum number of reading processes. An owner has at most two uploads at a time, so one owner never uses all processes.
 const MAX_PROCESSES: usize = 3;
 
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -71,7 +73,7 @@ impl ReadingProcesses {
             drop(stdin);
         };
         let mut output = Vec::new();
-        // A character is encoded in at most six bytes.
+        // JSON encodes a character in at most six bytes (`\u0001`).
         let mut limited = stdout.take(OUTPUT_BYTES + 6 * most_chars as u64);
         let exchange = futures_util::future::join(write, limited.read_to_end(&mut output));
         if tokio::time::timeout(TIME_LIMIT, exchange).await.is_err() {
@@ -92,7 +94,7 @@ impl FileReader for ReadingProcesses {
             let reply = self.ask(&bytes, name, most_chars).await.map_err(ReadFileError::Failed)?;
             reply.unwrap_or_else(|| {
                 let words = "the file cannot be read: it is damaged, or would take too much time or memory";
-                Err(format!("{words} ({CPU_SECONDS} s, 1 GiB)"))
+                Err(format!("{words} (limits: {CPU_SECONDS} s of CPU time, {} s in total, 1 GiB)", TIME_LIMIT.as_secs()))
             })
         } else {
             documents::read(&bytes, name, most_chars, |_| {}).map_err(|refused| refused.0)

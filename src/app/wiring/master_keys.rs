@@ -1,4 +1,4 @@
-//! Loads the master keys, and checks that none is missing. Must not know which secrets they encrypt.
+//! Opens the vault with the master keys, and checks that no key is missing. Must not know which secrets the keys encrypt.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::support::random::SystemRandomness;
 /// The file of master keys in the data folder.
 const FILE: &str = "secret.key";
 
-/// Returns the master keys of the settings and of the file in the data folder.
-pub fn vault(config: &Config) -> anyhow::Result<Arc<Vault>> {
+/// Builds the vault with the master keys of the settings and of the file in the data folder.
+pub fn open_vault(config: &Config) -> anyhow::Result<Arc<Vault>> {
     let auth = &config.auth;
     let key = |text: &str, name: &str| MasterKey::from_text(text).with_context(|| name.to_owned());
     let current = auth.secret_key.as_ref();

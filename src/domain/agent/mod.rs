@@ -116,7 +116,8 @@ pub enum OnUnknown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FallbackTrigger {
-    /// Runs whose request names no model. A user who names a model may not want another company to see the conversation.
+    /// Runs whose request and conversation name no model. A user who names a model may not want another company to see the
+    /// conversation.
     #[default]
     Unnamed,
     All,

@@ -32,7 +32,7 @@ pub struct PlannedCall {
     pub outcome: Option<ToolOutcome>,
 }
 
-/// Returns the calls of an answer as rows of the next step.
+/// Converts the calls of an answer into planned calls of the next step.
 pub fn plan_calls(
     decision: &DecisionBuilder<'_>,
     message: &Message,
@@ -41,7 +41,7 @@ pub fn plan_calls(
     completeness: Completeness,
 ) -> Vec<PlannedCall> {
     let mut raw = turn.arguments.iter();
-    // A model may call a tool that it knows, even if it is not on offer now, but not a tool that was dropped.
+    // The model may call a usable tool that this step did not offer. It may not call a dropped tool.
     let callable = callable_tools(decision.before.tools.as_deref().unwrap_or_default(), decision.before);
     let calls = message.tool_calls().zip(0_u32..);
     let mut planned: Vec<PlannedCall> = Vec::new();
@@ -64,7 +64,7 @@ pub fn plan_calls(
             NameMatch::Tool(tool, matched_by) => (Some(*tool), *matched_by),
             NameMatch::None(_) => (None, None),
         };
-        // Nulls may also be removed from cut arguments, because `refused_call` refuses all calls of a cut answer.
+        // Nulls may also be removed from cut arguments, because no call of a cut answer is executed.
         if decision.profile().repair.arguments
             && let Some(tool) = definition
             && arguments::leave_out_nulls(&mut parsed.value, &tool.parameters)
@@ -100,7 +100,8 @@ pub fn plan_calls(
             state: ToolCallState::Planned,
             outcome: None,
         };
-        let outcome = refused_call(decision, &call, &planned, &callable, &name_match, parsed.fault.as_deref(), completeness);
+        let outcome =
+            outcome_without_execution(decision, &call, &planned, &callable, &name_match, parsed.fault.as_deref(), completeness);
         planned.push(PlannedCall { call, outcome });
     }
     planned
@@ -125,7 +126,7 @@ fn read_arguments(
 ///
 /// A call that breaks a rule of the loop is `Cancelled`; this does not count as a failure of the tool. A faulty call is `Failed`, and a
 /// call that an earlier result answers is `Done`.
-fn refused_call(
+fn outcome_without_execution(
     decision: &DecisionBuilder<'_>,
     call: &ToolCall,
     earlier_calls: &[PlannedCall],
@@ -151,7 +152,7 @@ fn refused_call(
         let names: Vec<&str> = listed.iter().map(|tool| tool.name.as_str()).collect();
         return Some(ToolOutcome::failed(prompts::unknown_tool(&call.name, near, &names), 0));
     }
-    // A step of a plan is one call.
+    // While a plan runs, an answer may contain one call, because each plan step makes one call.
     let max_calls = if progress::phase(decision.before).is_some() { 1 } else { profile.max_parallel_calls.max(1) };
     if call.position >= max_calls {
         return by_rule(prompts::too_many_calls(max_calls));

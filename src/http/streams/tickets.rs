@@ -1,4 +1,4 @@
-//! `/api/v1/stream-tickets`: tickets for browsers, which cannot send a key with a stream.
+//! `/api/v1/stream-tickets`: tickets for browsers, which cannot set the `Authorization` header of a stream.
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, ORIGIN};
@@ -43,9 +43,9 @@ impl StreamTicketBody {
 
 /// Creates a ticket for a stream
 ///
-/// Tickets are for `EventSource` and WebSocket in browsers, which cannot send a key. Open the stream with `?ticket=` within 60
-/// seconds. A ticket opens its target once, and only for pages of the origin that requested it. Each request creates a new ticket,
-/// regardless of its `Idempotency-Key`.
+/// Tickets are for browsers, which cannot set the `Authorization` header of an `EventSource` or a WebSocket. Open the stream with
+/// `?ticket=` within 60 seconds. A ticket opens its target once, and only for pages of the origin that requested it. Each request
+/// creates a new ticket, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/stream-tickets", tag = "streams", operation_id = "create_stream_ticket", request_body = StreamTicketBody,
     responses((status = 201, description = "The ticket, which is shown only once", body = NewTicket)),

@@ -49,7 +49,7 @@ const WHOLE_ANSWER: Duration = Duration::from_secs(600);
 impl StreamLimits {
     pub const NO_LIMIT: Duration = Duration::MAX;
 
-    /// Returns the limit of an answer in one piece, which shows no progress.
+    /// Returns the limit of an answer that is one document. The progress timeout cannot watch such an answer.
     pub fn for_whole_answer(&self) -> Duration {
         if self.total == Self::NO_LIMIT { WHOLE_ANSWER.max(self.first_byte.saturating_mul(2)) } else { self.total }
     }
@@ -86,9 +86,14 @@ pub(in crate::provider) fn timeout(failure_text: &str, limit: Duration) -> Model
     ModelError::new(ModelErrorKind::Timeout, &format!("{failure_text} for {}", seconds(limit)))
 }
 
+/// Returns the failure of a document that did not arrive within its limit.
+pub(in crate::provider) fn document_timeout(failure_text: &str, limit: Duration) -> ModelError {
+    ModelError::new(ModelErrorKind::Timeout, &format!("{failure_text} within {}", seconds(limit)))
+}
+
 /// Returns the failure of an answer that has reached the total limit of a call.
 pub(in crate::provider) fn over_total(limit: Duration) -> ModelError {
-    let words = format!("the answer was not complete after {}: raise the limit `total_ms` or remove it", seconds(limit));
+    let words = format!("the answer was not complete after {}: set a higher `total_ms`", seconds(limit));
     ModelError { over_total_limit: true, ..ModelError::new(ModelErrorKind::Timeout, &words) }
 }
 
@@ -216,10 +221,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_total_counts_although_items_come() {
         let (items, elapsed, message) = outcome(&[300; 100], 1_000, 2_500).await;
-        assert_eq!(
-            (items, message.as_str()),
-            (8, "the answer was not complete after 2500 ms: raise the limit `total_ms` or remove it")
-        );
+        assert_eq!((items, message.as_str()), (8, "the answer was not complete after 2500 ms: set a higher `total_ms`"));
         assert!((2_500..2_520).contains(&elapsed), "{elapsed}");
     }
 

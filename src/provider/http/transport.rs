@@ -1,4 +1,4 @@
-//! HTTP to a provider: sends one POST, enforces its limits, and detects the kind of the answer.
+//! HTTP requests to a provider: sends a request within its time limits, and detects the form of the answer.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::provider::errors::failure::RequestNames;
 use crate::provider::http::ndjson::LineFrames;
 use crate::provider::http::sse::{MAX_EVENT_BYTES, sse_frames, too_large};
 use crate::provider::http::stream_frames::{Frames, Framing};
-use crate::provider::http::timeouts::{Deadline, NO_BYTE, StreamLimits, Timed, over_total, timeout};
+use crate::provider::http::timeouts::{Deadline, NO_BYTE, StreamLimits, Timed, document_timeout, over_total, timeout};
 use crate::provider::http::wire_log;
 use crate::support::clock::UnixMillis;
 use crate::support::net::http::{body_within, chain_without_url};
@@ -27,6 +27,9 @@ const MAX_HEADER_BYTES: usize = 32 * 1024;
 /// The most bytes of an error's body that are read.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
+/// The most chunks without content before an answer counts as blank.
+const MAX_BLANK_CHUNKS: usize = 1024;
+
 /// The form of an answer. Gateways mislabel content types, so the first byte decides.
 pub(in crate::provider) enum Answer {
     Events(Frames),
@@ -34,8 +37,9 @@ pub(in crate::provider) enum Answer {
     Document(Vec<u8>),
 }
 
-/// Sends a request that contains these names, and waits for the first byte of its answer. If the connection breaks before the head of
-/// the answer, sends it once more over the client `fresh`, if there is one.
+/// Sends a request, and waits for the first byte of the answer's body. If the connection breaks before the response head, sends the
+/// request once more over the client that `fresh` returns. `names` are the model and the tools of the request, which errors may
+/// quote.
 pub(in crate::provider) async fn send(
     request: RequestBuilder,
     fresh: impl Fn() -> Option<Client>,
@@ -84,13 +88,13 @@ pub(in crate::provider) async fn send(
         )
     };
     let rest = raw.map(move |chunk| chunk.map_err(cut));
-    // An answer in one piece shows no progress.
+    // The progress timeout cannot watch an answer that is one document, so this deadline limits it.
     let whole = Deadline::after(limits.for_whole_answer());
     let whole = if whole.at < total.at { whole } else { total };
     begin(first, Timed::new(rest, NO_BYTE, limits.idle, total), framing, whole).await
 }
 
-/// Returns whether an established connection broke before the head of an answer.
+/// Returns whether an established connection broke before the response head.
 fn broke_before_head(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && !error.is_timeout()
 }
@@ -121,15 +125,15 @@ async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, whole: De
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
 {
-    let mut head = vec![first];
+    let mut first_chunks = vec![first];
     loop {
-        match head.last().and_then(|chunk| chunk.iter().copied().find(|byte| !is_blank(*byte))) {
+        match first_chunks.last().and_then(|chunk| chunk.iter().copied().find(|byte| !is_blank(*byte))) {
             Some(b'{') if framing == Some(Framing::Lines) => {
-                let head = futures_util::stream::iter(head.into_iter().map(Ok));
-                return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(head.chain(rest))))));
+                let first_chunks = futures_util::stream::iter(first_chunks.into_iter().map(Ok));
+                return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(first_chunks.chain(rest))))));
             }
             Some(b'{' | b'[') => {
-                let body = document(head, rest, whole).await?;
+                let body = document(first_chunks, rest, whole).await?;
                 let is_stream = framing == Some(Framing::Events) && has_more_documents(&body);
                 return Ok(if is_stream { Answer::Events(events(body)) } else { Answer::Document(body) });
             }
@@ -137,12 +141,14 @@ where
                 return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
             }
             Some(_) => {
-                let head = futures_util::stream::iter(head.into_iter().map(Ok));
-                return Ok(Answer::Events(sse_frames(Box::pin(head.chain(rest)))));
+                let first_chunks = futures_util::stream::iter(first_chunks.into_iter().map(Ok));
+                return Ok(Answer::Events(sse_frames(Box::pin(first_chunks.chain(rest)))));
             }
-            None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
+            None if first_chunks.len() > MAX_BLANK_CHUNKS => {
+                return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank"));
+            }
             None => match timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))? {
-                Some(chunk) => head.push(chunk?),
+                Some(chunk) => first_chunks.push(chunk?),
                 None => return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer is blank")),
             },
         }
@@ -168,11 +174,11 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf)
 }
 
-async fn document<S>(head: Vec<Bytes>, mut rest: S, whole: Deadline) -> Result<Vec<u8>, ModelError>
+async fn document<S>(first_chunks: Vec<Bytes>, mut rest: S, whole: Deadline) -> Result<Vec<u8>, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Unpin,
 {
-    let mut body = head.concat();
+    let mut body = first_chunks.concat();
     loop {
         let next = timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))?;
         match next {
@@ -207,7 +213,7 @@ async fn refusal(response: Response, until: Instant, now: UnixMillis, names: Req
 /// Sends a request whose answer is one document. Returns `None` if the document has more than `limit` bytes.
 ///
 /// # Errors
-/// A typed failure. On a timeout, its text is `timeout_text`.
+/// A typed failure. The text of a timeout begins with `timeout_text` and ends with the limit.
 pub(in crate::provider) async fn fetch(
     request: RequestBuilder,
     limit: usize,
@@ -222,10 +228,10 @@ pub(in crate::provider) async fn fetch(
         }
         body_within(response, limit).await.map_err(network_error)
     });
-    fetched.await.map_err(|_| timeout(timeout_text, time_limit))?
+    fetched.await.map_err(|_| document_timeout(timeout_text, time_limit))?
 }
 
-/// Returns the failure of a connection that was refused, or broke before the answer began.
+/// Converts an error of the HTTP client into a network failure, without the URL.
 fn network_error(error: reqwest::Error) -> ModelError {
     ModelError::new(ModelErrorKind::Network, &chain_without_url(error))
 }

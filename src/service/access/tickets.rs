@@ -1,4 +1,4 @@
-//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page requests a ticket first.
+//! Tickets. A browser cannot set the `Authorization` header of an `EventSource` or a WebSocket, so its page requests a ticket.
 //!
 //! A ticket opens one stream or socket, once, within a minute, for the page that requested it. It becomes invalid together with its
 //! key.

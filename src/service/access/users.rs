@@ -72,13 +72,13 @@ impl Service {
             return Ok(());
         }
         let id = id.clone();
-        self.run_to_end(|store, _hub| async move { Ok(confirm_demotion(store.records(), &id).await?) }).await
+        self.run_to_end(|store, _hub| async move { Ok(repeat_demotion_after_key_cache(store.records(), &id).await?) }).await
     }
 }
 
 /// Makes a user a member once more, after [`KEY_CACHE_TTL`]: until then, a process that accepts the old role may store changes with
 /// administrator rights.
-pub async fn confirm_demotion(store: &dyn RecordStore, user: &UserId) -> StoreResult<()> {
+pub async fn repeat_demotion_after_key_cache(store: &dyn RecordStore, user: &UserId) -> StoreResult<()> {
     tokio::time::sleep(KEY_CACHE_TTL).await;
     store.set_role(user, UserRole::Member).await
 }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_configured_providers_are_ids() {
+    fn derived_provider_id_is_valid() {
         let provider = ConfiguredProvider::new("a", ProviderKind::Ollama, String::new(), false);
         assert_eq!(ProviderId::parse(provider.id.as_str()).unwrap(), provider.id);
     }

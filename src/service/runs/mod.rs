@@ -376,7 +376,7 @@ impl Service {
     }
 
     /// Keeps those additional models of the profile that this owner's runs can use: an unserved fallback would hide why the model
-    /// before it failed. A request that names a model uses it for plans and titles, too.
+    /// before it failed. A model that the request or its conversation names also makes plans and titles.
     async fn keep_usable_models(&self, principal: &Principal, profile: &mut AgentProfile, names_model: bool) -> Result<()> {
         let mut usable: Vec<String> = Vec::new();
         for model in profile.fallbacks.iter().filter(|model| **model != profile.model) {

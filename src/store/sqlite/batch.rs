@@ -48,7 +48,8 @@ impl Batch {
         self
     }
 
-    /// Executes all statements and clears the batch. Returns the first reason for refusal: the caller rolls the transaction back.
+    /// Executes all statements and clears the batch. Returns the first reason for refusal. All statements have run by then, so the
+    /// caller must roll the transaction back.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
         let Self { text, arguments, refusal_reasons, encode_error } = std::mem::take(self);
         if refusal_reasons.is_empty() {

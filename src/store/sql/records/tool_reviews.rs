@@ -21,11 +21,12 @@ use crate::support::text::storable_json;
 
 const TABLE: &str = "tool_pins";
 
-/// The number of the lock that serializes writers of definitions. If two processes see a tool for the first time, only one accepts
-/// its definition as the first.
+/// The number of the lock that serializes writers of definitions. Two processes may see different first definitions of a tool. The
+/// lock lets one process store the accepted definition; the other process then stores a changed one.
 const LOCK: i64 = 0x0043_4150_5049_4e53;
 
-/// Selects definitions `p`. A changed definition comes with the newest accepted one, `b`.
+/// Selects definitions (`p`, a row of `tool_pins`). Joins the newest accepted definition of the same tool to a changed one, as `b`
+/// (before).
 macro_rules! select_definitions {
     ($dialect:ident) => {
         "SELECT p.id, p.owner_id, p.server, p.tool, p.definition_hash, p.description, p.parameters, p.hints, p.status,

@@ -13,14 +13,14 @@ pub const ASKS: &str = "it asks for input that is not allowed";
 pub const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The longest id of a task, in bytes.
-pub const MAX_NAME: usize = 1_024;
+/// The maximum length of a task's id.
+pub const MAX_TASK_ID_BYTES: usize = 1_024;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The longest time without an answer or progress.
-    pub silence: Duration,
-    /// The longest time in total.
+    /// The idle timeout: the longest time without an answer or progress.
+    pub idle: Duration,
+    /// The total timeout.
     pub total: Duration,
 }
 
@@ -54,8 +54,10 @@ impl Task {
     pub fn read(created: CreateTaskResult) -> Result<Self, String> {
         let CreateTaskResult { task, .. } = created;
         let id = task.task_id;
-        if id.is_empty() || id.len() > MAX_NAME || id.chars().any(char::is_control) {
-            return Err(format!("it answers with a task whose id does not have 1 to {MAX_NAME} bytes without control characters"));
+        if id.is_empty() || id.len() > MAX_TASK_ID_BYTES || id.chars().any(char::is_control) {
+            return Err(format!(
+                "it answers with a task whose id does not have 1 to {MAX_TASK_ID_BYTES} bytes without control characters"
+            ));
         }
         let pause = if task.status.is_terminal() { Duration::ZERO } else { pause(task.poll_interval_ms) };
         Ok(Self { id, pause })

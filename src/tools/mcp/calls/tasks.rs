@@ -1,8 +1,8 @@
 //! Tasks: calls that the server continues by itself (SEP-2663, extension `io.modelcontextprotocol/tasks`).
 //!
-//! A server may answer a call with the id of a task. The id is stored first. Then this process, or the next one, polls the task until it
-//! ends, and the call is never sent again. Only an explicit cancellation ends a task, so it survives the end of this process. If the server
-//! has forgotten a task, the outcome is unknown.
+//! A server may answer a call with the id of a task. The id is stored first. Then this process, or the next one, polls the task
+//! until it ends, and the call is never sent again. A task ends when the server finishes it or the client cancels it. So it
+//! survives the end of this process. If the server has forgotten a task, the outcome is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::tools::mcp::server::Server;
 use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::{Handle, Progress, ProgressSender, Report};
 
-/// How long one poll may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// The time limit of one request about a task.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// Asks the worker to store the id of a task, and waits for it. If that fails, the run is about to be loaded again without this
-/// call.
+/// Sends the id of a task to the worker, and waits until the id is stored. If the id cannot be stored, this worker has lost the
+/// run, and the next worker does not know the task.
 pub async fn store(task: &Task, progress: &ProgressSender) {
     let (stored, is_stored) = oneshot::channel();
     if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
@@ -38,13 +38,13 @@ enum TaskPoll {
         status: Option<String>,
         pause: Duration,
     },
-    Asks {
+    InputRequired {
         requests: InputRequests,
         pause: Duration,
     },
-    Over(Reply),
+    Ended(Reply),
     /// The server cannot be reached, or did not answer in time.
-    Away(String),
+    Unreachable(String),
 }
 
 /// Polls a task until it ends. Each answer extends the idle timeout. The connection may be lost and restored meanwhile.
@@ -56,18 +56,21 @@ pub async fn follow(
     cancel: &CancellationToken,
 ) -> Reply {
     let Task { id, mut pause } = task;
-    let Limits { silence, total } = limits;
+    let Limits { idle, total } = limits;
     let mut end = Instant::now() + total;
-    let mut limit = end.min(Instant::now() + silence);
+    let mut limit = end.min(Instant::now() + idle);
     let (mut reported_status, mut news_so_far) = (None, 0.0);
     let (mut answered, mut questions) = (BTreeSet::new(), 0);
-    let mut away = None;
+    let mut unreachable_reason = None;
     loop {
         let polled = async {
             tokio::time::sleep(pause).await;
-            match tokio::time::timeout(ANSWER_LIMIT, ask(server, &id)).await {
+            match tokio::time::timeout(REQUEST_LIMIT, ask(server, &id)).await {
                 Ok(outcome) => outcome,
-                Err(_) => TaskPoll::Away(format!("it did not answer a poll of its task within {ANSWER_LIMIT:?}")),
+                Err(_) => {
+                    let seconds = REQUEST_LIMIT.as_secs();
+                    TaskPoll::Unreachable(format!("the server did not answer a poll of the task within {seconds} s"))
+                }
             }
         };
         let outcome = tokio::select! {
@@ -77,21 +80,21 @@ pub async fn follow(
                 return Reply::Cancelled;
             }
             outcome = polled => outcome,
-            () = tokio::time::sleep_until(limit) => match away {
+            () = tokio::time::sleep_until(limit) => match unreachable_reason {
                 // The server may continue the task, and cannot be notified.
                 Some(reason) => return Reply::Lost(reason),
                 None => {
                     cancel_task(server, &id).await;
-                    return Reply::TimedOut(if limit == end { total } else { silence });
+                    return Reply::TimedOut(if limit == end { total } else { idle });
                 }
             },
         };
-        away = None;
+        unreachable_reason = None;
         match outcome {
-            TaskPoll::Over(reply) => return reply,
-            TaskPoll::Away(reason) => {
+            TaskPoll::Ended(reply) => return reply,
+            TaskPoll::Unreachable(reason) => {
                 pause = DEFAULT_PAUSE;
-                away = Some(reason);
+                unreachable_reason = Some(reason);
                 continue;
             }
             TaskPoll::Working { status, pause: requested_pause } => {
@@ -102,7 +105,7 @@ pub async fn follow(
                     let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: status }));
                 }
             }
-            TaskPoll::Asks { mut requests, pause: requested_pause } => {
+            TaskPoll::InputRequired { mut requests, pause: requested_pause } => {
                 pause = requested_pause;
                 // The server repeats answered questions until it has processed the answers.
                 requests.retain(|name, _| !answered.contains(name));
@@ -113,9 +116,9 @@ pub async fn follow(
                     // The time limit is suspended while the user answers.
                     end += asked_at.elapsed();
                     match given {
-                        AnswerDelivery::Told => answered.extend(names),
+                        AnswerDelivery::Delivered => answered.extend(names),
                         AnswerDelivery::NotDelivered => {}
-                        AnswerDelivery::Nothing => {
+                        AnswerDelivery::NoAnswers => {
                             cancel_task(server, &id).await;
                             return if cancel.is_cancelled() { Reply::Cancelled } else { Reply::Refused(ASKS.to_owned()) };
                         }
@@ -123,14 +126,14 @@ pub async fn follow(
                 }
             }
         }
-        limit = end.min(Instant::now() + silence);
+        limit = end.min(Instant::now() + idle);
     }
 }
 
 async fn ask(server: &Arc<Server>, id: &str) -> TaskPoll {
     let connected = match server.connected().await {
         Ok(connected) => connected,
-        Err(reason) => return TaskPoll::Away(reason),
+        Err(reason) => return TaskPoll::Unreachable(reason),
     };
     let found = match connected.connection.peer.get_task(GetTaskParams::new(id)).await {
         Ok(found) => found.task,
@@ -142,13 +145,13 @@ async fn ask(server: &Arc<Server>, id: &str) -> TaskPoll {
             status: found.task.status_message.map(|status| connected.connection.redactor.redact_text(status)),
             pause,
         },
-        TaskPayload::InputRequired { input_requests } => TaskPoll::Asks { requests: input_requests, pause },
-        TaskPayload::Completed { result } => TaskPoll::Over(Reply::Result(Value::Object(result))),
+        TaskPayload::InputRequired { input_requests } => TaskPoll::InputRequired { requests: input_requests, pause },
+        TaskPayload::Completed { result } => TaskPoll::Ended(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {
             let message = error.get("message").and_then(Value::as_str).unwrap_or("it gives no reason");
-            TaskPoll::Over(Reply::Refused(connected.connection.redactor.error_text(message)))
+            TaskPoll::Ended(Reply::Refused(connected.connection.redactor.error_text(message)))
         }
-        TaskPayload::Cancelled => TaskPoll::Over(Reply::Refused("it has cancelled the task".to_owned())),
+        TaskPayload::Cancelled => TaskPoll::Ended(Reply::Refused("it has cancelled the task".to_owned())),
         // A state of a later revision of the extension.
         _ => TaskPoll::Working { status: None, pause },
     }
@@ -160,23 +163,23 @@ async fn poll_outcome_of_error(connection: &Connection, error: &ServiceError) ->
         |code: ErrorCode| [ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND, ErrorCode::METHOD_NOT_FOUND].contains(&code);
     match (error, reply) {
         (ServiceError::McpError(outcome), Reply::Refused(reason)) if connection.is_alive() && is_unknown(outcome.code) => {
-            TaskPoll::Over(Reply::Gone(reason))
+            TaskPoll::Ended(Reply::Gone(reason))
         }
         (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => {
-            TaskPoll::Away(reason)
+            TaskPoll::Unreachable(reason)
         }
         (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
-            TaskPoll::Away("its answer is not valid".to_owned())
+            TaskPoll::Unreachable("the server's answer to a poll of the task is not valid".to_owned())
         }
     }
 }
 
 enum AnswerDelivery {
-    Told,
+    Delivered,
     /// The answers did not reach the server: the next poll returns the questions again.
     NotDelivered,
     /// There are no answers: the questions are not allowed, or the call was cancelled.
-    Nothing,
+    NoAnswers,
 }
 
 async fn answer(
@@ -189,11 +192,11 @@ async fn answer(
 ) -> AnswerDelivery {
     let Ok(connected) = server.connected().await else { return AnswerDelivery::NotDelivered };
     let Some(answers) = connected.connection.input(requests, questions, progress, cancel).await else {
-        return AnswerDelivery::Nothing;
+        return AnswerDelivery::NoAnswers;
     };
     let request = connected.connection.peer.update_task(UpdateTaskParams::new(id, answers));
-    match tokio::time::timeout(ANSWER_LIMIT, request).await {
-        Ok(Ok(())) => AnswerDelivery::Told,
+    match tokio::time::timeout(REQUEST_LIMIT, request).await {
+        Ok(Ok(())) => AnswerDelivery::Delivered,
         Ok(Err(_)) | Err(_) => AnswerDelivery::NotDelivered,
     }
 }
@@ -213,7 +216,7 @@ mod tests {
     use rmcp::model::{CreateTaskResult, Task as Seed, TaskStatus};
 
     use super::*;
-    use crate::tools::mcp::calls::reply::MAX_NAME;
+    use crate::tools::mcp::calls::reply::MAX_TASK_ID_BYTES;
 
     fn read(id: &str, status: TaskStatus, pause_ms: Option<u64>) -> Result<Task, String> {
         let seed = Seed::new(id, status, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z");
@@ -234,10 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_kept_is_refused() {
-        for name in [String::new(), "a\0b".to_owned(), "x".repeat(MAX_NAME + 1)] {
-            assert!(read(&name, TaskStatus::Working, None).is_err_and(|reason| reason.contains("1 to 1024 bytes")), "{name:?}");
+    fn task_id_that_cannot_be_stored_is_refused() {
+        for id in [String::new(), "a\0b".to_owned(), "x".repeat(MAX_TASK_ID_BYTES + 1)] {
+            assert!(read(&id, TaskStatus::Working, None).is_err_and(|reason| reason.contains("1 to 1024 bytes")), "{id:?}");
         }
-        assert_eq!(read(&"x".repeat(MAX_NAME), TaskStatus::Working, None).unwrap().id.len(), MAX_NAME);
+        let longest = "x".repeat(MAX_TASK_ID_BYTES);
+        assert_eq!(read(&longest, TaskStatus::Working, None).unwrap().id, longest);
     }
 }

@@ -126,7 +126,7 @@ impl Server {
     }
 
     fn limits(&self, timeout: Duration) -> Limits {
-        Limits { silence: timeout, total: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
+        Limits { idle: timeout, total: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
     /// Waits for a call permit. An error is the result of a call that was not sent.

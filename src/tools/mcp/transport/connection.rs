@@ -362,9 +362,9 @@ impl Connection {
         failpoint::hit("C11");
         failpoint::hit("C12");
         let mut underway = InFlightCall { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
-        let Limits { silence, total } = limits;
+        let Limits { idle, total } = limits;
         let mut end = Instant::now() + total;
-        let mut limit = (Instant::now() + silence).min(end);
+        let mut limit = (Instant::now() + idle).min(end);
         let mut furthest = f64::NEG_INFINITY;
         // The open question, and those that wait behind it.
         let (mut open, mut queue): (Option<OpenQuestion>, VecDeque<ServerRequest>) = (None, VecDeque::new());
@@ -394,7 +394,7 @@ impl Connection {
                     let Some(OpenQuestion { since, .. }) = open.take() else { continue };
                     // The time limit is suspended while a user or a model answers.
                     end += since.elapsed();
-                    limit = end.min(Instant::now() + silence);
+                    limit = end.min(Instant::now() + idle);
                 }
                 report = reports.next() => match report {
                     Report::Asks(asks) => {
@@ -421,7 +421,7 @@ impl Connection {
                     Report::Handle(_) | Report::Pauses(_) => {}
                     Report::Progress(mut report) => {
                         report.message = report.message.map(|message| self.redactor.redact_text(message));
-                        limit = end.min(Instant::now() + silence);
+                        limit = end.min(Instant::now() + idle);
                         // Progress only increases; an overtaken report is outdated.
                         if report.progress > furthest {
                             furthest = report.progress;
@@ -432,7 +432,7 @@ impl Connection {
                 () = tokio::time::sleep_until(limit), if open.is_none() => {
                     self.give_up(handle, "the time limit was reached").await;
                     underway.is_over = true;
-                    return RequestOutcome::Reply(Reply::TimedOut(if limit == end { total } else { silence }));
+                    return RequestOutcome::Reply(Reply::TimedOut(if limit == end { total } else { idle }));
                 }
             }
         }

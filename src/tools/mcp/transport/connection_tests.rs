@@ -20,7 +20,7 @@ use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::mcp::transport::handler::{AllowedRequests, Handler};
 use crate::tools::mcp::transport::stdio::StdioTransport;
 
-const LIMITS: Limits = Limits { silence: Duration::from_secs(5), total: Duration::from_secs(10) };
+const LIMITS: Limits = Limits { idle: Duration::from_secs(5), total: Duration::from_secs(10) };
 /// The longest wait of a test, in virtual time, which does not advance while any task has work.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECRET: &str = "token-canary";
