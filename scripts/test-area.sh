@@ -6,14 +6,14 @@ cd "$(dirname "$0")/.."
 area=${1:-}
 [ -n "$area" ] && shift || { echo "name an area: AREA=provider, or another folder of src or tests/it" >&2; exit 1; }
 
-work=$(mktemp -d)
+. scripts/test-environment.sh
 trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
 case $area in store | worker | e2e)
     CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
     export CAPSTAN_TEST_POSTGRES_URL
     ;;
 esac
-unset DATABASE_URL
+isolate_servers
 # The browser tests use the page that the program embeds.
 [ "$area" != e2e ] || scripts/build-page.sh
 

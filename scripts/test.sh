@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-work=$(mktemp -d)
+. scripts/test-environment.sh
 preparing=
 checking=
 trap '[ -z "$preparing" ] || kill "$preparing" 2>/dev/null || true; [ -z "$checking" ] || kill "$checking" 2>/dev/null || true; scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
@@ -12,12 +12,6 @@ trap '[ -z "$preparing" ] || kill "$preparing" 2>/dev/null || true; [ -z "$check
 CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
 export CAPSTAN_TEST_POSTGRES_URL
 echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
-# A server decodes all root certificates when it starts. The tests start over a thousand servers and reach no other machine, so one
-# certificate is enough.
-roots=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
-sed '/END CERTIFICATE/q' "$roots" >"$work/root.pem" 2>/dev/null || true
-# Settings of the caller's own server must not reach the servers that tests start.
-unset DATABASE_URL
 
 # The program embeds the page, so it is built first.
 scripts/build-page.sh --required
@@ -58,5 +52,5 @@ preparing=
 cat "$work/prepare.log"
 [ "$prepared" -eq 0 ] || { echo "test: what the tests talk to could not be installed" >&2; exit 1; }
 
-[ ! -s "$work/root.pem" ] || export SSL_CERT_FILE=$work/root.pem
+isolate_servers
 cargo nextest run --locked --workspace --profile ci "$@"

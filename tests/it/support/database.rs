@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::str::FromStr as _;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
@@ -28,6 +30,8 @@ pub struct Database {
     pub url: String,
     name: String,
     admin_url: String,
+    /// The connection of the last query. A new one costs Postgres more than most queries.
+    connection: Mutex<Option<PgConnection>>,
 }
 
 fn admin_url() -> String {
@@ -42,7 +46,7 @@ impl Database {
         match kind {
             Kind::Sqlite => {
                 let url = format!("sqlite:{}", folder.join("capstan.db").display());
-                Self { kind, url, name: String::new(), admin_url: String::new() }
+                Self { kind, url, name: String::new(), admin_url: String::new(), connection: Mutex::default() }
             }
             Kind::Postgres => Self::on(&admin_url()).await,
         }
@@ -53,7 +57,8 @@ impl Database {
         let name = format!("capstan_test_{}", unique());
         execute(admin_url, &format!("CREATE DATABASE {name}")).await.unwrap();
         let (server, _, query) = url_parts(admin_url);
-        Self { kind: Kind::Postgres, url: format!("{server}/{name}{query}"), name, admin_url: admin_url.to_owned() }
+        let url = format!("{server}/{name}{query}");
+        Self { kind: Kind::Postgres, url, name, admin_url: admin_url.to_owned(), connection: Mutex::default() }
     }
 
     /// A copy as it is now, on the same Postgres or in another folder. No server may be at work on the database.
@@ -66,9 +71,11 @@ impl Database {
             }
             Kind::Postgres => {
                 let name = format!("capstan_test_{}", unique());
+                self.disconnect().await;
                 self.command(&format!("CREATE DATABASE {name} TEMPLATE {{database}}")).await;
                 let (server, _, query) = url_parts(&self.admin_url);
-                Self { kind: Kind::Postgres, url: format!("{server}/{name}{query}"), name, admin_url: self.admin_url.clone() }
+                let url = format!("{server}/{name}{query}");
+                Self { kind: Kind::Postgres, url, name, admin_url: self.admin_url.clone(), connection: Mutex::default() }
             }
         }
     }
@@ -78,6 +85,8 @@ impl Database {
         match self.kind {
             Kind::Sqlite => drop(std::fs::copy(copy.path(), self.path()).unwrap()),
             Kind::Postgres => {
+                self.disconnect().await;
+                copy.disconnect().await;
                 self.command("DROP DATABASE {database}").await;
                 self.command(&format!("CREATE DATABASE {{database}} TEMPLATE {}", copy.name)).await;
             }
@@ -175,13 +184,33 @@ impl Database {
                 Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect())
             }
             Kind::Postgres => {
-                let options = PgConnectOptions::from_str(&self.url).unwrap();
-                let mut connection = PgConnection::connect_with(&options).await?;
-                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await;
-                connection.close().await?;
-                let rows = rows?;
+                let rows = self.postgres_rows(sql).await?;
                 Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect())
             }
+        }
+    }
+
+    /// Runs a query on Postgres. A kept connection may have been cut off since, so the query is repeated on a new one.
+    async fn postgres_rows(&self, sql: &str) -> Result<Vec<PgRow>, sqlx::Error> {
+        let kept = self.connection.lock().unwrap().take();
+        if let Some(mut connection) = kept {
+            let rows = fetch(&mut connection, sql).await;
+            if rows.as_ref().err().is_none_or(|error| error.as_database_error().is_some_and(|error| !is_cut_off(error))) {
+                *self.connection.lock().unwrap() = Some(connection);
+                return rows;
+            }
+        }
+        let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(&self.url).unwrap()).await?;
+        let rows = fetch(&mut connection, sql).await;
+        *self.connection.lock().unwrap() = Some(connection);
+        rows
+    }
+
+    /// Closes the connection of the last query.
+    async fn disconnect(&self) {
+        let kept = self.connection.lock().unwrap().take();
+        if let Some(connection) = kept {
+            let _ = connection.close().await;
         }
     }
 
@@ -189,6 +218,16 @@ impl Database {
     pub async fn count(&self, sql: &str) -> i64 {
         self.rows(sql).await[0][0].as_deref().unwrap().parse().unwrap()
     }
+}
+
+async fn fetch(connection: &mut PgConnection, sql: &str) -> Result<Vec<PgRow>, sqlx::Error> {
+    // Not prepared for the next time: by then, a migration may have changed its columns.
+    sqlx::query(AssertSqlSafe(sql.to_owned())).persistent(false).fetch_all(connection).await
+}
+
+/// Returns whether the server ends the connection with this error.
+fn is_cut_off(error: &dyn DatabaseError) -> bool {
+    error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
 }
 
 async fn execute(url: &str, sql: &str) -> Result<(), sqlx::Error> {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::repository::root;
-use crate::server::Port;
+use crate::server::{self, Port};
 use crate::wait;
 
 /// Longer than any successful step takes on a busy machine.
@@ -316,7 +316,5 @@ pub fn kill(pid: i64) {
 
 /// Returns whether a process runs. A zombie does not.
 fn runs(pid: i64) -> bool {
-    let output = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
-    let state = String::from_utf8_lossy(&output.stdout);
-    !state.trim().is_empty() && !state.trim().starts_with('Z')
+    u32::try_from(pid).is_ok_and(|pid| server::process_state(pid).is_some_and(|state| state != 'Z'))
 }

@@ -464,12 +464,9 @@ impl Server {
 
     /// Waits until the process stands still after a SIGSTOP.
     pub async fn stopped(&self) {
-        let Some(pid) = self.child.id().map(|pid| pid.to_string()) else { panic!("the server is gone already") };
-        wait::until("the server to stand still", Duration::from_secs(10), || async {
-            let shown = Command::new("ps").args(["-o", "state=", "-p", &pid]).output().await.unwrap();
-            shown.stdout.trim_ascii_start().starts_with(b"T").then_some(())
-        })
-        .await;
+        let Some(pid) = self.child.id() else { panic!("the server is gone already") };
+        let stopped = || async { (process_state(pid) == Some('T')).then_some(()) };
+        wait::until("the server to stand still", Duration::from_secs(10), stopped).await;
     }
 
     /// Kills the process without warning.
@@ -486,9 +483,8 @@ impl Server {
 
     /// Returns the processor time that the process has used, to 10 ms.
     pub fn processor_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id().unwrap())).unwrap();
-        // The name of the program, in parentheses, may contain spaces. User and system time are the fields 14 and 15.
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // User and system time are the fields 14 and 15.
+        let fields = process_fields(self.child.id().unwrap()).unwrap();
         let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
         Duration::from_millis(ticks * 10)
     }
@@ -548,4 +544,16 @@ pub fn program() -> PathBuf {
 fn inherited_variables() -> impl Iterator<Item = (&'static str, String)> {
     #[expect(clippy::disallowed_methods, reason = "the child needs these of the tester's variables")]
     ["PATH", "HOME", "SSL_CERT_FILE"].into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)))
+}
+
+/// Returns the fields of a process in `/proc/PID/stat` from the third one on; `None` if there is no such process.
+fn process_fields(pid: u32) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, may contain spaces.
+    Some(stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Returns the state of a process, such as `T` for stopped and `Z` for a zombie; `None` if there is no such process.
+pub fn process_state(pid: u32) -> Option<char> {
+    process_fields(pid)?.first()?.chars().next()
 }

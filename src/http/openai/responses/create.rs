@@ -97,7 +97,7 @@ impl Creation<'_> {
                 let id = conversation.id().clone();
                 match self.waiting_run(&id).await? {
                     Some(run) => self.continue_newest(run, input).await,
-                    None => self.send(id, input).await,
+                    None => Box::pin(self.send(id, input)).await,
                 }
             }
             (None, None) if !input.approvals.is_empty() => self.approve(input).await,
@@ -220,7 +220,7 @@ impl Creation<'_> {
             }
             (RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled, _) => {
                 let conversation = self.conversation_after(&run).await?;
-                self.send(conversation, input).await
+                Box::pin(self.send(conversation, input)).await
             }
             (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
                 Err(unfinished_response(&ResponseId { run: run.id, segment: pauses.newest_response() }))
