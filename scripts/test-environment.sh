@@ -18,6 +18,9 @@ if [ "$(head -c 2 "$(command -v python3)" 2>/dev/null)" = '#!' ]; then
     export PATH
 fi
 
+# Nextest starts each test directly. Its own process between them serves the keys that suspend a run.
+export NEXTEST_DOUBLE_SPAWN=0
+
 # Prepares the environment of the servers that tests start. `test-postgres.sh start` must have read it before.
 isolate_servers() {
     # Settings of the caller's own server must not reach them.

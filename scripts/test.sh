@@ -32,7 +32,8 @@ cargo fmt --all --check
 # One build for everything. The wrapper runs Clippy and builds the tests, so the dependencies are built once. The fuzzers and
 # benches are built here too, or else they would break unnoticed.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests.sh CLIPPY_ARGS=-Dwarnings
-cargo build --locked --workspace --bins --tests --benches
+# One job more than processors, because each compiler works on one processor for a part of its time.
+cargo build --locked --workspace --bins --tests --benches --jobs $(($(nproc) + 1))
 
 tests=$(cargo nextest list --locked --workspace --message-format oneline)
 if ! grep -q postgres <<<"$tests"; then
