@@ -1,5 +1,5 @@
-//! The rules for tool calls: how calls are read and approved, which questions they ask, and how their outcomes are stored. Must not
-//! know when a call starts.
+//! The rules for tool calls: how calls are planned and approved, which questions they ask, and how their outcomes are stored. Must
+//! not know when a call starts.
 
 pub mod approval;
 pub mod arguments;
@@ -11,7 +11,7 @@ pub mod failing_tools;
 pub mod json_repair;
 pub mod name_repair;
 pub mod outcome;
-pub mod read_calls;
+pub mod planned_calls;
 pub mod server_questions;
 pub mod tool_message;
 pub mod unknown_outcome;

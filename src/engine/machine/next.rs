@@ -3,7 +3,7 @@
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::FinishReason;
 use crate::domain::run::change::ReleaseCause;
-use crate::engine::calls::read_calls::PlannedCall;
+use crate::engine::calls::planned_calls::PlannedCall;
 use crate::engine::request::build::PreparedRequest;
 use crate::engine::request::window::remaining::TokenBudget;
 

@@ -9,7 +9,7 @@ use crate::domain::run::change::{ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::calls::call_as_text;
 use crate::engine::calls::failing_tools::forces_final;
-use crate::engine::calls::read_calls::{self, Completeness};
+use crate::engine::calls::planned_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next, RunEnd};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
@@ -155,7 +155,7 @@ pub fn apply_answer(decision: &mut DecisionBuilder<'_>, answer: Answer, before: 
         AnswerClassification::Calls | AnswerClassification::CutCalls => {
             let completeness = if matches!(verdict, AnswerClassification::Calls) { Completeness::Whole } else { Completeness::Cut };
             decision.counters().cut_answers += u32::from(completeness == Completeness::Cut);
-            let calls = read_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), completeness);
+            let calls = planned_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), completeness);
             store_answer(decision, step, message, closing, usage);
             Next::ToolStep(calls)
         }

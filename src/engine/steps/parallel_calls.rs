@@ -24,10 +24,10 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     let in_state = |decision: &DecisionBuilder<'_>, state: ToolCallState| -> Vec<CallId> {
         decision.progress.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
     };
-    let planned_calls = |decision: &DecisionBuilder<'_>| -> (Vec<CallId>, Vec<CallId>) {
+    let started_calls = |decision: &DecisionBuilder<'_>| -> (Vec<CallId>, Vec<CallId>) {
         in_state(decision, ToolCallState::Started).into_iter().partition(|id| decision.progress.question_about(id).is_some())
     };
-    let mut under_way = planned_calls(decision).1;
+    let mut under_way = started_calls(decision).1;
     let may_begin = !decision.facts.is_draining;
     if may_begin {
         approval::store_denials(decision, step);
@@ -46,7 +46,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     let (to_client, to_user): (Vec<CallId>, Vec<CallId>) =
-        planned_calls(decision).0.into_iter().partition(|id| client_call::is_client_call(decision, id));
+        started_calls(decision).0.into_iter().partition(|id| client_call::is_client_call(decision, id));
     if let Some(id) = to_user.first() {
         return wait_for_answers(decision, id, WaitReason::Input);
     }

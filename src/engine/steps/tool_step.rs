@@ -7,7 +7,7 @@ use crate::domain::run::change::{Change, ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, mark_started, record_outcome};
-use crate::engine::calls::read_calls::PlannedCall;
+use crate::engine::calls::planned_calls::PlannedCall;
 use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;

@@ -23,7 +23,7 @@ use crate::domain::tool::ToolCallState;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter};
 use crate::engine::calls::duplicates::has_reached_tool_or_denial;
 use crate::engine::calls::failing_tools::forces_final;
-use crate::engine::calls::read_calls::{self, Completeness};
+use crate::engine::calls::planned_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::offer::select_ranked::select_tools;
 use crate::engine::offer::usable::usable_tools;
@@ -280,7 +280,7 @@ fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, clos
     let at = plan.at;
     if let (Some(call), Some(planned)) = (call, plan.steps.get_mut(at)) {
         planned.call = Some(call);
-        let calls = read_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
+        let calls = planned_calls::plan_calls(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
         store_answer(decision, step, message, closing, turn.usage);
         return Next::ToolStep(calls);
     }

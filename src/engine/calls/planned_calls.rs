@@ -86,7 +86,7 @@ pub fn plan_calls(
             step,
             position,
             provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-            // Two identical calls in one answer get different keys.
+            // Two identical calls in one answer get different idempotency keys.
             key: duplicates::key_to_keep(decision.before, &name, &arguments_hash, &replay)
                 .filter(|key| planned.iter().all(|other| other.call.key() != key)),
             name,
