@@ -11,7 +11,7 @@ use crate::store::StoreResult;
 pub const MAX_REVIEWS: i64 = 1_000;
 
 /// The value of an owner column for a server that all users may use.
-pub const SHARED: &str = "";
+pub const SHARED_OWNER: &str = "";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedDefinition {
@@ -33,7 +33,7 @@ pub struct ListedDefinition {
 
 impl ListedDefinition {
     pub(in crate::store) fn owner(&self) -> &str {
-        self.owner.as_ref().map_or(SHARED, UserId::as_str)
+        self.owner.as_ref().map_or(SHARED_OWNER, UserId::as_str)
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds a statement. Its parameters have no numbers, because the arguments of all statements form one list.
     pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
-        debug_assert!(!has_numbers(statement), "a numbered parameter counts from the first statement on: {statement}");
+        debug_assert!(!has_numbers(statement), "a numbered parameter indexes the arguments of the whole batch: {statement}");
         self.text.push_str(statement);
         self.text.push(';');
         self.refusal_reasons.push(None);

@@ -8,7 +8,7 @@ use crate::domain::ids::{ToolReviewId, UserId};
 use crate::domain::tool::tool_review::{ReviewedDefinition, ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
 use crate::store::records::tool_reviews::{
-    ListedDefinition, MAX_REVIEWS, SHARED, StoredDefinition, ToolReviewScope, ToolReviewStore, compare, servers,
+    ListedDefinition, MAX_REVIEWS, SHARED_OWNER, StoredDefinition, ToolReviewScope, ToolReviewStore, compare, servers,
 };
 use crate::store::rows::{decode, parse_word};
 use crate::store::sql::backend::Backend;
@@ -68,7 +68,7 @@ impl<B: Backend> ToolReviewStore for B {
             return Ok(diff.changed);
         }
         let store = async |tx: &mut Transaction| {
-            tx.lock(SHARED, LOCK).await?;
+            tx.lock(SHARED_OWNER, LOCK).await?;
             let rows = tx.fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
             let diff = compare(listed, &read_all(&rows)?);
             for (tool, status) in diff.new {
@@ -83,7 +83,7 @@ impl<B: Backend> ToolReviewStore for B {
     }
 
     async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>> {
-        let values = values![viewer.as_str(), SHARED, status.map(ToolReviewStatus::as_str), MAX_REVIEWS];
+        let values = values![viewer.as_str(), SHARED_OWNER, status.map(ToolReviewStatus::as_str), MAX_REVIEWS];
         self.database().read_all(LIST, values, read_definition).await
     }
 
@@ -136,7 +136,7 @@ fn read_definition(row: &Row) -> StoreResult<ToolReview> {
         })
     });
     Ok(ToolReview {
-        owner_id: (owner != SHARED).then(|| UserId::from_stored(owner)),
+        owner_id: (owner != SHARED_OWNER).then(|| UserId::from_stored(owner)),
         server: row.get("server")?,
         tool: row.get("tool")?,
         status: parse_word(TABLE, "status", &id, row.get("status")?, ToolReviewStatus::from_name)?,
