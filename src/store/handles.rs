@@ -64,8 +64,8 @@ impl<S> ServiceStore for S where S: ConversationStore + RunStore + InputStore + 
 #[async_trait]
 #[warn(missing_docs)]
 pub trait Store: WorkerStore + ServiceStore {
-    /// Returns the age of the oldest open snapshot in this database, of any session. Rows updated since then cannot be vacuumed.
-    /// `None` if other sessions cannot hold snapshots.
+    /// Returns the age of the oldest transaction, of any session of this database, that holds a snapshot or a transaction id. Rows
+    /// updated since then cannot be vacuumed. `None` if other sessions cannot hold snapshots.
     async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
         Ok(None)
     }

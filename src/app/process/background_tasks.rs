@@ -25,7 +25,7 @@ const LOW_WATER_EVERY: Duration = Duration::from_secs(1);
 const CLONE_MARK_EVERY: Duration = Duration::from_secs(60);
 const LOGINS_EVERY: Duration = Duration::from_secs(600);
 
-/// The age from which an open database snapshot causes a warning. Ordinary long queries, such as reports, end earlier.
+/// The age from which an open database transaction causes a warning. Ordinary long queries, such as reports, end earlier.
 const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
 
 /// The delay after one step of a long task, as a multiple of the step's duration, so that others can use the database.
@@ -83,7 +83,7 @@ async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     }
 }
 
-/// Warns once if a database snapshot is old, and again only after no old one was left.
+/// Warns once of an old database transaction, and again only after no old one was left.
 async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
     let mut was_warned = false;
     while pause(SNAPSHOTS_EVERY, &stop).await {

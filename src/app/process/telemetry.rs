@@ -74,12 +74,19 @@ fn describe() {
     describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open or half-open, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server");
     describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, including starting and ending ones");
-    describe_counter!("capstan_mcp_orphans_ended_total", "Ended processes that had left the process group of their MCP server");
+    describe_counter!(
+        "capstan_mcp_orphans_ended_total",
+        "Orphaned processes that Capstan ended: they had left the process group of their MCP server"
+    );
     describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
     describe_counter!("capstan_tool_calls_total", "Tool calls with an outcome, by server, tool and outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
     describe_counter!("capstan_log_lines_dropped_total", "Dropped log lines: the queue was full, or standard error failed");
-    describe_gauge!("capstan_database_oldest_snapshot_seconds", Unit::Seconds, "Age of the oldest open snapshot in the database");
+    describe_gauge!(
+        "capstan_database_oldest_snapshot_seconds",
+        Unit::Seconds,
+        "Age of the oldest Postgres transaction with a snapshot or transaction id"
+    );
     describe_gauge!("capstan_open_streams", "Open event streams, by transport");
     describe_counter!("capstan_feedback_total", "Ratings of answers, including changed ones, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
