@@ -32,7 +32,8 @@ pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Re
     print(&format!("{name} has the role {}, which applies to all their keys\n", role.as_str()))
 }
 
-/// Replaces the groups of a user. Servers read them for each request that depends on them.
+/// Replaces the groups of a user. Capstan reads a member's groups for each request about a restricted agent, so the change applies
+/// at once.
 pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
     check_groups(&groups).context("nothing was changed")?;
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;
@@ -77,7 +78,8 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     print(&format!("{name} was deleted, with {contents}\n"))
 }
 
-/// Revokes the user's keys, and waits until no process accepts them. So no new request can create records.
+/// Revokes the user's stored keys. If one was live, waits until no process accepts it for a new request. Running servers still
+/// accept keys of the configuration.
 async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
     let keys = store.keys().await.context("the keys cannot be read")?;
     let mut live = keys.iter().filter(|key| key.user.id == user.id && key.revoked_at.is_none()).peekable();

@@ -1,10 +1,11 @@
-//! Reads uploaded files in a separate process, so that hostile bytes cannot harm the server.
+//! Reads uploaded PDFs and office documents in a separate process, so that hostile bytes cannot harm the server. Pictures and text
+//! are read in the server.
 //!
 //! The process is this program (`read-file`) with limits on memory and time. It receives the bytes, but no environment and no open
 //! files.
 //!
-//! The process writes up to two replies. For a PDF, it writes the type first, before a library extracts the text. The last line is
-//! the complete reply, because libraries may print before it. If the process fails, only the first line counts.
+//! The process writes up to two replies, one a line. After success, only the last line counts, because libraries may print other
+//! lines. After a failure, only the first line counts: it is the type of a PDF, written before a library extracts the text.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
