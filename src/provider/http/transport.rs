@@ -30,7 +30,7 @@ const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 /// The most chunks without content before an answer counts as blank.
 const MAX_BLANK_CHUNKS: usize = 1024;
 
-/// The form of an answer. Gateways mislabel content types, so the first byte decides.
+/// The form of an answer. Gateways mislabel content types, so the body decides.
 pub(in crate::provider) enum Answer {
     Events(Frames),
     /// One complete JSON document.
@@ -120,7 +120,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ModelError> {
     Err(ModelError::new(ModelErrorKind::BadStream, &words))
 }
 
-/// Detects the form of an answer by its first non-blank byte.
+/// Detects the form of an answer by its first non-blank byte, and by content after its first JSON document.
 async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, whole: Deadline) -> Result<Answer, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
@@ -221,14 +221,16 @@ pub(in crate::provider) async fn fetch(
     time_limit: Duration,
     now: UnixMillis,
 ) -> Result<Option<Vec<u8>>, ModelError> {
-    let fetched = tokio::time::timeout(time_limit, async {
-        let response = traced(request).send().await.map_err(network_error)?;
-        if !response.status().is_success() {
-            return Err(refusal(response, Instant::now() + time_limit, now, RequestNames::default()).await);
-        }
-        body_within(response, limit).await.map_err(network_error)
-    });
-    fetched.await.map_err(|_| document_timeout(timeout_text, time_limit))?
+    let until = Deadline::after(time_limit).at;
+    let timeout_error = || document_timeout(timeout_text, time_limit);
+
+    let sent = timeout_at(until, traced(request).send()).await.map_err(|_| timeout_error())?;
+    let response = sent.map_err(network_error)?;
+    if !response.status().is_success() {
+        return Err(refusal(response, until, now, RequestNames::default()).await);
+    }
+    let body = timeout_at(until, body_within(response, limit)).await.map_err(|_| timeout_error())?;
+    body.map_err(network_error)
 }
 
 /// Converts an error of the HTTP client into a network failure, without the URL.

@@ -90,10 +90,14 @@ async fn a_refusal_keeps_status_words_and_wait() {
 
 #[tokio::test]
 async fn a_refusal_without_the_end_of_its_body_is_still_that_refusal() {
-    let wire = Wire::play(vec![Answer::new(401, &[], vec![Step::Send(b"{\"error\":".to_vec()), Step::Hang])]).await;
-    let mut options = options(&wire);
-    options.limits.first_byte = Duration::from_millis(200);
-    assert_eq!(ask(options, question()).await.error(), ModelErrorKind::Auth);
+    let refusal = || Answer::new(401, &[], vec![Step::Send(b"{\"error\":".to_vec()), Step::Hang]);
+    let wire = Wire::play(vec![refusal()]).await;
+    let mut with_limit = options(&wire);
+    with_limit.limits.first_byte = Duration::from_millis(200);
+    assert_eq!(ask(with_limit, question()).await.error(), ModelErrorKind::Auth);
+    let wire = Wire::play(vec![refusal()]).await;
+    let listed = openai::client(options(&wire), Quirks::default()).unwrap().list_models(Duration::from_millis(200)).await;
+    assert_eq!(listed.unwrap_err().kind, ModelErrorKind::Auth);
 }
 
 // L-41
