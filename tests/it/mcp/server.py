@@ -111,6 +111,8 @@ def at_work(request):
         os._exit(5)
     if how == "silent":
         return
+    if how == "errs":
+        return send(id=request["id"], error={"code": -32603, "message": "no room to build: token=hunter2-secret-value"})
     said = task(name, "working", statusMessage="%d of 3 beams" % asked)
     if how == "asks" and "answers" not in known:
         said = task(name, "input_required", inputRequests={"colour": {"method": "elicitation/create", "params": colour()}})

@@ -147,15 +147,16 @@ async fn work_extends_the_limit_up_to_the_hard_one() {
 }
 
 #[rstest]
-#[case::of_which_nothing_is_said("silent", "the connection to the server s was lost")]
-#[case::whose_server_dies("dies", "no longer knows the task of the call")]
+#[case::of_which_nothing_is_said("silent", 11, "did not answer a poll of the task within 10 s")]
+#[case::whose_polls_fail("errs", 4, "in time; it may have taken effect: the last poll failed: no room to build")]
+#[case::whose_server_dies("dies", 11, "no longer knows the task of the call")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] words: &str) {
+async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] seconds: u64, #[case] words: &str) {
     let works = Works::new(json!({})).await;
-    let (outcome, _) = works.outcome(&works.call(how), Duration::from_secs(11), CancellationToken::new()).await;
+    let (outcome, _) = works.outcome(&works.call(how), Duration::from_secs(seconds), CancellationToken::new()).await;
     assert_eq!(outcome.state, ToolCallState::Unknown);
     assert!(text(&outcome).contains(words) && text(&outcome).contains("it may have taken effect"), "{}", text(&outcome));
-    assert!(!text(&outcome).contains("hunter2"), "{}", text(&outcome));
+    assert!(!text(&outcome).contains("hunter2") && !text(&outcome).contains("connection"), "{}", text(&outcome));
     assert_eq!(works.server.log("called").len(), 1);
     works.tools.shutdown().await;
 }
@@ -164,7 +165,7 @@ async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] words: &str
 #[case(json!({}), ToolCallState::Unknown)]
 #[case(json!({"replay": {"labour": "idempotent"}}), ToolCallState::Failed)]
 #[tokio::test(flavor = "multi_thread")]
-async fn task_forgotten_by_its_server_is_unknown(#[case] capstan: Value, #[case] state: ToolCallState) {
+async fn forgotten_task_ends_by_its_replay_class(#[case] capstan: Value, #[case] state: ToolCallState) {
     let works = Works::new(capstan).await;
     assert_eq!(works.tools.definition(TOOL).replay == ReplayClass::Idempotent, state == ToolCallState::Failed);
     let forgotten = ToolCall { handle: Some(Handle::Task("task-9".to_owned())), ..works.call("a house") };

@@ -8,6 +8,7 @@ use crate::tools::mcp::registry::McpAnswer;
 /// Returns the result for a reply of the server `name`. `may_repeat`: the call may be repeated if its outcome is unknown.
 pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
     let open = |reason| if may_repeat { McpAnswer::failed(reason) } else { unknown(reason) };
+    let fate = if may_repeat { "it may be repeated" } else { "it may have taken effect" };
     match reply {
         Reply::Result(result) => {
             let is_error = content::is_error(&result);
@@ -27,14 +28,11 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
         Reply::Paused => unknown("the server waits for input".to_owned()),
         // Tasks are followed before this point.
         Reply::Task(_) => unknown("the server continues the call as a task".to_owned()),
-        Reply::Gone(reason) => {
-            let fate = if may_repeat { "it may be repeated" } else { "it may have taken effect" };
-            open(format!("the server {name} no longer knows the task of the call; {fate}: {reason}"))
-        }
-        Reply::Lost(reason) => {
-            let fate = if may_repeat { ", which may be repeated" } else { "; it may have taken effect" };
-            open(format!("the connection to the server {name} was lost during the call{fate}: {reason}"))
-        }
+        Reply::Gone(reason) => open(format!("the server {name} no longer knows the task of the call; {fate}: {reason}")),
+        Reply::PollFailed(reason) => open(format!(
+            "the server {name} did not report the end of the call's task in time; {fate}: the last poll failed: {reason}"
+        )),
+        Reply::Lost(reason) => open(format!("the connection to the server {name} was lost during the call; {fate}: {reason}")),
         Reply::Cancelled => unknown("the call was cancelled while it was under way; it may have taken effect".to_owned()),
     }
 }

@@ -32,6 +32,8 @@ pub enum Reply {
     Paused,
     /// The server does not know the task any more.
     Gone(String),
+    /// The last poll of the task before the time limit failed.
+    PollFailed(String),
     /// The server answered with a protocol error.
     Refused(String),
     /// The server does not know the session, and has not read the request.

@@ -2,7 +2,8 @@
 //!
 //! A server may answer a call with the id of a task. The id is stored first. Then this process, or the next one, polls the task
 //! until it ends, and the call is never sent again. A task ends when the server finishes it or the client cancels it. So it
-//! survives the end of this process. If the server has forgotten a task, the outcome is unknown.
+//! survives the end of this process. If the server has forgotten a task, the call fails if it may be repeated; otherwise its
+//! outcome is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,8 +25,10 @@ use crate::tools::{Handle, Progress, ProgressSender, Report};
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// Sends the id of a task to the worker, and waits until the id is stored. If the id cannot be stored, this worker has lost the
-/// run, and the next worker does not know the task.
+/// Sends the id of a task to the worker, and waits until the id is stored.
+///
+/// The function returns without a stored id only if this worker no longer holds the run. The next worker then does not know the
+/// task.
 pub async fn store(task: &Task, progress: &ProgressSender) {
     let (stored, is_stored) = oneshot::channel();
     if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
@@ -43,8 +46,8 @@ enum TaskPoll {
         pause: Duration,
     },
     Ended(Reply),
-    /// The server cannot be reached, or did not answer in time.
-    Unreachable(String),
+    /// The poll failed: no connection, no answer in time, or an error that does not end the task.
+    PollFailed(String),
 }
 
 /// Polls a task until it ends. Each answer extends the idle timeout. The connection may be lost and restored meanwhile.
@@ -61,15 +64,15 @@ pub async fn follow(
     let mut limit = end.min(Instant::now() + idle);
     let (mut reported_status, mut news_so_far) = (None, 0.0);
     let (mut answered, mut questions) = (BTreeSet::new(), 0);
-    let mut unreachable_reason = None;
+    let mut poll_failure = None;
     loop {
         let polled = async {
             tokio::time::sleep(pause).await;
-            match tokio::time::timeout(REQUEST_LIMIT, ask(server, &id)).await {
+            match tokio::time::timeout(REQUEST_LIMIT, poll_task(server, &id)).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     let seconds = REQUEST_LIMIT.as_secs();
-                    TaskPoll::Unreachable(format!("the server did not answer a poll of the task within {seconds} s"))
+                    TaskPoll::PollFailed(format!("the server did not answer a poll of the task within {seconds} s"))
                 }
             }
         };
@@ -80,21 +83,21 @@ pub async fn follow(
                 return Reply::Cancelled;
             }
             outcome = polled => outcome,
-            () = tokio::time::sleep_until(limit) => match unreachable_reason {
-                // The server may continue the task, and cannot be notified.
-                Some(reason) => return Reply::Lost(reason),
+            () = tokio::time::sleep_until(limit) => match poll_failure {
+                // The last poll failed, so the server may continue the task.
+                Some(reason) => return Reply::PollFailed(reason),
                 None => {
                     cancel_task(server, &id).await;
                     return Reply::TimedOut(if limit == end { total } else { idle });
                 }
             },
         };
-        unreachable_reason = None;
+        poll_failure = None;
         match outcome {
             TaskPoll::Ended(reply) => return reply,
-            TaskPoll::Unreachable(reason) => {
+            TaskPoll::PollFailed(reason) => {
                 pause = DEFAULT_PAUSE;
-                unreachable_reason = Some(reason);
+                poll_failure = Some(reason);
                 continue;
             }
             TaskPoll::Working { status, pause: requested_pause } => {
@@ -112,7 +115,7 @@ pub async fn follow(
                 if !requests.is_empty() {
                     let names: Vec<String> = requests.keys().cloned().collect();
                     let asked_at = Instant::now();
-                    let given = answer(server, &id, requests, &mut questions, progress, cancel).await;
+                    let given = answer_questions(server, &id, requests, &mut questions, progress, cancel).await;
                     // The time limit is suspended while the user answers.
                     end += asked_at.elapsed();
                     match given {
@@ -130,10 +133,10 @@ pub async fn follow(
     }
 }
 
-async fn ask(server: &Arc<Server>, id: &str) -> TaskPoll {
+async fn poll_task(server: &Arc<Server>, id: &str) -> TaskPoll {
     let connected = match server.connected().await {
         Ok(connected) => connected,
-        Err(reason) => return TaskPoll::Unreachable(reason),
+        Err(reason) => return TaskPoll::PollFailed(reason),
     };
     let found = match connected.connection.peer.get_task(GetTaskParams::new(id)).await {
         Ok(found) => found.task,
@@ -166,11 +169,18 @@ async fn poll_outcome_of_error(connection: &Connection, error: &ServiceError) ->
             TaskPoll::Ended(Reply::Gone(reason))
         }
         (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => {
-            TaskPoll::Unreachable(reason)
+            TaskPoll::PollFailed(reason)
         }
-        (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
-            TaskPoll::Unreachable("the server's answer to a poll of the task is not valid".to_owned())
-        }
+        (
+            _,
+            Reply::Result(_)
+            | Reply::Task(_)
+            | Reply::Paused
+            | Reply::Gone(_)
+            | Reply::PollFailed(_)
+            | Reply::TimedOut(_)
+            | Reply::Cancelled,
+        ) => TaskPoll::PollFailed("the server's answer to a poll of the task is not valid".to_owned()),
     }
 }
 
@@ -182,7 +192,7 @@ enum AnswerDelivery {
     NoAnswers,
 }
 
-async fn answer(
+async fn answer_questions(
     server: &Arc<Server>,
     id: &str,
     requests: InputRequests,

@@ -93,7 +93,13 @@ impl Server {
                 reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
             }
             Reply::Paused => self.paused_calls.begin(call.id, Instant::now()),
-            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Result(_)
+            | Reply::Gone(_)
+            | Reply::PollFailed(_)
+            | Reply::Refused(_)
+            | Reply::NoSession(_)
+            | Reply::NotSent(_)
+            | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             connected.outputs.check(call.tool, result);

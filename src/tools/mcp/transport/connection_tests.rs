@@ -121,7 +121,9 @@ async fn called(connection: &Connection, name: &str, arguments: Value, token: &C
         Reply::Lost(reason) => format!("lost: {reason}"),
         Reply::TimedOut(limit) => format!("silent for {limit:?}"),
         Reply::Cancelled => "cancelled".to_owned(),
-        Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::NoSession(_) => "what it never does".to_owned(),
+        Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::PollFailed(_) | Reply::NoSession(_) => {
+            "what it never does".to_owned()
+        }
     }
 }
 
