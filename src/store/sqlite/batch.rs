@@ -18,14 +18,17 @@ pub(super) struct Batch {
     arguments: SqliteArguments,
     /// For each statement: the reason for refusal if it changes no row.
     refusal_reasons: Vec<Option<&'static str>>,
-    /// The error of the first value that could not be encoded.
-    encode_error: Option<BoxDynError>,
+    /// The first fault of a statement or value.
+    error: Option<BoxDynError>,
 }
 
 impl Batch {
     /// Adds a statement. Its parameters have no numbers, because the arguments of all statements form one list.
     pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
-        debug_assert!(!has_numbers(statement), "a numbered parameter indexes the arguments of the whole batch: {statement}");
+        if has_numbers(statement) {
+            let fault = format!("a numbered parameter indexes the arguments of the whole batch: {statement}");
+            self.error.get_or_insert_with(|| fault.into());
+        }
         self.text.push_str(statement);
         self.text.push(';');
         self.refusal_reasons.push(None);
@@ -35,7 +38,7 @@ impl Batch {
     /// Adds the next argument of the statement.
     pub(super) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
         if let Err(error) = self.arguments.add(value) {
-            self.encode_error.get_or_insert(error);
+            self.error.get_or_insert(error);
         }
         self
     }
@@ -51,12 +54,13 @@ impl Batch {
     /// Executes all statements and clears the batch. Returns the first reason for refusal. All statements have run by then, so the
     /// caller must roll the transaction back.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
-        let Self { text, arguments, refusal_reasons, encode_error } = std::mem::take(self);
+        let Self { text, arguments, refusal_reasons, error } = std::mem::take(self);
         if refusal_reasons.is_empty() {
             return Ok(None);
         }
-        debug_assert_eq!(text.matches('?').count(), arguments.len(), "an argument is missing, which would be NULL: {text}");
-        if let Some(error) = encode_error {
+        // SQLite takes NULL for a missing argument.
+        let is_complete = text.matches('?').count() == arguments.len();
+        if let Some(error) = error.or_else(|| (!is_complete).then(|| format!("an argument is missing: {text}").into())) {
             return Err(sqlx::Error::Encode(error).into());
         }
         let mut refusal_reasons = refusal_reasons.into_iter();
@@ -104,6 +108,10 @@ mod tests {
         batch.add("INSERT INTO t VALUES (5, 'kept')").add("INSERT INTO nowhere VALUES (1)");
         assert!(batch.run(&mut tx).await.is_err());
         assert_eq!(batch.run(&mut tx).await.unwrap(), None, "a failed batch is not repeated");
+        let missing = batch.add("INSERT INTO t VALUES (?, ?)").bind(1).run(&mut tx).await.unwrap_err();
+        assert!(format!("{missing:?}").contains("an argument is missing"), "{missing:?}");
+        let numbered = batch.add("DELETE FROM t WHERE n = ?1").bind(1).run(&mut tx).await.unwrap_err();
+        assert!(format!("{numbered:?}").contains("a numbered parameter"), "{numbered:?}");
         drop(tx);
         store.close().await;
     }

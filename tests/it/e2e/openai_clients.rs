@@ -274,8 +274,6 @@ async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] sc
     for name in ["default", "openai/mock"] {
         let mut command = Command::new(installed().await.join(venv).join("bin/python"));
         command.arg(root().join("tests/it/e2e/clients").join(script)).arg(&server.url).arg(name);
-        // No files beside the sources.
-        command.env("PYTHONDONTWRITEBYTECODE", "1");
         let found = findings(script, command).await;
         for api in ["chat", "responses"] {
             for way in ["plain", "stream"] {
