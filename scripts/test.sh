@@ -33,7 +33,7 @@ cargo fmt --all --check
 # benches are built here too, or else they would break unnoticed.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests.sh CLIPPY_ARGS=-Dwarnings
 # One job more than processors, because each compiler works on one processor for a part of its time.
-cargo build --locked --workspace --bins --tests --benches --jobs $(($(nproc) + 1))
+cargo build --locked --workspace --bins --tests --benches --jobs $(($(getconf _NPROCESSORS_ONLN) + 1))
 
 tests=$(cargo nextest list --locked --workspace --message-format oneline)
 if ! grep -q postgres <<<"$tests"; then
