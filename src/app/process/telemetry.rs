@@ -30,7 +30,7 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Counters that start at 0: otherwise a rate would miss the first increment.
+/// Counters that are exported as 0 from the start. Otherwise a rate would miss their first increment.
 const ZERO_INITIALIZED: [&str; 8] = [
     "capstan_context_compactions_total",
     "capstan_embedding_tokens_total",

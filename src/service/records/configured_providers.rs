@@ -1,4 +1,4 @@
-//! Providers of the configuration. They are listed and used like stored providers, but changed in the configuration.
+//! Providers of the configuration. They are listed and used like stored providers, but only the configuration can change them.
 
 use crate::domain::ids::ProviderId;
 use crate::domain::model::provider::{ProviderKind, ProviderRecord};

@@ -2,8 +2,8 @@
 //!
 //! A server may answer a call with the id of a task. The id is stored first. Then this process, or the next one, polls the task
 //! until it ends, and the call is never sent again. A task ends when the server finishes it or the client cancels it. So it
-//! survives the end of this process. If the server has forgotten a task, the call fails if it may be repeated; otherwise its
-//! outcome is unknown.
+//! survives the end of this process. If the server has forgotten a task, the replay class decides: a call that may be repeated
+//! fails, and any other call has an unknown outcome.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
