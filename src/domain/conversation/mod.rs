@@ -72,6 +72,13 @@ pub struct AgentChoice {
     pub model: Option<String>,
 }
 
+impl Conversation {
+    /// Returns the agent and the model that the conversation stores.
+    pub fn choice(&self) -> AgentChoice {
+        AgentChoice { agent: self.agent.clone(), model: self.model.clone() }
+    }
+}
+
 /// The newest run of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LastRun {

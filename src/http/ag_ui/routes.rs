@@ -150,7 +150,7 @@ async fn proceed(
         tools: body.tools(),
         on_busy,
         create: row.is_none(),
-        stored_choice: Some(Thread::stored_choice(row.as_ref())),
+        stored_choice: Some(row.as_ref().map(Conversation::choice).unwrap_or_default()),
         edits: None,
         setup,
         trace: thread.trace.clone(),

@@ -17,6 +17,7 @@ use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use super::ui_messages::{OpenRun, ui_messages};
 use crate::domain::agent::AgentProfile;
+use crate::domain::conversation::Conversation;
 use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::http::api_router::{ApiRouter, routes};
@@ -121,7 +122,7 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
     let row = thread.row_or_new().await?;
     let first_part = name.map(|name| ids::first_part(&thread.id, name));
     let on_busy = Thread::on_busy(row.as_ref());
-    let stored_choice = Some(Thread::stored_choice(row.as_ref()));
+    let stored_choice = Some(row.as_ref().map(Conversation::choice).unwrap_or_default());
     let mut request = StartRun { on_busy, create: row.is_none(), stored_choice, ..new_run(thread, body, content, first_part) };
     let Some(edited) = edited else {
         if let Some(name) = name.filter(|_| row.is_some())

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::domain::access::principal::Principal;
+use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::{Message, Role};
-use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, RunId};
 use crate::domain::run::OnBusy;
 use crate::domain::run::question::{InputRequest, InputState};
@@ -124,11 +124,6 @@ impl Thread {
     pub fn on_busy(row: Option<&Conversation>) -> OnBusy {
         let waits = row.and_then(|row| row.reason).is_some_and(|reason| reason.needs_answer());
         if waits { OnBusy::Interrupt } else { OnBusy::Queue }
-    }
-
-    /// Returns the agent and the model that a conversation stores; none for a new one.
-    pub fn stored_choice(row: Option<&Conversation>) -> AgentChoice {
-        row.map(|row| AgentChoice { agent: row.agent.clone(), model: row.model.clone() }).unwrap_or_default()
     }
 
     /// Returns the newest message that a client calls `name`.

@@ -113,19 +113,19 @@ impl McpToolCall {
         let AgentArguments { message, conversation_id, wait_seconds } = input;
         let identity = json!([agent, message, conversation_id]);
         let key = self.key.clone()?.map(|key| request_key(key, &Method::POST, "/mcp", &identity));
-        let (conversation_id, on_busy) = match conversation_id {
-            None => (None, OnBusy::Queue),
+        let (conversation_id, on_busy, stored_choice) = match conversation_id {
+            None => (None, OnBusy::Queue, None),
             Some(id) => {
                 let id: ConversationId = id.parse().map_err(|_| Error::NotFound("conversation"))?;
                 let row = self.service().conversation(self.principal(), &id).await?;
-                (Some(id), Thread::on_busy(Some(&row)))
+                (Some(id), Thread::on_busy(Some(&row)), Some(row.choice()))
             }
         };
         let request = StartRun {
             content: Content::Text(message),
             content_field: "message",
             create: conversation_id.is_none(),
-            stored_choice: None,
+            stored_choice,
             conversation_id,
             agent: Some(agent.to_owned()),
             model: None,

@@ -46,7 +46,7 @@ impl Service {
             return Ok(AgentChoice::default());
         };
         let stored = self.store.conversation(&principal.user_id, id).await?;
-        Ok(stored.map(|Conversation { agent, model, .. }| AgentChoice { agent, model }).unwrap_or_default())
+        Ok(stored.as_ref().map(Conversation::choice).unwrap_or_default())
     }
 
     /// Refuses an agent that the principal may not use, and a model that no provider serves. Empty text names none.
