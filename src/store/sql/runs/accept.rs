@@ -30,8 +30,6 @@ statements! {
     // Ignores a conversation of this owner, which may have been created since its head was read.
     IS_FOREIGN = ["SELECT EXISTS (SELECT 1 FROM conversations WHERE id = $1 AND owner_id <> $2)"];
 
-    HIDE = ["UPDATE conversations SET hidden = ", { postgres: "true", sqlite: "1" }, " WHERE id = $1"];
-
     JOIN = ["UPDATE conversation_heads SET joined = joined + 1 WHERE conversation_id = $1"];
 
     USES_FILE = ["SELECT EXISTS (SELECT 1 FROM file_uses WHERE file_id = $1 AND conversation_id = $2)"];
@@ -80,8 +78,8 @@ pub async fn accept_in(
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(Some(recorded));
     }
-    let base = match head {
-        Some(base) => base,
+    let accepted = match head {
+        Some(base) => store_message(tx, accept, base).await?,
         None => {
             if let Some(refused) = without_conversation(tx, accept).await? {
                 return Ok(Some(IdempotentOutcome::Fresh(refused)));
@@ -89,13 +87,14 @@ pub async fn accept_in(
             if matches!(tx, Transaction::Postgres(_)) && accept.transcript.is_none() {
                 return Ok(None);
             }
-            if !insert_conversation(tx, &accept.owner, &new_conversation(accept), accept.now).await? {
+            let new = new_conversation(accept);
+            if !insert_conversation(tx, &accept.owner, &new, accept.now).await? {
                 return Ok(None);
             }
-            0
+            let found = ConversationAtAccept { base: 0, title: new.title, status: new.status, unfinished: 0 };
+            start(tx, accept, &found, CancelledRuns::default(), 0).await?
         }
     };
-    let accepted = store_message(tx, accept, base).await?;
     if !matches!(accepted, AcceptOutcome::Run { .. } | AcceptOutcome::Steered { .. }) {
         return Ok(Some(IdempotentOutcome::Fresh(accepted)));
     }
@@ -174,15 +173,14 @@ async fn start(
     let is_active = waiting == 0;
     let title = created_rows::title_or_made(&found.title, accept.profile.title, &accept.parts);
     let status = if is_active { ConversationStatus::Queued } else { found.status };
-    let state = ConversationState { title: &title, status, choice: &accept.choice, default_agent: Some(&accept.profile.name) };
+    let default_agent = Some(accept.profile.name.as_str());
+    let hides = accept.transcript.as_ref().is_some_and(|transcript| transcript.hidden);
+    let state = ConversationState { title: &title, status, choice: &accept.choice, default_agent, hides };
     update_conversation(tx, &accept.conversation_id, state, accept.now).await?;
     let (message, body) = storable_message(created_rows::accepted_message(accept, &accept.run_id))?;
     let run = created_rows::queued_run(accept);
     let mut events = stopped.events;
     if let Some(transcript) = &accept.transcript {
-        if transcript.hidden {
-            tx.execute(HIDE, values![accept.conversation_id.as_str()]).await?;
-        }
         let mut earlier = Vec::with_capacity(transcript.earlier.len());
         for message in &transcript.earlier {
             let (message, body) = storable_message(message.clone())?;
@@ -222,7 +220,8 @@ async fn steer(
     let events = tx.append(&accept.conversation_id, found.base, vec![event]).await?;
     let first_seq = found.base + 1;
     tx.execute(JOIN, values![accept.conversation_id.as_str()]).await?;
-    let state = ConversationState { title: &found.title, status: found.status, choice: &accept.choice, default_agent: None };
+    let state =
+        ConversationState { title: &found.title, status: found.status, choice: &accept.choice, default_agent: None, hides: false };
     update_conversation(tx, &accept.conversation_id, state, accept.now).await?;
     insert_message(tx, &accept.owner, &message, body, first_seq, accept.now).await?;
     Ok(AcceptOutcome::Steered { run, message, first_seq, events })

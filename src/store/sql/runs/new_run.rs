@@ -24,7 +24,7 @@ statements! {
     // A model may replace a title that was made from the first words.
     UPDATE_CONVERSATION = ["UPDATE conversations SET title = $2, status = $3, updated_at = $4, archived_at = NULL,
              title_by = CASE title WHEN '' THEN 'words' ELSE title_by END,
-             agent = coalesce($5, agent, $6), model = coalesce($7, model)
+             agent = coalesce($5, agent, $6), model = coalesce($7, model), hidden = hidden OR $8
          WHERE id = $1"];
 
     INSERT_RUN = ["INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
@@ -47,6 +47,8 @@ pub struct ConversationState<'a> {
     pub status: ConversationStatus,
     pub choice: &'a AgentChoice,
     pub default_agent: Option<&'a str>,
+    /// Whether lists omit the conversation from now on.
+    pub hides: bool,
 }
 
 pub async fn update_conversation(
@@ -56,7 +58,7 @@ pub async fn update_conversation(
     now: UnixMillis,
 ) -> StoreResult<()> {
     let (agent, model) = (state.choice.agent.as_deref(), state.choice.model.as_deref());
-    let values = values![id.as_str(), state.title, state.status.as_str(), now, agent, state.default_agent, model];
+    let values = values![id.as_str(), state.title, state.status.as_str(), now, agent, state.default_agent, model, state.hides];
     tx.execute(UPDATE_CONVERSATION, values).await?;
     Ok(())
 }

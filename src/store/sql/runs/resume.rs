@@ -213,7 +213,7 @@ async fn continue_after(
     let is_changed = row.get::<&str>("status")? != ConversationStatus::Queued.as_str();
     let events = created_rows::continuation_events(resume, superseded, is_changed.then_some(title));
     let (status, default_agent) = (ConversationStatus::Queued, Some(run.agent.as_str()));
-    let state = ConversationState { title, status, choice: &AgentChoice::default(), default_agent };
+    let state = ConversationState { title, status, choice: &AgentChoice::default(), default_agent, hides: false };
     update_conversation(tx, conversation, state, *now).await?;
     let events = tx.append(conversation, base, events).await?;
     let new = NewRun { owner, run: &run, profile: &profile, max_crashes, is_active: true, first_seq: base + 1, now: *now };
