@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use support::database::Kind;
+use support::database::{Database, Kind};
 use support::dialects::Dialect;
 use support::model::ModelMock;
 use support::refusing::RefusingProvider;
@@ -159,7 +159,7 @@ async fn doctor_names_broken_database_and_mcp_file_on_one_screen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_answers_for_its_health_only() {
-    let site = Site::new(Kind::Postgres).await;
+    let site = Site::on(Database::empty_on_postgres().await);
     let (migrated, _) = site.command(&["migrate"]).await;
     assert!(migrated);
     let worker = site.start_with(&[("CAPSTAN_SERVER__ROLE", "worker")]).await;

@@ -274,7 +274,7 @@ impl World {
     /// Returns the model store, which has no database. Its tests do not query one.
     pub async fn on_the_model() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let database = Database::new(Kind::Sqlite, folder.path()).await;
+        let database = Database::empty(Kind::Sqlite, folder.path()).await;
         let store: Arc<dyn Store> = ModelStore::new(None, 0);
         Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
     }

@@ -65,7 +65,7 @@ async fn schema_from_before_release_is_refused(
     #[values(&["backbone"], &["backbone", "joined", "access", "input", "x", "y", "z", "content files"])] names: &[&str],
 ) {
     let folder = tempfile::tempdir().unwrap();
-    let database = Database::new(kind, folder.path()).await;
+    let database = Database::empty(kind, folder.path()).await;
     let row = |(version, name)| format!("({version}, '{name}', true, '\\x6f6c64', 1)");
     let rows: Vec<String> = (1..).zip(names).map(row).collect();
     let rows = format!(
@@ -103,9 +103,10 @@ async fn migrations_of_both_databases_have_the_same_names(#[values(Kind::Sqlite,
     };
     let postgres = names("migrations/postgres");
     assert_eq!(postgres, names("migrations/sqlite"));
-    let world = World::new(kind).await;
-    world.store.close().await;
-    let applied = world.database.rows("SELECT CAST(version AS text), description FROM _sqlx_migrations ORDER BY version").await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = Database::empty(kind, folder.path()).await;
+    open(&database.url, &StoreOptions::default()).await.unwrap().close().await;
+    let applied = database.rows("SELECT CAST(version AS text), description FROM _sqlx_migrations ORDER BY version").await;
     let applied: BTreeSet<String> = applied
         .iter()
         .map(|row| format!("{:0>4}_{}", row[0].as_deref().unwrap(), row[1].as_deref().unwrap().replace(' ', "_")))

@@ -10,6 +10,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
+use super::template;
+
 /// Which store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -41,23 +43,50 @@ fn admin_url() -> String {
 }
 
 impl Database {
-    /// Makes an empty database; the SQLite file lies in `folder`.
+    /// Makes a database with the schema and no rows; the SQLite file lies in `folder`.
     pub async fn new(kind: Kind, folder: &Path) -> Self {
         match kind {
             Kind::Sqlite => {
-                let url = format!("sqlite:{}", folder.join("capstan.db").display());
-                Self { kind, url, name: String::new(), admin_url: String::new(), connection: Mutex::default() }
+                let database = Self::of_sqlite(folder);
+                template::create_at(Path::new(database.path())).await;
+                database
             }
-            Kind::Postgres => Self::on(&admin_url()).await,
+            Kind::Postgres => {
+                let database = Self::of_postgres(&admin_url());
+                template::create_on(&database.admin_url, &database.name).await;
+                database
+            }
         }
     }
 
-    /// Makes an empty database on the Postgres at `admin_url`.
+    /// Makes a database without a schema; the SQLite file will lie in `folder`.
+    pub async fn empty(kind: Kind, folder: &Path) -> Self {
+        match kind {
+            Kind::Sqlite => Self::of_sqlite(folder),
+            Kind::Postgres => Self::empty_on_postgres().await,
+        }
+    }
+
+    /// Makes a Postgres database without a schema.
+    pub async fn empty_on_postgres() -> Self {
+        Self::on(&admin_url()).await
+    }
+
+    /// Makes a database without a schema on the Postgres at `admin_url`.
     pub async fn on(admin_url: &str) -> Self {
+        let database = Self::of_postgres(admin_url);
+        database.command("CREATE DATABASE {database}").await;
+        database
+    }
+
+    fn of_sqlite(folder: &Path) -> Self {
+        let url = format!("sqlite:{}", folder.join("capstan.db").display());
+        Self { kind: Kind::Sqlite, url, name: String::new(), admin_url: String::new(), connection: Mutex::default() }
+    }
+
+    fn of_postgres(admin_url: &str) -> Self {
         let name = format!("capstan_test_{}", unique());
-        execute(admin_url, &format!("CREATE DATABASE {name}")).await.unwrap();
-        let (server, _, query) = url_parts(admin_url);
-        let url = format!("{server}/{name}{query}");
+        let url = url_of(admin_url, &name);
         Self { kind: Kind::Postgres, url, name, admin_url: admin_url.to_owned(), connection: Mutex::default() }
     }
 
@@ -65,17 +94,15 @@ impl Database {
     pub async fn copy(&self, folder: &Path) -> Self {
         match self.kind {
             Kind::Sqlite => {
-                let copy = Self::new(Kind::Sqlite, folder).await;
+                let copy = Self::of_sqlite(folder);
                 std::fs::copy(self.path(), copy.path()).unwrap();
                 copy
             }
             Kind::Postgres => {
-                let name = format!("capstan_test_{}", unique());
+                let copy = Self::of_postgres(&self.admin_url);
                 self.disconnect().await;
-                self.command(&format!("CREATE DATABASE {name} TEMPLATE {{database}}")).await;
-                let (server, _, query) = url_parts(&self.admin_url);
-                let url = format!("{server}/{name}{query}");
-                Self { kind: Kind::Postgres, url, name, admin_url: self.admin_url.clone(), connection: Mutex::default() }
+                self.command(&format!("CREATE DATABASE {} TEMPLATE {{database}}", copy.name)).await;
+                copy
             }
         }
     }
@@ -135,7 +162,7 @@ impl Database {
 
     /// Keeps all others from changing the leases that Postgres has, until the connection is dropped.
     pub async fn hold_leases(&self) -> PgConnection {
-        let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(&self.url).unwrap()).await.unwrap();
+        let mut connection = connect(&self.url).await.unwrap();
         sqlx::query("BEGIN").execute(&mut connection).await.unwrap();
         sqlx::query("SELECT run_id FROM run_leases FOR UPDATE").execute(&mut connection).await.unwrap();
         connection
@@ -200,7 +227,7 @@ impl Database {
                 return rows;
             }
         }
-        let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(&self.url).unwrap()).await?;
+        let mut connection = connect(&self.url).await?;
         let rows = fetch(&mut connection, sql).await;
         *self.connection.lock().unwrap() = Some(connection);
         rows
@@ -231,16 +258,20 @@ fn is_cut_off(error: &dyn DatabaseError) -> bool {
 }
 
 async fn execute(url: &str, sql: &str) -> Result<(), sqlx::Error> {
-    let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(url)?).await?;
+    let mut connection = connect(url).await?;
     sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
     connection.close().await
 }
 
-/// Server, database and query of a Postgres URL.
-fn url_parts(url: &str) -> (String, String, String) {
-    let (rest, query) = url.split_once('?').map_or((url, String::new()), |(rest, query)| (rest, format!("?{query}")));
-    let (server, database) = rest.rsplit_once('/').unwrap();
-    (server.to_owned(), database.to_owned(), query)
+pub(super) async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
+    PgConnection::connect_with(&PgConnectOptions::from_str(url)?).await
+}
+
+/// Returns the URL of a database on the same server.
+pub(super) fn url_of(admin_url: &str, name: &str) -> String {
+    let (rest, query) = admin_url.split_once('?').map_or((admin_url, String::new()), |(rest, query)| (rest, format!("?{query}")));
+    let (server, _) = rest.rsplit_once('/').unwrap();
+    format!("{server}/{name}{query}")
 }
 
 /// A name that no other test has.

@@ -25,7 +25,8 @@ impl Ledger {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/ledger.py");
         json!({
             "command": "python3",
-            "args": [script],
+            // Without the packages of the machine, Python starts in half the time.
+            "args": ["-S", script],
             "env": {"LEDGER_FILE": self.file.to_str().unwrap()},
             "capstan": {"trusted": true, "timeout": "20s", "replay": {
                 "append_keyed": "keyed:key", "append_meta": "keyed:_meta.example.com/key", "pay": "reconcile:paid"

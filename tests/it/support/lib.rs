@@ -30,6 +30,7 @@ pub mod repository;
 pub mod script;
 pub mod server;
 pub mod sse;
+mod template;
 pub mod vectors;
 pub mod wait;
 pub mod wire;

@@ -37,7 +37,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A place with an empty database, no model and no tool servers: the demo model answers.
+    /// A place with a database without rows, no model and no tool servers: the demo model answers.
     pub async fn new(kind: Kind) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(kind, folder.path()).await;
@@ -100,9 +100,14 @@ impl Site {
         audit::assert_sound(&self.database).await;
     }
 
-    /// The same with a database that is there already.
+    /// A place with this database, no model and no tool servers.
+    pub fn on(database: Database) -> Self {
+        Self::with(tempfile::tempdir().unwrap(), database)
+    }
+
+    /// A place with this database, the scripted model and the ledger.
     pub fn scripted_on(database: Database, model: &ModelMock) -> Self {
-        Self::with(tempfile::tempdir().unwrap(), database).script(model)
+        Self::on(database).script(model)
     }
 
     fn script(mut self, model: &ModelMock) -> Self {

@@ -13,15 +13,16 @@ use rstest::rstest;
 use serde_json::json;
 
 use support::audit;
-use support::database::Kind;
+use support::database::Database;
 use support::model::ModelMock;
 use support::pooler::Pooler;
 use support::server::{Server, Site};
 use support::wait;
 
-/// Returns a site on Postgres, and the pooler in front of its database if there is to be one.
+/// Returns a site on an empty database of Postgres, which the first server migrates, and the pooler in front of it if there is to be
+/// one.
 async fn site(model: &ModelMock, pooled: bool) -> (Site, Option<Pooler>) {
-    let site = Site::scripted(Kind::Postgres, model).await;
+    let site = Site::scripted_on(Database::empty_on_postgres().await, model);
     if !pooled {
         return (site, None);
     }
@@ -87,7 +88,7 @@ async fn a_stream_may_be_read_where_the_run_is_not(#[values(false, true)] pooled
 #[tokio::test(flavor = "multi_thread")]
 async fn pooler_that_ignores_startup_parameters_is_noticed() {
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Postgres, &model).await;
+    let site = Site::scripted_on(Database::empty_on_postgres().await, &model);
     let pooler = Pooler::start(&site.database, "ignore_startup_parameters = extra_float_digits,options").await;
     let site = pooler.between(site);
     let server = site.start().await;
