@@ -25,8 +25,9 @@ export NEXTEST_DOUBLE_SPAWN=0
 isolate_servers() {
     # Settings of the caller's own server must not reach them.
     unset DATABASE_URL
-    # Each decodes all root certificates when it starts. There are over a thousand starts, and they reach no other machine, so one
-    # certificate is enough.
+    # Each decodes all root certificates when it starts, and Node those of its own variable. There are over a thousand starts, and they
+    # reach no other machine, so one certificate is enough.
     sed '/END CERTIFICATE/q' "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" >"$work/root.pem" 2>/dev/null || true
     [ ! -s "$work/root.pem" ] || export SSL_CERT_FILE=$work/root.pem
+    unset SSL_CERT_DIR NODE_EXTRA_CA_CERTS
 }
