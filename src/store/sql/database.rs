@@ -6,7 +6,7 @@ use sqlx::SqlSafeStr;
 
 use super::row::{Row, the_row};
 use super::statement::Statement;
-use super::transaction::{PostgresTransaction, Transaction};
+use super::transaction::{PostgresTransaction, SqliteTransaction, Transaction};
 use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::StoreResult;
 use crate::store::postgres::errors::retry_transaction;
@@ -134,7 +134,7 @@ impl Database<'_> {
             Self::Postgres(line) => Ok(Transaction::Postgres(PostgresTransaction::begin(line).await?)),
             Self::Sqlite(store) => {
                 let (turn, tx) = store.write_in_turn().await?;
-                Ok(Transaction::Sqlite(tx, Some(turn)))
+                Ok(Transaction::Sqlite(SqliteTransaction::new(tx, Some(turn))))
             }
         }
     }
@@ -143,7 +143,7 @@ impl Database<'_> {
     pub async fn begin_at_once(self) -> StoreResult<Transaction> {
         match self {
             Self::Postgres(_) => self.begin().await,
-            Self::Sqlite(store) => Ok(Transaction::Sqlite(store.write().await?, None)),
+            Self::Sqlite(store) => Ok(Transaction::Sqlite(SqliteTransaction::new(store.write().await?, None))),
         }
     }
 

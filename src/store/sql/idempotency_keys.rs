@@ -70,7 +70,7 @@ impl Transaction {
     pub async fn record<T: Serialize + Sync>(&mut self, key: Option<&IdempotencyKey>, outcome: T) -> IdempotentResult<T> {
         if let Some(key) = key {
             let recorded = encode_storable("idempotency_keys", "outcome", &key.key, &outcome)?;
-            self.execute(RECORD, values![key.owner.as_str(), &key.key, &key.fingerprint, recorded]).await?;
+            self.write(RECORD, values![key.owner.as_str(), &key.key, &key.fingerprint, recorded]).await?;
         }
         Ok(IdempotentOutcome::Fresh(outcome))
     }

@@ -4,22 +4,44 @@
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, Postgres};
+use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection as _, raw_sql};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::pooler;
 use super::row::{Row, the_row};
 use super::statement::Statement;
-use super::value::{Value, postgres_query, sqlite_query, values};
+use super::value::{Value, add_to_batch, postgres_query, sqlite_query, values};
 use crate::store::postgres::timeouts::{ANSWER_LIMIT, GuardedPool};
+use crate::store::sqlite::batch::Batch;
 use crate::store::sqlite::connection::Tx;
 use crate::store::{StoreError, StoreResult};
 
 /// A write transaction. Dropping it without a commit rolls it back.
 pub enum Transaction {
     Postgres(PostgresTransaction),
-    /// A transaction on the only writer of SQLite, with the permit of its request. A worker needs no permit.
-    Sqlite(Tx, Option<OwnedSemaphorePermit>),
+    Sqlite(SqliteTransaction),
+}
+
+/// A transaction on the only writer of SQLite.
+pub struct SqliteTransaction {
+    tx: Tx,
+    /// The statements of [`Transaction::write`] that have not been executed yet.
+    deferred: Batch,
+    /// The permit of its request. A worker needs no permit.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl SqliteTransaction {
+    pub fn new(tx: Tx, turn: Option<OwnedSemaphorePermit>) -> Self {
+        Self { tx, deferred: Batch::default(), _turn: turn }
+    }
+
+    /// Executes the deferred statements. Returns the connection for the next one.
+    async fn connection(&mut self) -> StoreResult<&mut SqliteConnection> {
+        self.deferred.run(&mut self.tx).await?;
+        Ok(&mut self.tx)
+    }
 }
 
 /// A transaction on a pool's connection. The connection is closed if the transaction neither commits nor rolls back.
@@ -133,8 +155,8 @@ impl Transaction {
                     tx.work(async |connection| Ok(postgres_query(statement.postgres, values).fetch_all(connection).await?)).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
             }
-            Self::Sqlite(tx, _) => {
-                let rows = sqlite_query(statement.sqlite, values).fetch_all(&mut **tx).await?;
+            Self::Sqlite(tx) => {
+                let rows = sqlite_query(statement.sqlite, values).fetch_all(tx.connection().await?).await?;
                 Ok(rows.into_iter().map(Row::Sqlite).collect())
             }
         }
@@ -148,7 +170,10 @@ impl Transaction {
                     tx.work(async |connection| Ok(postgres_query(statement.postgres, values).fetch_optional(connection).await?));
                 Ok(row.await?.map(Row::Postgres))
             }
-            Self::Sqlite(tx, _) => Ok(sqlite_query(statement.sqlite, values).fetch_optional(&mut **tx).await?.map(Row::Sqlite)),
+            Self::Sqlite(tx) => {
+                let row = sqlite_query(statement.sqlite, values).fetch_optional(tx.connection().await?).await?;
+                Ok(row.map(Row::Sqlite))
+            }
         }
     }
 
@@ -164,14 +189,31 @@ impl Transaction {
                 let done = tx.work(async |connection| Ok(postgres_query(statement.postgres, values).execute(connection).await?));
                 Ok(done.await?.rows_affected())
             }
-            Self::Sqlite(tx, _) => Ok(sqlite_query(statement.sqlite, values).execute(&mut **tx).await?.rows_affected()),
+            Self::Sqlite(tx) => Ok(sqlite_query(statement.sqlite, values).execute(tx.connection().await?).await?.rows_affected()),
+        }
+    }
+
+    /// Executes a statement whose number of changed rows is not needed.
+    ///
+    /// SQLite executes it before the next other statement or the commit, and returns its error there. One message to the thread of
+    /// the connection takes longer than most statements, and all deferred statements are one message.
+    pub async fn write(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<()> {
+        match self {
+            Self::Postgres(_) => self.execute(statement, values).await.map(drop),
+            Self::Sqlite(tx) => {
+                add_to_batch(&mut tx.deferred, statement.sqlite, values);
+                Ok(())
+            }
         }
     }
 
     pub async fn commit(self) -> StoreResult<()> {
         match self {
             Self::Postgres(tx) => tx.end("COMMIT").await,
-            Self::Sqlite(tx, _turn) => Ok(tx.commit().await?),
+            Self::Sqlite(mut tx) => {
+                tx.connection().await?;
+                Ok(tx.tx.commit().await?)
+            }
         }
     }
 
@@ -193,7 +235,7 @@ impl Transaction {
             // An error has rolled it back already.
             Self::Postgres(tx) if !tx.is_open => Ok(()),
             Self::Postgres(tx) => tx.end("ROLLBACK").await,
-            Self::Sqlite(tx, _turn) => Ok(tx.rollback().await?),
+            Self::Sqlite(tx) => Ok(tx.tx.rollback().await?),
         }
     }
 }

@@ -9,6 +9,7 @@ use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 
+use crate::store::sqlite::batch::Batch;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -99,6 +100,58 @@ pub(super) fn sqlite_query<'q>(text: impl SqlSafeStr, values: &'q [Value<'q>]) -
         Value::Integer(integer) => query.bind(*integer),
         Value::Boolean(is) => query.bind(*is),
         Value::Bytes(bytes) => query.bind(*bytes),
-        Value::Texts(texts) => query.bind(serde_json::json!(texts).to_string()),
+        Value::Texts(texts) => query.bind(json_array(texts)),
     })
+}
+
+/// Adds a statement with its values to a batch of SQLite, whose parameters have no numbers.
+pub(super) fn add_to_batch(batch: &mut Batch, statement: &str, values: &[Value<'_>]) {
+    let (text, numbers) = without_numbers(statement);
+    batch.add(&text);
+    // The batch refuses to run without the argument of a missing value.
+    for value in numbers.into_iter().filter_map(|number| values.get(number.checked_sub(1)?)) {
+        match value {
+            Value::Text(text) => batch.bind(text.as_deref()),
+            Value::Integer(integer) => batch.bind(*integer),
+            Value::Boolean(is) => batch.bind(*is),
+            Value::Bytes(bytes) => batch.bind(*bytes),
+            Value::Texts(texts) => batch.bind(json_array(texts)),
+        };
+    }
+}
+
+/// Replaces each numbered parameter by `?`. Returns the text, and the numbers in the order of the parameters.
+fn without_numbers(statement: &str) -> (String, Vec<usize>) {
+    let mut pieces = statement.split('$');
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    let mut numbers = Vec::new();
+    for piece in pieces {
+        let rest = piece.trim_start_matches(|c: char| c.is_ascii_digit());
+        match piece[..piece.len() - rest.len()].parse() {
+            Ok(number) => {
+                text.push('?');
+                numbers.push(number);
+            }
+            // The beginning of a JSON path.
+            Err(_) => text.push('$'),
+        }
+        text.push_str(rest);
+    }
+    (text, numbers)
+}
+
+fn json_array(texts: &[Cow<'_, str>]) -> String {
+    serde_json::json!(texts).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_numbers;
+
+    #[test]
+    fn numbered_parameters_become_a_list() {
+        let (text, numbers) = without_numbers("UPDATE t SET a = $12, b = a ->> '$.b' WHERE c = $1 OR d = $12");
+        assert_eq!(text, "UPDATE t SET a = ?, b = a ->> '$.b' WHERE c = ? OR d = ?");
+        assert_eq!(numbers, [12, 1, 12]);
+    }
 }

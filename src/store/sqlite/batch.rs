@@ -13,7 +13,7 @@ use super::connection::Tx;
 use crate::store::StoreResult;
 
 #[derive(Default)]
-pub(super) struct Batch {
+pub(in crate::store) struct Batch {
     text: String,
     arguments: SqliteArguments,
     /// For each statement: the reason for refusal if it changes no row.
@@ -24,7 +24,7 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Adds a statement. Its parameters have no numbers, because the arguments of all statements form one list.
-    pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
+    pub(in crate::store) fn add(&mut self, statement: &str) -> &mut Self {
         if has_numbers(statement) {
             let fault = format!("a numbered parameter indexes the arguments of the whole batch: {statement}");
             self.error.get_or_insert_with(|| fault.into());
@@ -36,7 +36,7 @@ impl Batch {
     }
 
     /// Adds the next argument of the statement.
-    pub(super) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
+    pub(in crate::store) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
         if let Err(error) = self.arguments.add(value) {
             self.error.get_or_insert(error);
         }
@@ -53,7 +53,7 @@ impl Batch {
 
     /// Executes all statements and clears the batch. Returns the first reason for refusal. All statements have run by then, so the
     /// caller must roll the transaction back.
-    pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
+    pub(in crate::store) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
         let Self { text, arguments, refusal_reasons, error } = std::mem::take(self);
         if refusal_reasons.is_empty() {
             return Ok(None);

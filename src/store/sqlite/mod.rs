@@ -15,7 +15,7 @@ macro_rules! sql {
 mod apply_changes;
 mod audit;
 mod backend;
-mod batch;
+pub(super) mod batch;
 mod clock;
 mod clone_detection;
 pub(super) mod connection;

@@ -110,7 +110,7 @@ pub async fn insert_conversation(
     ];
     let is_made = tx.execute(INSERT, insert).await? > 0;
     if is_made {
-        tx.execute(INSERT_HEAD, values![id, owner.as_str()]).await?;
+        tx.write(INSERT_HEAD, values![id, owner.as_str()]).await?;
     }
     Ok(is_made)
 }

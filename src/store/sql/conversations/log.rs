@@ -126,8 +126,8 @@ impl Transaction {
         let rows: Vec<_> =
             events.iter().map(|event| (event.seq, &event.run_id, event.attempt, &event.kind, event.at, &event.data)).collect();
         let rows = encode("events", "data", conversation.as_str(), &rows)?;
-        self.execute(RAISE_HEAD, values![conversation.as_str(), last.seq]).await?;
-        self.execute(APPEND, values![conversation.as_str(), rows]).await?;
+        self.write(RAISE_HEAD, values![conversation.as_str(), last.seq]).await?;
+        self.write(APPEND, values![conversation.as_str(), rows]).await?;
         Ok(events)
     }
 }

@@ -59,8 +59,7 @@ pub async fn update_conversation(
 ) -> StoreResult<()> {
     let (agent, model) = (state.choice.agent.as_deref(), state.choice.model.as_deref());
     let values = values![id.as_str(), state.title, state.status.as_str(), now, agent, state.default_agent, model, state.hides];
-    tx.execute(UPDATE_CONVERSATION, values).await?;
-    Ok(())
+    tx.write(UPDATE_CONVERSATION, values).await
 }
 
 pub struct NewRun<'a> {
@@ -93,8 +92,7 @@ pub async fn insert_run(tx: &mut Transaction, new: NewRun<'_>) -> StoreResult<()
         run.trace_id.as_ref().map(TraceId::as_str),
         max_crashes,
     ];
-    tx.execute(INSERT_RUN, values).await?;
-    Ok(())
+    tx.write(INSERT_RUN, values).await
 }
 
 /// Inserts a message with `body` at a position in its conversation.
@@ -107,8 +105,7 @@ pub async fn insert_message(
     now: UnixMillis,
 ) -> StoreResult<()> {
     let (id, conversation, run) = (message.id.as_str(), message.conversation_id.as_str(), message.run_id.as_str());
-    tx.execute(INSERT_MESSAGE, values![id, conversation, owner.as_str(), run, position, message.role.as_str(), body, now]).await?;
-    Ok(())
+    tx.write(INSERT_MESSAGE, values![id, conversation, owner.as_str(), run, position, message.role.as_str(), body, now]).await
 }
 
 pub async fn insert_messages(
@@ -127,7 +124,7 @@ pub async fn insert_messages(
             (&message.id, &message.run_id, message.position, role, &message.body, rating, comment, at)
         });
         let rows = encode_storable("messages", "copy", id, &rows.collect::<Vec<_>>())?;
-        tx.execute(INSERT_MESSAGES, values![id, owner.as_str(), now, rows]).await?;
+        tx.write(INSERT_MESSAGES, values![id, owner.as_str(), now, rows]).await?;
     }
     Ok(())
 }
