@@ -204,7 +204,7 @@ pub struct Transcript {
     pub role: Role,
     /// The earlier messages, oldest first. They belong to the run.
     pub earlier: Vec<Message>,
-    /// Whether a new conversation is hidden.
+    /// Whether lists omit the conversation from now on.
     pub hidden: bool,
 }
 

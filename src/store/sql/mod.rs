@@ -30,6 +30,8 @@
 //!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after
 //!   a deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
 //! - A transaction ends with [`Transaction::end`], also after an error: on Postgres, dropping it closes its connection.
+//! - [`Transaction::write`] executes a statement whose result is not needed, on SQLite together with others. Do not use it before a
+//!   statement whose error has a meaning of its own.
 //! - Contended rows are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside conversations.
 
 mod access;

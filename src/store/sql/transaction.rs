@@ -32,6 +32,9 @@ pub struct SqliteTransaction {
     _turn: Option<OwnedSemaphorePermit>,
 }
 
+/// Limit of deferred statements, so that a copy of many messages does not gather in memory, and the connection keeps few texts.
+const MAX_DEFERRED: usize = 8;
+
 impl SqliteTransaction {
     pub fn new(tx: Tx, turn: Option<OwnedSemaphorePermit>) -> Self {
         Self { tx, deferred: Batch::default(), _turn: turn }
@@ -195,13 +198,16 @@ impl Transaction {
 
     /// Executes a statement whose number of changed rows is not needed.
     ///
-    /// SQLite executes it before the next other statement or the commit, and returns its error there. One message to the thread of
-    /// the connection takes longer than most statements, and all deferred statements are one message.
+    /// SQLite defers up to [`MAX_DEFERRED`] of them to the next other statement or the commit, and returns their errors there. One
+    /// message to the thread of the connection takes longer than most statements, and all deferred statements are one message.
     pub async fn write(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<()> {
         match self {
             Self::Postgres(_) => self.execute(statement, values).await.map(drop),
             Self::Sqlite(tx) => {
                 add_to_batch(&mut tx.deferred, statement.sqlite, values);
+                if tx.deferred.len() >= MAX_DEFERRED {
+                    tx.connection().await?;
+                }
                 Ok(())
             }
         }
@@ -237,5 +243,51 @@ impl Transaction {
             Self::Postgres(tx) => tx.end("ROLLBACK").await,
             Self::Sqlite(tx) => Ok(tx.tx.rollback().await?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::SqliteStore;
+    use crate::store::{Store as _, StoreOptions};
+
+    const fn statement(name: &'static str, sqlite: &'static str) -> Statement {
+        Statement { name, postgres: "", sqlite }
+    }
+
+    const CREATE: Statement = statement("CREATE", "CREATE TABLE t (n INTEGER PRIMARY KEY)");
+    const INSERT: Statement = statement("INSERT", "INSERT INTO t SELECT $1 WHERE $1 = $1");
+    const COUNT: Statement = statement("COUNT", "SELECT count(*) FROM t");
+
+    #[tokio::test]
+    async fn deferred_writes_precede_reads_and_fail_at_the_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("deferred.db").display());
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        let begin = async || Transaction::Sqlite(SqliteTransaction::new(store.write().await.unwrap(), None));
+        let count = async |tx: &mut Transaction| tx.fetch_one(COUNT, &[]).await.unwrap().only::<i64>().unwrap();
+        let mut tx = begin().await;
+        tx.execute(CREATE, &[]).await.unwrap();
+        let writes = i64::try_from(MAX_DEFERRED).unwrap() + 2;
+        for n in 0..writes {
+            tx.write(INSERT, values![n]).await.unwrap();
+        }
+        assert_eq!(count(&mut tx).await, writes);
+        tx.write(INSERT, values![writes]).await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut tx = begin().await;
+        tx.write(INSERT, values![100_i64]).await.unwrap();
+        tx.write(INSERT, values![writes]).await.unwrap();
+        assert!(tx.commit().await.unwrap_err().is_unique_violation());
+        let mut tx = begin().await;
+        tx.write(INSERT, values![200_i64]).await.unwrap();
+        tx.write(INSERT, &[]).await.unwrap();
+        assert!(format!("{:?}", tx.commit().await.unwrap_err()).contains("the value of $1 is missing"));
+        let mut tx = begin().await;
+        assert_eq!(count(&mut tx).await, writes + 1, "what failed is rolled back");
+        tx.rollback().await.unwrap();
+        store.close().await;
     }
 }

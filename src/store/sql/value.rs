@@ -105,11 +105,14 @@ pub(super) fn sqlite_query<'q>(text: impl SqlSafeStr, values: &'q [Value<'q>]) -
 }
 
 /// Adds a statement with its values to a batch of SQLite, whose parameters have no numbers.
-pub(super) fn add_to_batch(batch: &mut Batch, statement: &str, values: &[Value<'_>]) {
+pub(super) fn add_to_batch(batch: &mut Batch, statement: &'static str, values: &[Value<'_>]) {
     let (text, numbers) = without_numbers(statement);
-    batch.add(&text);
-    // The batch refuses to run without the argument of a missing value.
-    for value in numbers.into_iter().filter_map(|number| values.get(number.checked_sub(1)?)) {
+    batch.push(&text);
+    for number in numbers {
+        let Some(value) = number.checked_sub(1).and_then(|index: usize| values.get(index)) else {
+            batch.fail(format!("the value of ${number} is missing: {statement}"));
+            continue;
+        };
         match value {
             Value::Text(text) => batch.bind(text.as_deref()),
             Value::Integer(integer) => batch.bind(*integer),

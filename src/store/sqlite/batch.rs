@@ -2,7 +2,7 @@
 //! statements.
 //!
 //! A batch checks only the number of changed rows, and reads no results. Batches with the same statements have the same text. The
-//! connection prepares this text once.
+//! connection keeps the texts of the last batches prepared, so a batch should have one of few texts.
 
 use futures_util::TryStreamExt as _;
 use sqlx::error::BoxDynError;
@@ -24,15 +24,29 @@ pub(in crate::store) struct Batch {
 
 impl Batch {
     /// Adds a statement. Its parameters have no numbers, because the arguments of all statements form one list.
-    pub(in crate::store) fn add(&mut self, statement: &str) -> &mut Self {
+    pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
         if has_numbers(statement) {
-            let fault = format!("a numbered parameter indexes the arguments of the whole batch: {statement}");
-            self.error.get_or_insert_with(|| fault.into());
+            self.fail(format!("a numbered parameter indexes the arguments of the whole batch: {statement}"));
         }
+        self.push(statement);
+        self
+    }
+
+    /// Adds a statement whose numbered parameters are replaced already.
+    pub(in crate::store) fn push(&mut self, statement: &str) {
         self.text.push_str(statement);
         self.text.push(';');
         self.refusal_reasons.push(None);
-        self
+    }
+
+    /// Makes `run` return this fault, unless it has an earlier one.
+    pub(in crate::store) fn fail(&mut self, fault: String) {
+        self.error.get_or_insert_with(|| fault.into());
+    }
+
+    /// Returns the number of statements.
+    pub(in crate::store) fn len(&self) -> usize {
+        self.refusal_reasons.len()
     }
 
     /// Adds the next argument of the statement.

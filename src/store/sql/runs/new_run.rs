@@ -124,7 +124,7 @@ pub async fn insert_messages(
             (&message.id, &message.run_id, message.position, role, &message.body, rating, comment, at)
         });
         let rows = encode_storable("messages", "copy", id, &rows.collect::<Vec<_>>())?;
-        tx.write(INSERT_MESSAGES, values![id, owner.as_str(), now, rows]).await?;
+        tx.execute(INSERT_MESSAGES, values![id, owner.as_str(), now, rows]).await?;
     }
     Ok(())
 }
