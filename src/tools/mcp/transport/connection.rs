@@ -352,12 +352,13 @@ impl Connection {
             meta.insert(trace::TRACEPARENT.to_owned(), traceparent.into());
         }
         options.meta = (!meta.is_empty()).then_some(RequestMetaObject(MetaObject(meta)));
+        let sending = self.subscriptions.delay_questions().await;
         let mut handle = match self.peer.send_cancellable_request(request, options).await {
             Ok(handle) => handle,
             Err(error) => return RequestOutcome::Reply(Reply::NotSent(self.reason_of_loss(&error))),
         };
-        // Registered before the wait for the answer, because a server may ask at once.
         let mut reports = self.subscriptions.reports_of(handle.progress_token.clone());
+        drop(sending);
         // A test that stops at the second point waits there until the server has acted.
         failpoint::hit("C11");
         failpoint::hit("C12");

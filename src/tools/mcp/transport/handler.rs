@@ -12,7 +12,7 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{RwLock, RwLockReadGuard, mpsc, oneshot};
 
 use crate::domain::run::question::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
 use crate::domain::tool::form;
@@ -39,6 +39,8 @@ pub struct CallSubscriptions {
     tools_changed: AtomicBool,
     /// Whether a call was abandoned without an answer. The server may still work on it, and ask questions.
     has_abandoned_calls: AtomicBool,
+    /// Held for reading while a call is sent, until it has subscribed.
+    sending: RwLock<()>,
 }
 
 #[derive(Clone)]
@@ -55,6 +57,11 @@ pub enum ServerRequest {
 }
 
 impl CallSubscriptions {
+    /// Makes questions wait until the guard is dropped. A server may ask before the sender of a call knows its token.
+    pub async fn delay_questions(&self) -> RwLockReadGuard<'_, ()> {
+        self.sending.read().await
+    }
+
     /// Subscribes to messages for the call with this token, until the receiver is dropped.
     pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
         let (reports, receiver) = mpsc::channel(REPORTS);
@@ -86,13 +93,14 @@ impl CallSubscriptions {
     }
 
     /// Sends a question to the only call under way. Returns false if there is none, or several.
-    fn send_to_only_call(&self, request: ServerRequest) -> bool {
+    async fn send_to_only_call(&self, request: ServerRequest) -> bool {
+        drop(self.sending.write().await);
         self.only_call().is_some_and(|listener| listener.questions.try_send(request).is_ok())
     }
 
     async fn sample(&self, request: SamplingRequest) -> Result<SamplingAnswer, String> {
         let (answer, answered) = oneshot::channel();
-        if !self.send_to_only_call(ServerRequest::Samples(Box::new(SamplingCall { request, answer }))) {
+        if !self.send_to_only_call(ServerRequest::Samples(Box::new(SamplingCall { request, answer }))).await {
             return Err("the sampling request matches several calls: only one call at a time may use sampling".to_owned());
         }
         answered.await.unwrap_or_else(|_| Err("the call has ended".to_owned()))
@@ -100,7 +108,7 @@ impl CallSubscriptions {
 
     async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
         let (answer, answered) = oneshot::channel();
-        if !self.send_to_only_call(ServerRequest::Asks(Box::new(ElicitationRequest { text, elicitation, answer }))) {
+        if !self.send_to_only_call(ServerRequest::Asks(Box::new(ElicitationRequest { text, elicitation, answer }))).await {
             tracing::warn!("MCP elicitation declined: several calls are under way, and the question does not name its call");
             return InputAnswer::new(DECLINE, None);
         }
@@ -275,6 +283,23 @@ mod tests {
         let mut redactor = SecretRedactor::default();
         redactor.add("API_TOKEN", "token-canary");
         checked_question("s", &redactor, serde_json::from_value(params).unwrap())
+    }
+
+    #[tokio::test]
+    async fn question_waits_until_its_call_has_subscribed() {
+        let subscriptions = Arc::new(CallSubscriptions::default());
+        let sending = subscriptions.delay_questions().await;
+        let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
+        let call = async {
+            let token: ProgressToken = serde_json::from_value(json!(1)).unwrap();
+            let mut reports = subscriptions.reports_of(token);
+            drop(sending);
+            let Report::Asks(asks) = reports.next().await else { panic!("not a question") };
+            asks.answer.send(InputAnswer::new(ACCEPT, None)).unwrap();
+            reports.answered();
+        };
+        let (answer, ()) = tokio::join!(subscriptions.ask("Which one?".to_owned(), elicitation), call);
+        assert_eq!(answer.choice, ACCEPT);
     }
 
     fn form(field: Value) -> Option<(String, Elicitation)> {
