@@ -293,9 +293,10 @@ async fn copilotkit_lists_runs_connects_and_stops() {
     let (conversation, run) = rig.start("hello").await;
     let fence = rig.claim().await;
     let act = rig.play_half(&fence).await;
-    let connect_path = format!("{path}/connect");
-    let (connected, ()) = tokio::join!(rig.post(&connect_path, input(&conversation, "x", "hi")), rig.play_rest(&fence, act));
-    let connected = frames(&connected);
+    let body = input(&conversation, "x", "hi");
+    let connected = rig.begin(Method::POST, &format!("{path}/connect"), &[], Some(body)).await;
+    rig.play_rest(&fence, act).await;
+    let connected = frames(&connected.rest().await);
     assert_eq!((said(&connected), &connected[3].1["runId"]), ("Hello\nworld".to_owned(), &json!(run)));
     assert_eq!(rig.post(&format!("{path}/stop/thread-1"), json!({})).await.json(), json!({ "stopped": false }));
 }

@@ -133,8 +133,9 @@ async fn regenerated_answer_has_a_new_id() {
 async fn active_run_is_replayed_from_its_beginning() {
     let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
     let path = format!("/api/chat/{conversation}/stream");
-    let (reply, ()) = tokio::join!(rig.get(&path), rig.play_rest(&fence, act));
-    let sent = chunks(&reply);
+    let reply = rig.begin(Method::GET, &path, &[], None).await;
+    rig.play_rest(&fence, act).await;
+    let sent = chunks(&reply.rest().await);
     assert_eq!((&sent[0]["messageId"], said(&sent)), (&json!(run), "Hello\nworld".to_owned()));
 }
 
