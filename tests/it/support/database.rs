@@ -247,7 +247,7 @@ impl Database {
     }
 }
 
-async fn fetch(connection: &mut PgConnection, sql: &str) -> Result<Vec<PgRow>, sqlx::Error> {
+pub(super) async fn fetch(connection: &mut PgConnection, sql: &str) -> Result<Vec<PgRow>, sqlx::Error> {
     // Not prepared for the next time: by then, a migration may have changed its columns.
     sqlx::query(AssertSqlSafe(sql.to_owned())).persistent(false).fetch_all(connection).await
 }

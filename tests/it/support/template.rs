@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use capstan::store::{OnClone, StoreOptions, open};
-use sha2::{Digest as _, Sha256};
+use capstan::support::json::hash_bytes;
+use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::database::{connect, unique, url_of};
+use super::database::{connect, fetch, unique, url_of};
 use super::repository::{files, read};
 
 /// The number of the advisory lock of the process that makes the template.
@@ -20,18 +20,18 @@ pub(super) async fn create_on(admin_url: &str, name: &str) {
     let mut admin = connect(admin_url).await.unwrap();
     // The other strategy writes each page to the log as well.
     let copy = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY");
-    if let Err(error) = run(&mut admin, &copy).await {
+    if let Err(error) = fetch(&mut admin, &copy).await {
         const UNDEFINED_DATABASE: &str = "3D000";
         assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some(UNDEFINED_DATABASE), "{error}");
         make_template(&mut admin, admin_url, &template).await;
-        run(&mut admin, &copy).await.unwrap();
+        fetch(&mut admin, &copy).await.unwrap();
     }
     admin.close().await.unwrap();
 }
 
 /// Makes the template under another name first, so that no test copies a part of it.
 async fn make_template(admin: &mut PgConnection, admin_url: &str, template: &str) {
-    run(admin, &format!("SELECT pg_advisory_lock({LOCK})")).await.unwrap();
+    fetch(admin, &format!("SELECT pg_advisory_lock({LOCK})")).await.unwrap();
     let is_made: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1)")
         .bind(template)
         .fetch_one(&mut *admin)
@@ -39,11 +39,11 @@ async fn make_template(admin: &mut PgConnection, admin_url: &str, template: &str
         .unwrap();
     if !is_made {
         let new = format!("capstan_test_{}", unique());
-        run(admin, &format!("CREATE DATABASE {new}")).await.unwrap();
+        fetch(admin, &format!("CREATE DATABASE {new}")).await.unwrap();
         migrate(&url_of(admin_url, &new)).await;
-        run(admin, &format!("ALTER DATABASE {new} RENAME TO {template}")).await.unwrap();
+        fetch(admin, &format!("ALTER DATABASE {new} RENAME TO {template}")).await.unwrap();
     }
-    run(admin, &format!("SELECT pg_advisory_unlock({LOCK})")).await.unwrap();
+    fetch(admin, &format!("SELECT pg_advisory_unlock({LOCK})")).await.unwrap();
 }
 
 /// Creates a SQLite file with the schema. Its template is in the folder of temporary files.
@@ -67,13 +67,6 @@ async fn migrate(url: &str) {
 
 /// Returns a name for the migrations of a backend, which changes with them.
 fn schema_hash(backend: &str) -> String {
-    let mut hash = Sha256::new();
-    for file in files(&format!("migrations/{backend}"), "sql") {
-        hash.update(read(file));
-    }
-    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-async fn run(admin: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error> {
-    sqlx::query(AssertSqlSafe(sql.to_owned())).persistent(false).execute(admin).await.map(drop)
+    let migrations: String = files(&format!("migrations/{backend}"), "sql").into_iter().map(read).collect();
+    hash_bytes(migrations.as_bytes())[..16].to_owned()
 }
