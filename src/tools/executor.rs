@@ -52,7 +52,7 @@ impl ToolExecutor {
         let call = tokio::time::timeout(timeout, self.built_ins.call(&definition.tool, arguments));
         let result = tokio::select! {
             biased;
-            () = cancel.cancelled() => return cancelled(),
+            () = cancel.cancelled() => return cancelled("ended"),
             result = call => result,
         };
         match result {
@@ -79,7 +79,7 @@ impl Toolbox for ToolExecutor {
         let CallControl { timeout, progress, permit } = control;
         let started = Instant::now();
         let arguments = if permit.token.is_cancelled() {
-            Err(cancelled())
+            Err(cancelled("started"))
         } else {
             prepared_arguments(&self.validators, definition, call).map_err(McpAnswer::failed)
         };
@@ -191,8 +191,8 @@ fn meta(owner: &UserId, definition: &ToolDefinition, call: &ToolCall, permit: &C
     known.into_iter().chain(conversation).chain(key).map(|(field, id)| (field.to_owned(), Value::from(id))).collect()
 }
 
-fn cancelled() -> McpAnswer {
-    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it started".to_owned())
+fn cancelled(before: &str) -> McpAnswer {
+    McpAnswer::error(ToolCallState::Cancelled, format!("the call was cancelled before it {before}"))
 }
 
 #[cfg(test)]
