@@ -180,6 +180,8 @@ const FEW_RETRIES: u64 = 5;
 mod tests {
     use super::*;
     use crate::domain::agent::agent_record::profile_of;
+    use crate::domain::agent::preset::presets;
+    use crate::domain::run::admission::Admission;
     use rstest::rstest;
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
@@ -240,6 +242,25 @@ mod tests {
         let base = strict();
         let requested = profile(&base, said);
         assert_eq!(within(&base, &requested).err().map(|error| error.field).as_deref(), refused);
+    }
+
+    #[test]
+    fn no_preset_exceeds_a_strict_default_agent() {
+        let base = AgentProfile {
+            max_rounds: 1,
+            tool_timeout_ms: 1_000,
+            tool_parallelism: 1,
+            max_parallel_calls: 1,
+            tool_result_chars: 100,
+            admission: Admission { max_message_chars: 10, max_active_runs: 1, max_conversations: 1 },
+            ..strict()
+        };
+        for preset in presets() {
+            let mut profile = profile_of(&base, preset.name, 1, &preset.profile).unwrap();
+            bring_within(&base, &mut profile);
+            let exceeded = bounds(&base, &profile).into_iter().find(Bound::is_passed).map(|bound| bound.field);
+            assert_eq!(exceeded, None, "{}", preset.name);
+        }
     }
 
     #[test]
