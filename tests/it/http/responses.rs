@@ -165,6 +165,33 @@ async fn response_socket_answers_its_streams_at_the_same_time() {
     assert_eq!((rest.last().unwrap()["response"]["id"].clone(), &rest[0]["stream_id"]), (json!(response_id(&first)), &json!("a")));
     let next = events_until(&mut socket, "response.created").await;
     assert_eq!(next.last().unwrap()["stream_id"], "a", "{next:?}");
+    // A stream without a response under way does not count.
+    for _ in 0..2 {
+        rig.play_next().await;
+        events_until(&mut socket, "response.completed").await;
+    }
+    create(&mut socket, json!({ "input": "three", "stream_id": "b" })).await;
+    assert_eq!(socket.next().await.unwrap()["type"], "response.created");
+}
+
+/// A response that is not stored and waits for its client occupies its stream, so that the socket holds a limited number of them.
+#[tokio::test]
+async fn suspended_response_occupies_its_stream() {
+    let limits = HttpLimits { ws_max_subscriptions: 1, ..HttpLimits::default() };
+    let mut rig = Rig::with(limits, |_| {}, Keys::None).await;
+    let mut socket = open(&mut rig).await;
+    let tools = json!([{ "type": "function", "name": "look" }]);
+    create(&mut socket, json!({ "input": "look", "store": false, "tools": tools, "stream_id": "a" })).await;
+    events_until(&mut socket, "response.in_progress").await;
+    let call = rig.asks_client(&rig.claim().await).await;
+    let first = events_until(&mut socket, "response.completed").await;
+    create(&mut socket, json!({ "input": "other", "stream_id": "b" })).await;
+    assert_eq!(socket.next().await.unwrap()["error"]["code"], "websocket_stream_limit_reached");
+    let input = json!([{ "type": "function_call_output", "call_id": call, "output": "a door" }]);
+    let previous = first.last().unwrap()["response"]["id"].clone();
+    create(&mut socket, json!({ "input": input, "previous_response_id": previous, "stream_id": "a" })).await;
+    let (second, ()) = tokio::join!(events_until(&mut socket, "response.completed"), rig.play_next());
+    assert_eq!((response_id(&second), &second[0]["stream_id"]), (format!("{}_1", text(&previous)), &json!("a")));
 }
 
 #[tokio::test]

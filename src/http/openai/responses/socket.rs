@@ -3,7 +3,7 @@
 //! A frame of the client is `response.create` with the body of `POST /v1/responses`. The server sends the events of the same
 //! stream, one in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::response::Response;
@@ -89,7 +89,7 @@ struct ResponseSocket {
     access: Access,
     /// The trace id of the handshake.
     trace: TraceId,
-    /// The queues of the streams, by their names.
+    /// The queues of the streams with open requests, by their names.
     requests: BTreeMap<Option<String>, mpsc::UnboundedSender<WaitingRequest>>,
     streams: StreamMap<Option<String>, Lines>,
     turns: Arc<Semaphore>,
@@ -139,9 +139,14 @@ impl ResponseSocket {
             let detail = format!("at most {MAX_WAITING} requests of a connection wait for the end of earlier responses");
             return Err(Box::new((ProblemCode::TooManyRequests.body(detail), ProblemCode::TooManyRequests.as_str())));
         };
+        self.requests.retain(|_, requests| !requests.is_closed());
         let most = self.app.options.limits.ws_max_subscriptions;
-        if self.requests.len() >= most && !self.requests.contains_key(&stream_id) {
-            let detail = format!("a connection has at most {most} streams (limits.max_subscriptions_per_websocket)");
+        // A suspended response with a guard still occupies its stream.
+        let mut streams = self.guards.streams();
+        streams.extend(self.requests.keys().cloned());
+        if streams.len() >= most && !streams.contains(&stream_id) {
+            let detail =
+                format!("a connection answers at most {most} streams at the same time (limits.max_subscriptions_per_websocket)");
             return Err(Box::new((ProblemCode::TooManyRequests.body(detail), "websocket_stream_limit_reached")));
         }
         let requests = self.requests.entry(stream_id.clone()).or_insert_with(|| {
@@ -162,7 +167,7 @@ impl ResponseSocket {
             self.streams.insert(stream_id, lines.boxed());
             requests
         });
-        // The receiver lives as long as the socket.
+        // The receiver exists, because closed queues are removed above.
         let _ = requests.send(WaitingRequest { body, _turn: turn });
         Ok(())
     }
@@ -224,6 +229,11 @@ impl Guards {
         }
     }
 
+    /// Returns the names of the streams with a guard.
+    fn streams(&self) -> BTreeSet<Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(stream, _)| stream.clone()).collect()
+    }
+
     /// Removes the guard of a run that has ended.
     fn end(&self, run: &RunId) {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
@@ -233,7 +243,7 @@ impl Guards {
     }
 }
 
-/// Answers the requests of a stream one after another.
+/// Answers the requests of a stream one after another, and ends after the last one.
 struct ResponseSequence {
     app: App,
     access: Access,
@@ -252,11 +262,19 @@ struct CurrentResponse {
 }
 
 impl ResponseSequence {
-    /// Returns the next lines; `None` after the end of the socket.
+    /// Returns the next lines; `None` if no response is under way and no request waits. Closes the queue with the last lines, so that the stream no longer counts.
     async fn next(&mut self) -> Option<Result<Vec<String>, StoreError>> {
+        let lines = self.next_lines().await;
+        if self.current.is_none() && self.waiting.is_empty() {
+            self.waiting.close();
+        }
+        lines
+    }
+
+    async fn next_lines(&mut self) -> Option<Result<Vec<String>, StoreError>> {
         let stream_id = self.stream_id.clone();
         let Some(CurrentResponse { run, reader, translator }) = &mut self.current else {
-            let WaitingRequest { body, _turn: turn } = self.waiting.recv().await?;
+            let WaitingRequest { body, _turn: turn } = self.waiting.try_recv().ok()?;
             drop(turn);
             let failed = self.begin(body).await.err();
             let event = failed.map(|Problem(problem)| error_event(&problem, &problem.code, stream_id.as_deref()));
