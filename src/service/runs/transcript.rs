@@ -111,6 +111,29 @@ impl Service {
         Ok(started)
     }
 
+    /// Returns the principal's messages with these ids and, for each tool call, the messages of its run from the call on, in no
+    /// order. Leaves out those that do not exist. `field` is the JSON pointer of the ids, for error messages.
+    pub async fn referenced_messages(
+        &self,
+        principal: &Principal,
+        (messages, calls): (&[MessageId], &[CallId]),
+        field: &str,
+    ) -> Result<Vec<Message>> {
+        let (count, limits) = (messages.len() + calls.len(), &self.limits.copies);
+        if count > usize::try_from(limits.messages).unwrap_or(usize::MAX) {
+            let most = limits.messages;
+            return Err(Error::field(
+                field,
+                format!("refers to {count} items; at most {most} are accepted (limits.copy_messages)"),
+            ));
+        }
+        let found = self.store.referenced_messages(&principal.user_id, messages, calls, limits.bytes).await?;
+        found.ok_or_else(|| {
+            let most = limits.bytes;
+            Error::field(field, format!("refers to messages of more than {most} bytes, which is the limit (limits.copy_bytes)"))
+        })
+    }
+
     /// Cancels the runs that wait for results or answers among the messages. After an error they wait until their questions expire.
     async fn end_answered_runs(&self, principal: &Principal, sent: &SentTranscript) {
         let results = sent.messages.iter().flat_map(|message| match message {

@@ -265,15 +265,25 @@ async fn openai_package_knows_each_form_of_answer() {
 }
 
 #[rstest]
-#[case::langchain("venv", "langchain_client.py", 3)]
-#[case::litellm("venv-models", "litellm_client.py", 2)]
-#[case::pydantic_ai("venv", "pydantic_ai_client.py", 3)]
+#[case::langchain("langchain_client.py", &["venv"], 3)]
+#[case::litellm("litellm_client.py", &["venv-models"], 2)]
+#[case::pydantic_ai("pydantic_ai_client.py", &["venv"], 3)]
+#[case::ai_sdk_5("ai_sdk_openai_client.mjs", &["ai5", "ai-openai5"], 1)]
+#[case::ai_sdk_7("ai_sdk_openai_client.mjs", &["ai7", "@ai-sdk/openai"], 1)]
 #[tokio::test(flavor = "multi_thread")]
-async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] script: &str, #[case] doors: usize) {
+async fn frameworks_get_answers_and_execute_tools(#[case] script: &str, #[case] packages: &[&str], #[case] doors: usize) {
     let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
     for name in ["default", "openai/mock"] {
-        let mut command = Command::new(installed().await.join(venv).join("bin/python"));
-        command.arg(root().join("tests/it/e2e/clients").join(script)).arg(&server.url).arg(name);
+        let (installed, path) = (installed().await, root().join("tests/it/e2e/clients").join(script));
+        let mut command = match packages {
+            [venv] => Command::new(installed.join(venv).join("bin/python")),
+            _ => Command::new("node"),
+        };
+        command.arg(path);
+        if packages.len() > 1 {
+            command.arg(installed.join("node_modules")).args(packages);
+        }
+        command.arg(&server.url).arg(name);
         let found = findings(script, command).await;
         for api in ["chat", "responses"] {
             for way in ["plain", "stream"] {
@@ -281,19 +291,22 @@ async fn frameworks_get_answers_and_execute_tools(#[case] venv: &str, #[case] sc
                 let text = format!("{api}-{way}");
                 let call = json!(["append", {"text": text}, format!("recorded {text}")]);
                 let calls = if api == "chat" { json!([]) } else { json!([call]) };
-                let appended = if name == "default" { json!([["before", "after"], calls]) } else { Value::Null };
+                // The provider for version 5 cannot read calls of MCP servers in responses.
+                let shows_servers = api == "chat" || packages[0] != "ai5";
+                let appended = if name == "default" && shows_servers { json!([["before", "after"], calls]) } else { Value::Null };
                 let looks = json!([["look", {"at": "x"}], ["look", {"at": "y"}], ["look", {"at": "z"}]]);
                 let expected = json!({"words": 2, "usage": [10, 2], "loop": [looks, "three doors", "again"], "server": appended});
                 assert_eq!(found[api][way], expected, "{script}, {name}, {api}, {way}");
-                assert_eq!(site.ledger.count("append", &text), 1, "{script}, {name}");
+                assert_eq!(site.ledger.count("append", &text), usize::from(shows_servers), "{script}, {name}");
             }
             assert_eq!(found[api]["doors"], json!(vec![json!({"color": "red", "height": 2}); doors]), "{script}, {name}, {api}");
             assert_eq!(found[api]["refused"], json!([404, true]), "{script}, {name}, {api}");
         }
     }
-    // No run waits for calls that a client has answered. The calls that are themselves the answer of a door have no result.
+    // No run waits for calls that a client has answered. A client that asks for a door by a tool never answers that call.
     let waiting = server.get_json("/runs?status=waiting").await;
-    assert_eq!(waiting["data"].as_array().unwrap().len(), 2, "{script}: {waiting}");
+    let unanswered = if doors > 1 { 2 } else { 0 };
+    assert_eq!(waiting["data"].as_array().unwrap().len(), unanswered, "{script}: {waiting}");
     model.assert_history_was_sendable();
 }
 

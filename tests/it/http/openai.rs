@@ -4,6 +4,12 @@ use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use capstan::domain::conversation::message::Role;
+use capstan::domain::event::EventBody;
+use capstan::domain::ids::{CallId, InputId};
+use capstan::domain::run::WaitReason;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::question::{InputKind, InputRequest, Question};
+use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, text};
@@ -195,16 +201,99 @@ async fn response_has_the_fields_of_open_responses() {
 async fn request_that_no_run_can_follow_is_refused_by_field() {
     let rig = Rig::new().await;
     let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
-    for (field, value, param) in [
-        ("max_tool_calls", json!(3), "max_tool_calls"),
-        ("input", json!([{"type": "item_reference", "id": "msg_1"}]), "input[0].type"),
-        ("tool_choice", allowed, "tool_choice"),
-    ] {
+    for (field, value, param) in [("max_tool_calls", json!(3), "max_tool_calls"), ("tool_choice", allowed, "tool_choice")] {
         let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
         body[field] = value;
         let refused = post(&rig, "/v1/responses", &[], body).await;
         assert_eq!(error(&refused), (400, json!("invalid_request"), json!(param)), "{}", refused.body);
     }
+}
+
+#[tokio::test]
+async fn reference_stands_for_its_item() {
+    let mut rig = Rig::with_keys().await;
+    let first = played(&rig, json!({})).await;
+    let answer = get(&rig, &format!("/v1/responses/{first}")).await["output"][0]["id"].clone();
+    let asked = get(&rig, &format!("/v1/responses/{first}/input_items")).await["data"][0]["id"].clone();
+    let refer = |id: &Value| json!({"type": "item_reference", "id": id});
+    // The type may be left out, reasoning has no effect, and a repeated reference counts once.
+    let reasoning = json!("rs_01980000000070008000000000000001_0");
+    let input = json!([{"id": asked}, refer(&reasoning), refer(&answer), refer(&answer), say("look")]);
+    let begun = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
+    let history: Vec<(Role, String)> = loaded.history.iter().map(|message| (message.role, message.text())).collect();
+    let expected = [(Role::User, "say"), (Role::Assistant, "Hello\nworld"), (Role::User, "look")];
+    assert_eq!(history, expected.map(|(role, words)| (role, words.to_owned())));
+    let items = json!({"items": [refer(&asked), refer(&answer)]});
+    let id = text(&post(&rig, "/v1/conversations", &[], items.clone()).await.json()["id"]);
+    assert_eq!(get(&rig, &format!("/v1/conversations/{id}/items")).await["data"].as_array().unwrap().len(), 2);
+
+    // An item of another user does not exist.
+    rig.key = Some(rig.user("bob").await);
+    let refer_to = |id: &Value| json!({"model": "default", "input": [refer(id), say("more")]});
+    let missing = json!("msg_01980000000070008000000000000001_0");
+    for id in [&answer, &asked, &missing, &json!("fc_01980000000070008000000000000001"), &json!("ws_1")] {
+        let refused = post(&rig, "/v1/responses", &[], refer_to(id)).await;
+        assert_eq!(error(&refused), (404, json!("not_found"), json!("input[0].id")), "{}", refused.body);
+        assert!(refused.json()["error"]["message"].as_str().unwrap().contains(id.as_str().unwrap()), "{}", refused.body);
+    }
+    assert_eq!(error(&post(&rig, "/v1/conversations", &[], items).await), (404, json!("not_found"), json!("items[0].id")));
+    let many: Vec<Value> = (0..=10_000).map(|number| refer(&json!(format!("fc_{number:032x}")))).collect();
+    let refused = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": many})).await;
+    assert_eq!(error(&refused), (400, json!("invalid_request"), json!("input[0].id")), "{}", refused.body);
+}
+
+/// A stream shows the text of a step that is reset. SDKs refer to its item later, although its message is not stored.
+#[tokio::test]
+async fn reference_to_text_of_a_reset_step_has_no_effect() {
+    let rig = Rig::new().await;
+    let body = json!({"model": "default", "input": "say", "background": true});
+    let response = text(&post(&rig, "/v1/responses", &[], body).await.json()["id"]);
+    let fence = rig.claim().await;
+    rig.play_half(&fence).await;
+    rig.write(&fence, &[EventBody::StepReset { step: 1, reason: "crash".to_owned() }], Vec::new()).await;
+    let act = rig.play_half(&fence).await;
+    rig.play_rest(&fence, act).await;
+    let stream = rig.exchange(Method::GET, &format!("/v1/responses/{response}?stream=true"), &[], None).await.body;
+    let events = stream.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let items: Vec<Value> =
+        events.filter(|event| event["type"] == "response.output_item.done").map(|event| event["item"].clone()).collect();
+    let [void, answer] = items.as_slice() else { panic!("two items: {items:?}") };
+    assert_eq!((&void["status"], &answer["status"]), (&json!("incomplete"), &json!("completed")));
+    let refer = |id: &Value| json!({"type": "item_reference", "id": id});
+    let ask = async |input: Value| {
+        post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await
+    };
+    let begun = ask(json!([say("say"), refer(&void["id"]), refer(&answer["id"]), say("more")])).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
+    assert_eq!(history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["say", "Hello\nworld", "more"]);
+    let alone = ask(json!([refer(&void["id"]), say("more")])).await;
+    assert_eq!(error(&alone), (404, json!("not_found"), json!("input[0].id")), "nothing shows that its run was this user's");
+}
+
+#[tokio::test]
+async fn reference_to_a_question_ends_the_run_that_asks() {
+    let rig = Rig::new().await;
+    let body = json!({"model": "default", "input": "paint", "background": true});
+    let response = text(&post(&rig, "/v1/responses", &[], body).await.json()["id"]);
+    let fence = rig.claim().await;
+    let (call, id) = (CallId::generate(&UuidIds), InputId::generate(&UuidIds));
+    let question = Question { text: "Which colour?".to_owned(), ..Question::default() };
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    let asked = InputRequest::about(&call, id.clone(), of, InputKind::Question, question.clone(), 0);
+    let requested = EventBody::InputRequested { id, kind: InputKind::Question, call_id: Some(call), question };
+    rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
+    rig.waits(&fence, WaitReason::Input, None).await;
+    let item = get(&rig, &format!("/v1/responses/{response}")).await["output"][0].clone();
+    let input = json!([say("paint"), {"type": "item_reference", "id": item["id"]}, say("red")]);
+    let next = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await;
+    assert_eq!(next.status, StatusCode::OK, "{}", next.body);
+    let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
+    assert_eq!(history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["paint", "Which colour?", "red"]);
+    let run = rig.get(&format!("/api/v1/runs/{}", fence.run_id)).await.json();
+    assert_eq!(run["status"], "cancelled", "{run}");
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use capstan::domain::conversation::message::Message;
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
-use capstan::domain::ids::ConversationId;
-use capstan::domain::run::change::Change;
+use capstan::domain::ids::{CallId, ConversationId, MessageId, UserId};
+use capstan::domain::run::change::{Change, StepKind};
 use capstan::store::{
     AcceptOutcome, AcceptRun, BeforeCursor, CancelOutcome, CancelRun, ConversationChange, ConversationFilter, CopyConversation,
     CopyLimits, CopyOutcome, CopySource, CopyUntil, CreateOutcome, EarlierPage, IdempotentOutcome, IdleAction, NewConversation,
@@ -14,7 +14,9 @@ use capstan::store::{
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, conversation, earlier, fresh, hello, key, page, resume_request, user};
+use super::fixture::{
+    NOW, World, assistant, changes, conversation, earlier, fresh, hello, key, page, planned_call, resume_request, user,
+};
 
 contract! {
     a_conversation_is_made_once,
@@ -32,6 +34,41 @@ contract! {
     an_owner_has_so_many_conversations,
     pages_have_at_least_one_row_and_at_most_a_hundred,
     texts_with_nul_are_stored_and_found_replaced,
+    messages_are_found_by_their_ids_and_their_calls,
+}
+
+/// A call brings the messages of its run from the call on, which contain its result as well.
+async fn messages_are_found_by_their_ids_and_their_calls(world: &World) {
+    let (owner, other) = (user(), user());
+    let fence = world.claimed(&owner).await;
+    let (answer, result) = (assistant(&fence, "answer"), assistant(&fence, "result"));
+    let call = planned_call(&fence, &answer.id, 0);
+    let work = vec![
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(answer.clone()),
+        Change::AddToolCalls(vec![call.clone()]),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::AddMessage(result.clone())])).await.unwrap();
+    let elsewhere = world.run(&owner).await.message.id;
+    let found = async |owner: &UserId, messages: &[&MessageId], calls: &[&CallId], most_bytes| {
+        let messages: Vec<MessageId> = messages.iter().map(|id| (*id).clone()).collect();
+        let calls: Vec<CallId> = calls.iter().map(|id| (*id).clone()).collect();
+        let found = world.store.referenced_messages(owner, &messages, &calls, most_bytes).await.unwrap();
+        found.map(|found| {
+            let mut ids: Vec<MessageId> = found.into_iter().map(|message| message.id).collect();
+            ids.sort_unstable();
+            ids
+        })
+    };
+    let set = |ids: &[&MessageId]| Some(ids.iter().map(|id| (*id).clone()).collect::<Vec<_>>());
+    assert_eq!(found(&owner, &[&answer.id, &elsewhere], &[], 10_000).await, set(&[&answer.id, &elsewhere]));
+    assert_eq!(found(&owner, &[&answer.id], &[&call.id, &call.id], 10_000).await, set(&[&answer.id, &result.id]));
+    assert_eq!(found(&owner, &[], &[&CallId::generate(&UuidIds)], 10_000).await, set(&[]));
+    assert_eq!(found(&other, &[&answer.id], &[&call.id], 10_000).await, set(&[]));
+    assert_eq!(found(&owner, &[&answer.id], &[], 10).await, None, "the messages are larger than the limit");
+    world.store.delete_conversation(&owner, &fence.conversation_id).await.unwrap().unwrap();
+    assert_eq!(found(&owner, &[&answer.id, &elsewhere], &[&call.id], 10_000).await, set(&[&elsewhere]));
 }
 
 async fn pages_have_at_least_one_row_and_at_most_a_hundred(world: &World) {

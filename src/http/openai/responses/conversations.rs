@@ -8,6 +8,7 @@ use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
 use crate::http::openai::ids::{Order, list, seconds};
 use crate::http::openai::responses::input_items::ItemParams;
+use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
 use crate::http::openai::responses::{items, unfinished};
 use crate::http::wire::auth::Caller;
@@ -49,7 +50,8 @@ pub(in crate::http) async fn create(
     caller: Caller,
     OptionalInput { body, key }: OptionalInput<ConversationRequest>,
 ) -> Answer<Json<Value>> {
-    let sent = body.into_conversation()?;
+    let known = known_items(&caller.app.service, &caller.principal, body.references()).await?;
+    let sent = body.into_conversation(&known)?;
     let metadata = sent.metadata.clone();
     let (created, _) = caller.app.service.create_from_messages(&caller.principal, sent, key).await?;
     Ok(conversation_object(&created.id, &created.created_at, &metadata))
@@ -148,7 +150,8 @@ pub(in crate::http) async fn create_items(
     Input { body, key }: Input<ConversationRequest>,
 ) -> Answer<Json<Value>> {
     let own = parse(&id)?;
-    let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added()?, key).await;
+    let known = known_items(&caller.app.service, &caller.principal, body.references()).await?;
+    let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added(&known)?, key).await;
     let messages = match added {
         Ok((messages, _)) => messages,
         Err(active @ Error::RunActive(_)) => return Err(unfinished(&caller.app, &caller.principal, active).await),

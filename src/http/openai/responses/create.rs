@@ -15,7 +15,8 @@ use crate::http::clients::{body, stream};
 use crate::http::openai::content::{question_answer, text_of};
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
-use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput};
+use crate::http::openai::responses::references::known_items;
+use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
 use crate::http::openai::responses::{failure, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
@@ -89,7 +90,12 @@ struct Creation<'a> {
 impl Creation<'_> {
     async fn begin(self) -> Answer<Begun> {
         self.body.check_limits()?;
-        let input = self.body.input()?;
+        let known = match known_items(&self.app.service, self.principal, self.body.references()).await {
+            Ok(known) => known,
+            // A repeated request is answered even if its items are gone.
+            Err(problem) => return self.repeated(&self.body.input(&KnownItems::new())?).await?.ok_or(problem),
+        };
+        let input = self.body.input(&known)?;
         match (&self.body.previous_response_id, &self.body.conversation) {
             (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
             (Some(previous), None) => self.follow(previous, input).await,
@@ -178,8 +184,9 @@ impl Creation<'_> {
 
     /// Returns the response of the run that an earlier request with this key has begun, although its previous response is gone.
     async fn repeated(&self, input: &ResponseInput) -> Answer<Option<Begun>> {
-        // A request with tool results never begins a run.
-        if !input.new_parts().1.is_empty() {
+        // A request with tool results continues the run of its conversation. It begins a run only if it names none.
+        let continues = self.body.previous_response_id.is_some() || self.body.conversation.is_some();
+        if continues && !input.new_parts().1.is_empty() {
             return Ok(None);
         }
         match self.app.service.repeated_run(self.principal, self.key.clone()).await? {

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::domain::conversation::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
-use crate::domain::ids::{CallId, InputId, PartId};
+use crate::domain::ids::{CallId, InputId, MessageId};
 use crate::domain::tool::approval::ApprovalRequest;
-use crate::domain::tool::client_tool::ClientCall;
 use crate::http::openai::ids::derived;
 
 /// The `server_label` of tools that come from no MCP server.
@@ -62,16 +61,22 @@ impl TextKind {
     }
 }
 
-pub(super) fn text_id(kind: TextKind, part: &PartId) -> String {
-    match kind {
-        TextKind::Answer => derived("msg_", part.as_str()),
-        TextKind::Reasoning => derived("rs_", part.as_str()),
-    }
+/// Returns the id of the item of a text or reasoning part. It contains the message's id, so that a reference finds the message.
+pub(super) fn text_id(kind: TextKind, message: &MessageId, index: u32) -> String {
+    let prefix = match kind {
+        TextKind::Answer => "msg_",
+        TextKind::Reasoning => "rs_",
+    };
+    format!("{}_{index}", derived(prefix, message.as_str()))
+}
+
+/// Returns the id of the message that asks a question.
+pub(super) fn question_id(id: &InputId) -> String {
+    derived("msg_", id.as_str())
 }
 
 /// Returns the item of a text. Without `text`, the item has no content yet.
-pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &str) -> Value {
-    let id = text_id(kind, part);
+pub(super) fn text(kind: TextKind, id: &str, text: Option<&str>, status: &str) -> Value {
     let parts: Vec<Value> = text.map(|text| kind.part(text)).into_iter().collect();
     match kind {
         TextKind::Answer => json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": parts }),
@@ -79,13 +84,13 @@ pub(super) fn text(kind: TextKind, part: &PartId, text: Option<&str>, status: &s
     }
 }
 
-/// Returns the item of a client tool call.
-pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) -> Value {
+/// Returns the item of a client tool call. `arguments` is JSON text.
+pub(super) fn function_call(call: &CallId, name: &str, arguments: &str, status: &str) -> Value {
     json!({
         "type": "function_call",
-        "id": derived("fc_", call.call_id.as_str()),
-        "call_id": call.call_id,
-        "name": call.name,
+        "id": derived("fc_", call.as_str()),
+        "call_id": call,
+        "name": name,
         "arguments": arguments,
         "status": status,
     })
@@ -94,6 +99,11 @@ pub(super) fn function_call(call: &ClientCall, status: &str, arguments: &str) ->
 /// Splits the name that models see into the server label and the tool name.
 fn label(name: &str) -> (&str, &str) {
     name.split_once("__").unwrap_or((OWN_TOOLS, name))
+}
+
+/// Joins a server label and a tool name to the name that models see.
+pub(super) fn joined_name(label: &str, tool: String) -> String {
+    if label.is_empty() || label == OWN_TOOLS { tool } else { format!("{label}__{tool}") }
 }
 
 /// Returns the item of a server tool call that starts. Its arguments are empty, because clients append the deltas to them.
@@ -168,24 +178,15 @@ pub(super) fn of_message(message: &Message) -> Vec<Value> {
         MessageStatus::Complete => "completed",
         MessageStatus::Partial => "incomplete",
     };
-    message.parts.iter().filter_map(|part| of_part(part, status)).collect()
-}
-
-fn of_part(part: &Part, status: &str) -> Option<Value> {
-    match part {
-        Part::Text(part) => Some(text(TextKind::Answer, &part.id, Some(&part.text), status)),
-        Part::Reasoning(part) => Some(text(TextKind::Reasoning, &part.id, Some(&part.text), status)),
-        Part::ToolCall(part) => Some(json!({
-            "type": "function_call",
-            "id": derived("fc_", part.call_id.as_str()),
-            "call_id": part.call_id,
-            "name": part.name,
-            "arguments": part.arguments.to_string(),
-            "status": status,
-        })),
+    let text_of = |kind, index, content: &str| Some(text(kind, &text_id(kind, &message.id, index), Some(content), status));
+    let of_part = |(part, index): (&Part, u32)| match part {
+        Part::Text(part) => text_of(TextKind::Answer, index, &part.text),
+        Part::Reasoning(part) => text_of(TextKind::Reasoning, index, &part.text),
+        Part::ToolCall(part) => Some(function_call(&part.call_id, &part.name, &part.arguments.to_string(), status)),
         Part::ToolResult(part) => Some(function_output(&part.call_id, &part.content, status)),
         Part::Image(_) | Part::File(_) | Part::Source(_) => None,
-    }
+    };
+    message.parts.iter().zip(0_u32..).filter_map(of_part).collect()
 }
 
 fn input_part(part: &Part) -> Option<Value> {
@@ -195,7 +196,13 @@ fn input_part(part: &Part) -> Option<Value> {
             let url = url.as_ref().filter(|_| file_id.is_none());
             Some(json!({ "type": "input_image", "detail": "auto", "file_id": file_id, "image_url": url }))
         }
-        Part::File(FilePart { file_id, name, .. }) => Some(json!({ "type": "input_file", "file_id": file_id, "filename": name })),
+        Part::File(FilePart { file_id, name, url, .. }) => {
+            let mut item = json!({ "type": "input_file", "file_id": file_id, "filename": name });
+            if let Some(url) = url.as_ref().filter(|_| file_id.is_none()) {
+                item["file_url"] = url.as_str().into();
+            }
+            Some(item)
+        }
         Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
     }
 }
@@ -204,7 +211,18 @@ fn input_part(part: &Part) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::domain::conversation::message::TextPart;
-    use crate::domain::ids::{ConversationId, MessageId, RunId};
+    use crate::domain::ids::{ConversationId, PartId, RunId};
+
+    #[test]
+    fn file_without_a_stored_copy_has_its_url() {
+        let part = |file: FilePart| input_part(&Part::File(file)).unwrap();
+        let of = || FilePart::of(PartId::from_stored("part_1".to_owned()), "application/pdf");
+        let url = "https://example.com/a.pdf";
+        let linked = part(FilePart { url: Some(url.to_owned()), ..of() });
+        assert_eq!(linked["file_url"], url);
+        let stored = part(FilePart { url: Some("/files/1".to_owned()), file_id: Some("file_1".to_owned()), ..of() });
+        assert_eq!((&stored["file_id"], stored.get("file_url")), (&json!("file_1"), None));
+    }
 
     #[test]
     fn partial_message_becomes_incomplete_item() {

@@ -9,6 +9,7 @@ pub(in crate::http) mod deletion;
 pub(in crate::http) mod input_items;
 mod items;
 mod object;
+mod references;
 mod request;
 pub(in crate::http) mod socket;
 mod translate;

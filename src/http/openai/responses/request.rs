@@ -1,5 +1,7 @@
 //! The body of a request for a response.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -11,6 +13,7 @@ use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::openai::content::{WireContent, merged};
+use crate::http::openai::responses::items;
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentConversation, SentMessage, SentResult, StartRun};
@@ -59,12 +62,16 @@ pub(in crate::http) struct ConversationRequest {
 }
 
 impl ConversationRequest {
-    pub(super) fn into_conversation(self) -> Result<SentConversation> {
+    pub(super) fn references(&self) -> Vec<Reference<'_>> {
+        references("items", self.items.as_deref().unwrap_or_default())
+    }
+
+    pub(super) fn into_conversation(self, known: &KnownItems) -> Result<SentConversation> {
         let metadata = self.metadata.unwrap_or_default();
         check_metadata(&metadata)?;
         let mut input = Input::default();
         for (at, item) in self.items.iter().flatten().enumerate() {
-            item.read(&format!("/items/{at}"), &mut input)?;
+            item.read(&format!("/items/{at}"), known, &mut input)?;
         }
         if !input.approvals.is_empty() {
             return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
@@ -74,9 +81,9 @@ impl ConversationRequest {
     }
 
     /// Returns the items to add to a conversation.
-    pub(super) fn into_added(self) -> Result<SentConversation> {
+    pub(super) fn into_added(self, known: &KnownItems) -> Result<SentConversation> {
         match self.items.as_ref().map_or(0, Vec::len) {
-            1..=MAX_ADDED_ITEMS => self.into_conversation(),
+            1..=MAX_ADDED_ITEMS => self.into_conversation(known),
             count => Err(Error::field("/items", format!("has {count} items; 1 to {MAX_ADDED_ITEMS} are accepted"))),
         }
     }
@@ -114,8 +121,25 @@ enum WireInput {
     Items(Vec<WireItem>),
 }
 
+/// The items to which a request refers, by their ids, without those that have no effect.
+pub(super) type KnownItems = BTreeMap<String, WireItem>;
+
+/// A reference of a request to a stored item.
+#[derive(Debug)]
+pub(super) struct Reference<'a> {
+    /// The JSON pointer of the id.
+    pub pointer: String,
+    pub id: &'a str,
+}
+
+/// Returns the references among the items of a request. `field` is the JSON name of the field with the items.
+fn references<'a>(field: &str, items: &'a [WireItem]) -> Vec<Reference<'a>> {
+    let named = items.iter().enumerate().filter(|(_, item)| item.kind() == ITEM_REFERENCE);
+    named.filter_map(|(at, item)| Some(Reference { pointer: format!("/{field}/{at}/id"), id: item.id.as_deref()? })).collect()
+}
+
 #[derive(Debug, Default, Deserialize, ToSchema)]
-struct WireItem {
+pub(super) struct WireItem {
     #[serde(rename = "type")]
     kind: Option<String>,
     id: Option<String>,
@@ -125,6 +149,7 @@ struct WireItem {
     name: Option<String>,
     arguments: Option<String>,
     output: Option<WireContent>,
+    error: Option<Value>,
     server_label: Option<String>,
     approval_request_id: Option<String>,
     approve: Option<bool>,
@@ -147,6 +172,8 @@ pub(super) struct Input {
     pub approvals: Vec<ApprovalResponse>,
     /// The ids of the assistant messages, each read as the id of a question.
     pub questions: Vec<InputId>,
+    /// The references so far. Clients may refer to a call twice: for the call, and for its result.
+    referenced: BTreeSet<String>,
     /// The number of messages up to the last item of the model. The later messages are new.
     new_from: usize,
 }
@@ -220,14 +247,22 @@ impl CreateRequest {
         }
     }
 
-    pub(super) fn input(&self) -> Result<Input> {
+    pub(super) fn references(&self) -> Vec<Reference<'_>> {
+        match &self.input {
+            Some(WireInput::Items(items)) => references("input", items),
+            Some(WireInput::Text(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Returns the input. `known` has the items to which the input refers.
+    pub(super) fn input(&self, known: &KnownItems) -> Result<Input> {
         let mut input = Input::default();
         match &self.input {
             None => return Err(Error::field("/input", "missing field `input`: send a text or a list of items")),
             Some(WireInput::Text(text)) => input.messages.push(SentMessage::User(Content::Text(text.clone()))),
             Some(WireInput::Items(items)) => {
                 for (at, item) in items.iter().enumerate() {
-                    item.read(&format!("/input/{at}"), &mut input)?;
+                    item.read(&format!("/input/{at}"), known, &mut input)?;
                 }
             }
         }
@@ -351,16 +386,22 @@ fn output_schema(format: &Value) -> Result<Option<OutputSchema>> {
     }
 }
 
+const ITEM_REFERENCE: &str = "item_reference";
+
 impl WireItem {
-    fn read(&self, pointer: &str, input: &mut Input) -> Result<()> {
+    /// Returns the type. A message and a reference may leave it out.
+    fn kind(&self) -> &str {
+        let is_reference = self.id.is_some() && self.role.is_none() && self.content.is_none();
+        let without_kind = if is_reference { ITEM_REFERENCE } else { "message" };
+        self.kind.as_deref().unwrap_or(without_kind)
+    }
+
+    fn read(&self, pointer: &str, known: &KnownItems, input: &mut Input) -> Result<()> {
         let need = |field: &str, value: &Option<String>| {
             value.clone().ok_or_else(|| Error::field(&format!("{pointer}/{field}"), "is required for this type of item"))
         };
         let empty = || WireContent::Text(String::new());
-        // A reference may leave out its type.
-        let is_reference = self.id.is_some() && self.role.is_none() && self.content.is_none();
-        let without_kind = if is_reference { "item_reference" } else { "message" };
-        let kind = self.kind.as_deref().unwrap_or(without_kind);
+        let kind = self.kind();
         match kind {
             "message" => {
                 let content = self.content.clone().unwrap_or_else(empty);
@@ -390,11 +431,13 @@ impl WireItem {
             "mcp_call" => {
                 let label = self.server_label.as_deref().unwrap_or_default();
                 let (id, tool) = (need("id", &self.id)?, need("name", &self.name)?);
-                let name = if label.is_empty() { tool } else { format!("{label}__{tool}") };
+                let name = items::joined_name(label, tool);
                 let arguments = self.arguments.clone().unwrap_or_default();
                 add_call(&mut input.messages, SentCall { id: id.clone(), name, arguments });
-                let content = Content::Text(self.output.as_ref().map(WireContent::text).unwrap_or_default());
-                add_result(&mut input.messages, SentResult { call_id: id, content, is_error: self.output.is_none() });
+                let output = self.output.as_ref().map(WireContent::text);
+                let is_error = output.is_none();
+                let content = Content::Text(output.or_else(|| self.error.as_ref().map(error_text)).unwrap_or_default());
+                add_result(&mut input.messages, SentResult { call_id: id, content, is_error });
             }
             "mcp_approval_response" => {
                 let id = need("approval_request_id", &self.approval_request_id)?;
@@ -405,10 +448,15 @@ impl WireItem {
             }
             // These items only describe earlier answers of the model, and are ignored.
             "reasoning" | "mcp_approval_request" | "mcp_list_tools" => {}
-            "item_reference" => {
-                let reason = "is item_reference, which is not supported; send the item itself, or name its response as \
-                              `previous_response_id`";
-                return Err(Error::field(&format!("{pointer}/type"), reason));
+            ITEM_REFERENCE => {
+                let id = need("id", &self.id)?;
+                if !input.referenced.insert(id.clone()) {
+                    return Ok(());
+                }
+                if let Some(item) = known.get(&id) {
+                    return item.read(pointer, known, input);
+                }
+                // The item only describes an answer, or its step was reset.
             }
             other => {
                 let shown: String = other.chars().take(50).collect();
@@ -422,6 +470,13 @@ impl WireItem {
         }
         Ok(())
     }
+}
+
+/// Returns the text of the error of an MCP call: a text, or an object with content.
+fn error_text(error: &Value) -> String {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let pieces = error["content"].as_array().into_iter().flatten().filter_map(|piece| text(&piece["text"]));
+    text(error).or_else(|| text(&error["message"])).unwrap_or_else(|| pieces.collect::<Vec<_>>().join("\n"))
 }
 
 fn add_call(messages: &mut Vec<SentMessage>, call: SentCall) {
@@ -446,7 +501,7 @@ mod tests {
     use super::*;
 
     fn input(items: Value) -> Result<Input> {
-        serde_json::from_value::<CreateRequest>(json!({ "input": items })).unwrap().input()
+        serde_json::from_value::<CreateRequest>(json!({ "input": items })).unwrap().input(&KnownItems::new())
     }
 
     #[test]
@@ -471,6 +526,20 @@ mod tests {
         assert!(read.approvals[0].approve);
         let (content, results) = read.new_parts();
         assert_eq!((content.is_some(), results.len()), (false, 1), "the user's message stands before items of the model");
+    }
+
+    #[test]
+    fn mcp_call_keeps_its_name_and_its_error() {
+        let call = |label: &str, error: Value| json!({"type": "mcp_call", "id": "m", "server_label": label, "name": "read", "error": error});
+        let error = json!({"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "lost"}]});
+        for (label, error, name) in [("files", error, "files__read"), ("capstan", json!("lost"), "read")] {
+            let read = input(json!([call(label, error)])).unwrap();
+            let [SentMessage::Assistant { calls, .. }, SentMessage::Results(results)] = read.messages.as_slice() else {
+                panic!("two messages: {:?}", read.messages);
+            };
+            assert_eq!((calls[0].name.as_str(), &results[0].content), (name, &Content::Text("lost".to_owned())));
+            assert!(results[0].is_error);
+        }
     }
 
     #[test]
@@ -508,8 +577,7 @@ mod tests {
     fn impossible_input_item_is_refused_by_field() {
         for (items, pointer) in [
             (json!([{"type": "computer_call"}]), "/input/0/type"),
-            (json!([{"type": "item_reference", "id": "msg_1"}]), "/input/0/type"),
-            (json!([{"id": "msg_1"}]), "/input/0/type"),
+            (json!([{"type": "item_reference"}]), "/input/0/id"),
             (json!([{"role": "robot", "content": "x"}]), "/input/0/role"),
             (json!([{"type": "function_call_output", "output": "x"}]), "/input/0/call_id"),
             (json!([{"type": "mcp_approval_response", "approval_request_id": "x"}]), "/input/0/approval_request_id"),

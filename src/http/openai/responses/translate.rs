@@ -38,6 +38,7 @@ struct Item {
 
 /// A text or reasoning that is being written.
 struct OpenPart {
+    item_id: String,
     index: usize,
     kind: items::TextKind,
     text: String,
@@ -151,20 +152,18 @@ impl ResponseTranslator {
         }
     }
 
-    fn part_started(&mut self, id: PartId, kind: items::TextKind) {
-        let item = items::text(kind, &id, None, "in_progress");
-        let item_id = item["id"].clone();
-        let index = self.add(item);
+    fn part_started(&mut self, id: PartId, item_id: String, kind: items::TextKind) {
+        let index = self.add(items::text(kind, &item_id, None, "in_progress"));
         let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part("") });
         self.push(kind.part_added(), fields);
-        self.open.insert(id, OpenPart { index, kind, text: String::new() });
+        self.open.insert(id, OpenPart { item_id, index, kind, text: String::new() });
     }
 
     fn part_delta(&mut self, id: &PartId, delta: &str) {
         let Some(part) = self.open.get_mut(id) else { return };
         part.text.push_str(delta);
-        let (kind, index) = (part.kind, part.index);
-        let mut fields = json!({ "item_id": items::text_id(kind, id), "output_index": index, kind.index(): 0, "delta": delta });
+        let kind = part.kind;
+        let mut fields = json!({ "item_id": part.item_id, "output_index": part.index, kind.index(): 0, "delta": delta });
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
         }
@@ -172,9 +171,8 @@ impl ResponseTranslator {
     }
 
     fn part_ended(&mut self, id: &PartId, text: Option<&str>, status: &str) {
-        let Some(OpenPart { index, kind, text: written }) = self.open.remove(id) else { return };
+        let Some(OpenPart { item_id, index, kind, text: written }) = self.open.remove(id) else { return };
         let text = text.unwrap_or(&written);
-        let item_id = items::text_id(kind, id);
         let mut fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "text": text });
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
@@ -182,7 +180,7 @@ impl ResponseTranslator {
         self.push(kind.text_done(), fields);
         let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part(text) });
         self.push(kind.part_done(), fields);
-        self.finish_item(index, items::text(kind, id, Some(text), status));
+        self.finish_item(index, items::text(kind, &item_id, Some(text), status));
     }
 
     /// Voids the items of the open step.
@@ -239,7 +237,7 @@ impl ResponseTranslator {
     fn ask(&mut self) {
         for (id, text) in self.questions.clone() {
             let part = PartId::from_stored(derived("part_", id.as_str()));
-            self.part_started(part.clone(), items::TextKind::Answer);
+            self.part_started(part.clone(), items::question_id(&id), items::TextKind::Answer);
             self.part_delta(&part, &text);
             self.part_ended(&part, Some(&text), "completed");
         }
@@ -272,11 +270,14 @@ impl ResponseTranslator {
             EventBody::StepStarted { .. } => self.step_start = self.items.len(),
             EventBody::StepReset { .. } => self.reset(),
             EventBody::StepCompleted { usage: Some(usage), .. } => self.usage.add(usage),
-            EventBody::PartStarted { part_id, kind, .. } => match kind.as_str() {
-                "text" => self.part_started(part_id, items::TextKind::Answer),
-                "reasoning" => self.part_started(part_id, items::TextKind::Reasoning),
-                _ => {}
-            },
+            EventBody::PartStarted { message_id, part_id, index, kind, .. } => {
+                let kind = match kind.as_str() {
+                    "text" => items::TextKind::Answer,
+                    "reasoning" => items::TextKind::Reasoning,
+                    _ => return Flow::Continue,
+                };
+                self.part_started(part_id, items::text_id(kind, &message_id, index), kind);
+            }
             EventBody::PartDelta { part_id, delta } => self.part_delta(&part_id, &delta),
             EventBody::PartCompleted { part, .. } => match &part {
                 Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed"),
@@ -288,14 +289,14 @@ impl ResponseTranslator {
             },
             EventBody::ToolRequested { call } => {
                 let arguments = call.arguments.to_string();
-                let item = items::function_call(&call, "in_progress", "");
+                let item = items::function_call(&call.call_id, &call.name, "", "in_progress");
                 let item_id = item["id"].clone();
                 let index = self.add(item);
                 let fields = json!({ "item_id": item_id, "output_index": index, "delta": arguments });
                 self.push("response.function_call_arguments.delta", fields);
                 let fields = json!({ "item_id": item_id, "output_index": index, "arguments": arguments });
                 self.push("response.function_call_arguments.done", fields);
-                self.finish_item(index, items::function_call(&call, "completed", &arguments));
+                self.finish_item(index, items::function_call(&call.call_id, &call.name, &arguments, "completed"));
             }
             EventBody::ToolStarted { call_id, name, arguments, .. } if !self.facts.is_client_tool(&name) => {
                 self.arguments.insert(call_id.clone(), arguments.to_string());

@@ -23,11 +23,11 @@ use sqlx::AssertSqlSafe;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use crate::domain::run::change::StepKind;
 use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
-use crate::store::rows::{encode_storable, new_conversation, read_word};
+use crate::store::rows::{decode, encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
 use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::append::append_in;
@@ -40,12 +40,12 @@ use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::value::{Value, values};
 use crate::store::{
     AppendMessages, AppendOutcome, BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor,
     ConversationFilter, ConversationStore, CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages,
-    EarlierPage, IdempotencyKey, IdempotentOutcome, IdempotentResult, MessageCursor, NewConversation, Page, PageRequest, Rewind,
-    RewindOutcome, SQL_PAGE_BYTES, StoreResult,
+    EarlierPage, IdempotencyKey, IdempotentOutcome, IdempotentResult, MessageCursor, NewConversation, Page, PageRequest,
+    RecordStore, Rewind, RewindOutcome, SQL_PAGE_BYTES, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -84,6 +84,38 @@ statements! {
              ) AS page
          ) AS m ON true
          WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC"];
+
+    // Selects messages by their ids and, for each tool call, the messages of its run from the call on. They have no body if all
+    // together exceed the limit of bytes. A replaced message is among them, because the client names it.
+    REFERENCED = ["SELECT id, CASE WHEN sum(octet_length(body)) OVER () <= $4 THEN body END AS body FROM messages WHERE id IN (
+             SELECT m.id FROM messages m JOIN conversations c ON c.id = m.conversation_id
+             WHERE c.owner_id = $1 AND m.id ", (in_list "$2"), "
+             UNION
+             SELECT m.id FROM tool_calls t JOIN messages a ON a.id = t.message_id JOIN conversations c ON c.id = a.conversation_id
+             JOIN messages m ON m.conversation_id = a.conversation_id AND m.run_id = t.run_id AND m.position >= a.position
+             WHERE c.owner_id = $1 AND t.id ", (in_list "$3"), "
+         )"];
+}
+
+impl dyn RecordStore + '_ {
+    /// Returns the owner's messages with these ids and, for each tool call, the messages of its run from the call on, in no order.
+    /// Returns `None` if they have more than `most_bytes` together.
+    pub async fn referenced_messages(
+        &self,
+        owner: &UserId,
+        messages: &[MessageId],
+        calls: &[CallId],
+        most_bytes: u64,
+    ) -> StoreResult<Option<Vec<Message>>> {
+        let (messages, calls) = (messages.iter().map(MessageId::as_str).collect(), calls.iter().map(CallId::as_str).collect());
+        let values: [Value<'_>; 4] = [owner.as_str().into(), messages, calls, most_bytes.into()];
+        let rows = self.database().fetch_all(REFERENCED, &values).await?;
+        let read = |row: &Row| {
+            let body = row.get::<Option<&str>>("body")?;
+            body.map(|body| decode("messages", "body", row.get("id")?, body)).transpose()
+        };
+        rows.iter().map(read).collect()
+    }
 }
 
 #[async_trait]
