@@ -17,6 +17,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
 use crate::domain::ids::{CallId, InputId, RunId};
+use crate::domain::problem::ProblemCode;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
@@ -28,7 +29,7 @@ use crate::http::clients::stream::{self, ChunkWriter, Frames};
 use crate::http::clients::thread::{ApprovalDecision, Thread};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
@@ -106,7 +107,14 @@ async fn proceed(
     key: Option<RequestKey>,
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
-    let (message, continued) = match body.intent()? {
+    let intent = body.intent()?;
+    // A message begins a run with the client's `runId`, which the database accepts once. Results may continue an earlier run.
+    let begins_run = matches!(intent, RunIntent::Message(_));
+    if begins_run && cursor.is_some() {
+        let detail = "the run of this runId was deleted; send the message with a new runId";
+        return Err(Problem::new(ProblemCode::NotFound, detail));
+    }
+    let (message, continued) = match intent {
         RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
         RunIntent::Message(message) => (message, None),
         RunIntent::Results(results, message) => {
@@ -155,8 +163,15 @@ async fn proceed(
         setup,
         trace: thread.trace.clone(),
     };
-    let key = key.unwrap_or_else(|| thread.request_key("run", &body.run_id));
-    let started = thread.service().start_run(thread.principal(), request, Some(key)).await?;
+    let key = key.or_else(|| (!begins_run).then(|| thread.request_key("run", &body.run_id)));
+    let started = match thread.service().start_run(thread.principal(), request, key).await {
+        Ok(started) => started,
+        // The same request may have arrived at the same time, and begun the run.
+        Err(error) => {
+            let run = find_run(&thread.app, thread.principal(), &body.run_id).await?.ok_or(error)?;
+            return attach(thread, run, &body.run_id, cursor).await;
+        }
+    };
     let id = started.run.id.clone();
     match continued {
         Some((run, section)) if run == id => follow(thread, run, section, cursor).await,

@@ -57,6 +57,21 @@ async fn known_run_is_shown_again_and_not_repeated() {
     }
     let other = post(&rig, &input("thread-2", "run-1", "hello"), &[]).await;
     assert_eq!(other.status, StatusCode::CONFLICT, "{}", other.body);
+    // A client that returns to a deleted run begins no other one.
+    let lost = post(&rig, &input("thread-1", "run-2", "hello"), &[("last-event-id", &first[0].0)]).await;
+    assert_eq!(lost.status, StatusCode::NOT_FOUND, "{}", lost.body);
+}
+
+#[tokio::test]
+async fn requests_at_the_same_time_begin_one_run() {
+    let rig = Rig::new().await;
+    let body = input("thread-1", "run-1", "hello");
+    let (one, two, three, ()) =
+        tokio::join!(post(&rig, &body, &[]), post(&rig, &body, &[]), post(&rig, &body, &[]), rig.play_next());
+    let first = frames(&one);
+    assert_eq!(said(&first), "Hello\nworld");
+    assert_eq!((frames(&two), frames(&three)), (first.clone(), first));
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
