@@ -4,9 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The runtime of the fuzzers is C++; some tests look at processes and at a repository.
+# Some tests look at processes and at a repository.
 missing=()
-command -v c++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)
 command -v pkill >/dev/null || missing+=(procps)
 # A browser tests the chat page.

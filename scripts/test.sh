@@ -13,14 +13,14 @@ CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
 export CAPSTAN_TEST_POSTGRES_URL
 echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
 
+# Installs packages and servers from the network while the page is built and the compiler runs.
+scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
+preparing=$!
+
 # The program embeds the page, so it is built first.
 scripts/build-page.sh --required
 (cd web && npm run --silent check) >"$work/page.log" 2>&1 &
 checking=$!
-
-# Installs packages and servers from the network while the compiler runs.
-scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
-preparing=$!
 
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test: cargo-nextest is missing; installing it, once"
