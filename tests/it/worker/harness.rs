@@ -427,7 +427,7 @@ impl Harness {
     }
 }
 
-/// Polls until `look` returns a value, for at most 20 seconds.
+/// Polls until `look` returns a value, for at most 60 seconds.
 pub async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut tick = tokio::time::interval(Duration::from_millis(5));
