@@ -170,6 +170,13 @@ impl ProblemCode {
             errors: Vec::new(),
         }
     }
+
+    /// Returns a problem about the field at this JSON pointer.
+    pub fn body_about(self, pointer: &str, detail: impl Into<String>) -> ProblemBody {
+        let body = self.body(detail);
+        let errors = vec![FieldError { pointer: pointer.to_owned(), detail: body.detail.clone() }];
+        ProblemBody { errors, ..body }
+    }
 }
 
 #[cfg(test)]

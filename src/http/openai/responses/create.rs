@@ -163,10 +163,8 @@ impl Creation<'_> {
     /// Continues after an earlier response.
     async fn follow(self, previous: &str, input: ResponseInput) -> Answer<Begun> {
         let missing = || {
-            let mut problem = ProblemCode::NotFound.body(format!("Previous response with id {previous:?} not found."));
-            let detail = problem.detail.clone();
-            problem.errors = vec![FieldError { pointer: "/previous_response_id".to_owned(), detail }];
-            Problem::from(problem)
+            let detail = format!("Previous response with id {previous:?} not found.");
+            Problem::from(ProblemCode::NotFound.body_about("/previous_response_id", detail))
         };
         let id = ResponseId::parse(previous).ok_or_else(missing)?;
         let run = match self.app.service.run(self.principal, &id.run).await {

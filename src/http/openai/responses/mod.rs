@@ -28,7 +28,7 @@ use utoipa::IntoParams;
 pub(in crate::http) use create::{__path_create, create};
 
 use crate::domain::access::principal::Principal;
-use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
+use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
@@ -120,8 +120,7 @@ async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, 
         Ok(_) => Ok(()),
         Err(Error::CursorGone { .. }) => {
             let detail = format!("no event has the sequence_number {number} any more; read the stream without starting_after");
-            let errors = vec![FieldError { pointer: "/starting_after".to_owned(), detail: detail.clone() }];
-            Err(ProblemBody { errors, ..ProblemCode::CursorGone.body(detail) }.into())
+            Err(ProblemCode::CursorGone.body_about("/starting_after", detail).into())
         }
         Err(error) => Err(error.into()),
     }

@@ -11,7 +11,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::{Message, ToolCallPart, ToolResultPart};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, MessageId, RunId};
-use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
+use crate::domain::problem::ProblemCode;
 use crate::http::openai::content::question_text;
 use crate::http::openai::responses::items;
 use crate::http::openai::responses::request::{KnownItems, Reference};
@@ -130,8 +130,7 @@ async fn question_item(service: &Service, principal: &Principal, id: &InputId) -
 /// Returns the problem of an item that does not exist. Its text begins as that of OpenAI's own service.
 fn missing(pointer: &str, id: &str) -> Problem {
     let detail = format!("Item with id {id:?} not found. Send the item itself, or leave it out.");
-    let errors = vec![FieldError { pointer: pointer.to_owned(), detail: detail.clone() }];
-    ProblemBody { errors, ..ProblemCode::NotFound.body(detail) }.into()
+    ProblemCode::NotFound.body_about(pointer, detail).into()
 }
 
 #[cfg(test)]

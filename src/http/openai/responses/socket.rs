@@ -262,7 +262,8 @@ struct CurrentResponse {
 }
 
 impl ResponseSequence {
-    /// Returns the next lines; `None` if no response is under way and no request waits. Closes the queue with the last lines, so that the stream no longer counts.
+    /// Returns the next lines; `None` if no response is under way and no request waits. Closes the queue with the last lines, so that
+    /// the stream no longer counts.
     async fn next(&mut self) -> Option<Result<Vec<String>, StoreError>> {
         let lines = self.next_lines().await;
         if self.current.is_none() && self.waiting.is_empty() {
