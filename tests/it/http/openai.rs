@@ -32,6 +32,18 @@ fn say(words: &str) -> Value {
     json!({"role": "user", "content": words})
 }
 
+fn refer(id: &Value) -> Value {
+    json!({"type": "item_reference", "id": id})
+}
+
+/// Begins a response whose request does not wait for it. Returns its id.
+async fn begun(rig: &Rig, mut body: Value) -> String {
+    (body["model"], body["background"]) = (json!("default"), json!(true));
+    let begun = post(rig, "/v1/responses", &[], body).await;
+    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    text(&begun.json()["id"])
+}
+
 fn error(reply: &Reply) -> (u16, Value, Value) {
     let error = reply.json()["error"].clone();
     (reply.status.as_u16(), error["code"].clone(), error["param"].clone())
@@ -215,12 +227,10 @@ async fn reference_stands_for_its_item() {
     let first = played(&rig, json!({})).await;
     let answer = get(&rig, &format!("/v1/responses/{first}")).await["output"][0]["id"].clone();
     let asked = get(&rig, &format!("/v1/responses/{first}/input_items")).await["data"][0]["id"].clone();
-    let refer = |id: &Value| json!({"type": "item_reference", "id": id});
     // The type may be left out, reasoning has no effect, and a repeated reference counts once.
     let reasoning = json!("rs_01980000000070008000000000000001_0");
     let input = json!([{"id": asked}, refer(&reasoning), refer(&answer), refer(&answer), say("look")]);
-    let begun = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await;
-    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    begun(&rig, json!({"input": input})).await;
     let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
     let history: Vec<(Role, String)> = loaded.history.iter().map(|message| (message.role, message.text())).collect();
     let expected = [(Role::User, "say"), (Role::Assistant, "Hello\nworld"), (Role::User, "look")];
@@ -248,8 +258,7 @@ async fn reference_stands_for_its_item() {
 #[tokio::test]
 async fn reference_to_text_of_a_reset_step_has_no_effect() {
     let rig = Rig::new().await;
-    let body = json!({"model": "default", "input": "say", "background": true});
-    let response = text(&post(&rig, "/v1/responses", &[], body).await.json()["id"]);
+    let response = begun(&rig, json!({"input": "say"})).await;
     let fence = rig.claim().await;
     rig.play_half(&fence).await;
     rig.write(&fence, &[EventBody::StepReset { step: 1, reason: "crash".to_owned() }], Vec::new()).await;
@@ -261,23 +270,19 @@ async fn reference_to_text_of_a_reset_step_has_no_effect() {
         events.filter(|event| event["type"] == "response.output_item.done").map(|event| event["item"].clone()).collect();
     let [void, answer] = items.as_slice() else { panic!("two items: {items:?}") };
     assert_eq!((&void["status"], &answer["status"]), (&json!("incomplete"), &json!("completed")));
-    let refer = |id: &Value| json!({"type": "item_reference", "id": id});
-    let ask = async |input: Value| {
-        post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await
-    };
-    let begun = ask(json!([say("say"), refer(&void["id"]), refer(&answer["id"]), say("more")])).await;
-    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
+    let input = json!([say("say"), refer(&void["id"]), refer(&answer["id"]), say("more")]);
+    begun(&rig, json!({"input": input})).await;
     let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
     assert_eq!(history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["say", "Hello\nworld", "more"]);
-    let alone = ask(json!([refer(&void["id"]), say("more")])).await;
+    let input = json!([refer(&void["id"]), say("more")]);
+    let alone = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input})).await;
     assert_eq!(error(&alone), (404, json!("not_found"), json!("input[0].id")), "nothing shows that its run was this user's");
 }
 
 #[tokio::test]
 async fn reference_to_a_question_ends_the_run_that_asks() {
     let rig = Rig::new().await;
-    let body = json!({"model": "default", "input": "paint", "background": true});
-    let response = text(&post(&rig, "/v1/responses", &[], body).await.json()["id"]);
+    let response = begun(&rig, json!({"input": "paint"})).await;
     let fence = rig.claim().await;
     let (call, id) = (CallId::generate(&UuidIds), InputId::generate(&UuidIds));
     let question = Question { text: "Which colour?".to_owned(), ..Question::default() };
@@ -287,9 +292,7 @@ async fn reference_to_a_question_ends_the_run_that_asks() {
     rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
     rig.waits(&fence, WaitReason::Input, None).await;
     let item = get(&rig, &format!("/v1/responses/{response}")).await["output"][0].clone();
-    let input = json!([say("paint"), {"type": "item_reference", "id": item["id"]}, say("red")]);
-    let next = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": input, "background": true})).await;
-    assert_eq!(next.status, StatusCode::OK, "{}", next.body);
+    begun(&rig, json!({"input": [say("paint"), refer(&item["id"]), say("red")]})).await;
     let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
     assert_eq!(history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["paint", "Which colour?", "red"]);
     let run = rig.get(&format!("/api/v1/runs/{}", fence.run_id)).await.json();
@@ -314,8 +317,7 @@ async fn deleted_response_leaves_its_chain() {
     assert_eq!(error(&follow), (404, json!("previous_response_not_found"), json!("previous_response_id")));
     // The others go on, with the messages of the deleted one.
     assert_eq!((status(format!("/v1/responses/{first}")).await, status(format!("/v1/responses/{third}")).await), (200, 200));
-    let background = json!({"model": "default", "input": "x", "previous_response_id": third, "background": true});
-    let fourth = text(&post(&rig, "/v1/responses", &[], background).await.json()["id"]);
+    let fourth = begun(&rig, json!({"input": "x", "previous_response_id": third})).await;
     assert_eq!(error(&delete(&fourth).await), (409, json!("conflict"), Value::Null), "it is unfinished");
     let early = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": "x", "previous_response_id": fourth})).await;
     assert_eq!(error(&early), (409, json!("run_active"), Value::Null));
@@ -327,10 +329,7 @@ async fn deleted_response_leaves_its_chain() {
 /// Begins a response whose run waits for its client. Returns the ids of the response and of the call.
 async fn waiting_response(rig: &Rig) -> (String, String) {
     let tools = json!([{"type": "function", "name": "look"}]);
-    let body = json!({"model": "default", "input": "look", "tools": tools, "background": true});
-    let begun = post(rig, "/v1/responses", &[], body).await;
-    assert_eq!(begun.status, StatusCode::OK, "{}", begun.body);
-    (text(&begun.json()["id"]), rig.asks_client(&rig.claim().await).await)
+    (begun(rig, json!({"input": "look", "tools": tools})).await, rig.asks_client(&rig.claim().await).await)
 }
 
 /// Returns the request that answers the call of a response.
