@@ -10,8 +10,8 @@ use super::{CallBatch, StoreResult};
 use crate::domain::access::audit::AuditOutcome;
 use crate::domain::access::principal::User;
 use crate::domain::agent::AgentProfile;
-use crate::domain::conversation::AgentChoice;
 use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::conversation::{AgentChoice, ConversationSort};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::run::question::{InputAnswer, InputKind, InputRecord, InputState};
@@ -61,6 +61,7 @@ pub struct ConversationFilter {
     pub archived: Option<bool>,
     pub pinned: Option<bool>,
     pub tag: Option<String>,
+    pub sort: ConversationSort,
 }
 
 /// A change of a conversation. Absent fields do not change.

@@ -54,6 +54,17 @@ impl From<RunStatus> for ConversationStatus {
     }
 }
 
+/// The time that orders a list of conversations, the newest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversationSort {
+    /// The creation.
+    #[default]
+    Created,
+    /// The last change, such as a new message.
+    Updated,
+}
+
 /// The origin of a copied conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ForkedFrom {

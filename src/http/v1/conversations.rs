@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::access::principal::Principal;
-use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{Conversation, ConversationSort};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::http::options::App;
@@ -42,6 +42,9 @@ pub(crate) struct FilterParams {
     pinned: Option<bool>,
     /// A tag of the conversations.
     tag: Option<String>,
+    /// The time that orders the list: the creation (`created`), or the last change, such as a new message (`updated`).
+    #[param(inline, default = "created")]
+    sort: Option<ConversationSort>,
 }
 
 /// The selection of conversations by whether they are archived.
@@ -76,15 +79,16 @@ impl Archived {
 impl FilterParams {
     /// Returns the filter, and the query that selects the same rows on the next page.
     fn read(self) -> (ConversationFilter, String) {
-        let Self { q, archived, pinned, tag } = self;
-        let archived = archived.unwrap_or_default();
+        let Self { q, archived, pinned, tag, sort } = self;
+        let (archived, sort) = (archived.unwrap_or_default(), sort.unwrap_or_default());
         let rest = page::query([
             ("q", q.as_deref()),
             ("archived", (archived != Archived::False).then_some(archived.word())),
             ("pinned", pinned.map(|is| if is { "true" } else { "false" })),
             ("tag", tag.as_deref()),
+            ("sort", (sort == ConversationSort::Updated).then_some("updated")),
         ]);
-        (ConversationFilter { query: q, archived: archived.filter(), pinned, tag }, rest)
+        (ConversationFilter { query: q, archived: archived.filter(), pinned, tag, sort }, rest)
     }
 }
 

@@ -54,8 +54,15 @@ async fn pages_cover_a_list_once() {
     }
     rig.post("/api/v1/conversations", json!({"title": "Coffee"})).await;
     made.reverse();
-    let mut seen: Vec<String> = Vec::new();
-    let mut path = "/api/v1/conversations?limit=3&q=tea%20%26".to_owned();
+    assert_eq!(listed(&rig, "/api/v1/conversations?limit=3&q=tea%20%26").await, (made.clone(), 3));
+    rig.send(Method::PATCH, &format!("/api/v1/conversations/{}", made[5]), &[], Some(json!({"pinned": true}))).await;
+    made[..=5].rotate_right(1);
+    assert_eq!(listed(&rig, "/api/v1/conversations?limit=3&q=tea%20%26&sort=updated").await, (made, 3));
+}
+
+/// Reads a list to its end. Returns the ids of its rows, and the number of its pages.
+async fn listed(rig: &Rig, path: &str) -> (Vec<String>, usize) {
+    let (mut seen, mut path) = (Vec::new(), path.to_owned());
     let mut pages = 0;
     loop {
         let page = rig.get(&path).await;
@@ -70,7 +77,7 @@ async fn pages_cover_a_list_once() {
         path = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\"")).expect("a link").to_owned();
         assert!(path.contains(page.json()["next_cursor"].as_str().unwrap()));
     }
-    assert_eq!((seen, pages), (made, 3));
+    (seen, pages)
 }
 
 #[tokio::test]

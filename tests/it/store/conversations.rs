@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use capstan::domain::conversation::message::Message;
-use capstan::domain::conversation::{AgentChoice, ConversationStatus};
+use capstan::domain::conversation::{AgentChoice, ConversationSort, ConversationStatus};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, UserId};
 use capstan::domain::run::change::{Change, StepKind};
 use capstan::store::{
@@ -217,6 +217,16 @@ async fn conversations_are_kept_in_order(world: &World) {
         assert_eq!(titles(ConversationFilter { tag: Some(tag.clone()), ..none() }).await, ["c0"]);
     }
     assert_eq!(titles(ConversationFilter { tag: Some("quoted".to_owned()), ..none() }).await, [""; 0]);
+    let by_change = ConversationFilter { sort: ConversationSort::Updated, ..none() };
+    assert_eq!(titles(by_change.clone()).await, ["c1", "c2", "c0"]);
+    let (mut last, mut paged) = (None, Vec::new());
+    loop {
+        let found = world.store.conversations(&owner, &by_change, &page(1, last)).await.unwrap();
+        paged.extend(found.items.into_iter().map(|conversation| conversation.title));
+        let Some(next) = found.next else { break };
+        last = Some(next.parse().unwrap());
+    }
+    assert_eq!(paged, ["c1", "c2", "c0"]);
     assert_eq!(titles(ConversationFilter { tag: Some(tags[0].clone()), archived: Some(true), ..none() }).await, [""; 0]);
 
     // A message moves it out of the archive.

@@ -10,17 +10,17 @@ import { queries } from "./queries";
 import { toast } from "./toasts";
 
 export type Pages = InfiniteData<api.Page<Conversation>, string | null>;
-/** The key of a list in the cache: the search, whether it is the archive, and the tag. */
-export type ListKey = readonly ["conversations", string, boolean, string | null];
+/** The key of a list in the cache: the search, whether it is the archive, the tag, and whether its conversations are pinned. */
+export type ListKey = readonly ["conversations", string, boolean, string | null, boolean];
 
 /** The time to take a deletion back. */
 const UNDO_MS = 7_000;
 
-export const useConversations = (search: string, isArchived: boolean, tag: string | null) =>
+export const useConversations = (search: string, isArchived: boolean, tag: string | null, isPinned: boolean) =>
   useInfiniteQuery({
-    queryKey: ["conversations", search, isArchived, tag] satisfies ListKey,
+    queryKey: ["conversations", search, isArchived, tag, isPinned] satisfies ListKey,
     queryFn: ({ pageParam }) => {
-      const query = new URLSearchParams({ limit: "40" });
+      const query = new URLSearchParams({ limit: "40", sort: "updated", pinned: String(isPinned) });
       if (search !== "") query.set("q", search);
       if (isArchived) query.set("archived", "true");
       if (tag !== null) query.set("tag", tag);
@@ -35,8 +35,8 @@ export const useConversations = (search: string, isArchived: boolean, tag: strin
 
 export const refresh = (): void => void queries.invalidateQueries({ queryKey: ["conversations"] });
 
-function belongs(row: Conversation, [, search, isArchived, tag]: ListKey): boolean {
-  return (row.archived_at !== undefined) === isArchived && (tag === null || row.tags?.includes(tag) === true) && row.title.toLowerCase().includes(search.toLowerCase());
+function belongs(row: Conversation, [, search, isArchived, tag, isPinned]: ListKey): boolean {
+  return (row.pinned === true) === isPinned && (row.archived_at !== undefined) === isArchived && (tag === null || row.tags?.includes(tag) === true) && row.title.toLowerCase().includes(search.toLowerCase());
 }
 
 /** Returns the pages without a conversation. */
@@ -46,15 +46,13 @@ export function withoutItem(lists: Pages, id: string): Pages {
 
 /** Returns the pages with the new state of a conversation, if it belongs to the list and to what was read of it. */
 export function withItem(lists: Pages, key: ListKey, item: Conversation): Pages {
-  if (!belongs(item, key)) return withoutItem(lists, item.id);
-  if (lists.pages.some((page) => page.data.some((row) => row.id === item.id))) {
-    return { ...lists, pages: lists.pages.map((page) => ({ ...page, data: page.data.map((row) => (row.id === item.id ? item : row)) })) };
-  }
-  const pages = lists.pages.map((page) => ({ ...page, data: [...page.data] }));
-  const isOlder = (row: Conversation) => row.created_at < item.created_at || (row.created_at === item.created_at && row.id < item.id);
+  const { pages } = withoutItem(lists, item.id);
+  if (!belongs(item, key)) return { ...lists, pages };
+  const isShown = lists.pages.some((page) => page.data.some((row) => row.id === item.id));
+  const isOlder = (row: Conversation) => row.updated_at < item.updated_at || (row.updated_at === item.updated_at && row.id < item.id);
   const page = pages.find(({ data }) => data.some(isOlder));
   if (page !== undefined) page.data.splice(page.data.findIndex(isOlder), 0, item);
-  else if (pages.at(-1)?.next_cursor === null) pages.at(-1)?.data.push(item);
+  else if (isShown || pages.at(-1)?.next_cursor === null) pages.at(-1)?.data.push(item);
   return { ...lists, pages };
 }
 

@@ -10,13 +10,13 @@ import { setLive, usePolling } from "./live";
 import { queries } from "./queries";
 
 const row = (number: number, more: Partial<Conversation> = {}): Conversation =>
-  ({ id: `conv_${number}`, title: `Title ${number}`, status: "idle", created_at: `2026-01-0${number}T00:00:00.000Z`, ...more }) as Conversation;
+  ({ id: `conv_${number}`, title: `Title ${number}`, status: "idle", updated_at: `2026-01-0${number}T00:00:00.000Z`, ...more }) as Conversation;
 const lists = (pages: Conversation[][], next: string | null = null): Pages => ({
   pages: pages.map((data, at) => ({ data, next_cursor: at < pages.length - 1 ? "more" : next })),
   pageParams: pages.map(() => null),
 });
 const ids = ({ pages }: Pages) => pages.map(({ data }) => data.map(({ id }) => Number(id.slice(5))));
-const ALL: ListKey = ["conversations", "", false, null];
+const ALL: ListKey = ["conversations", "", false, null, false];
 
 afterEach(() => queries.clear());
 
@@ -28,17 +28,19 @@ it("puts a new conversation where the list has it", () => {
   expect(ids(withItem(lists([[]]), ALL, row(1)))).toEqual([[1]]);
 });
 
-it("changes a known conversation in its place, also the last one that was read", () => {
+it("moves a changed conversation to its place, also the last one that was read", () => {
   const changed = withItem(lists([[row(8), row(6)]], "more"), ALL, row(6, { status: "processing" }));
   expect([ids(changed), changed.pages[0]?.data[1]?.status]).toEqual([[[8, 6]], "processing"]);
+  expect(ids(withItem(lists([[row(8), row(6)], [row(4)]]), ALL, { ...row(4), updated_at: "2026-02-01T00:00:00.000Z" }))).toEqual([[4, 8, 6], []]);
 });
 
 it("keeps each list to what belongs to it", () => {
   const archived = row(8, { archived_at: "2026-02-01T00:00:00.000Z", tags: ["work"] });
-  const key = (search: string, isArchived: boolean, tag: string | null): ListKey => ["conversations", search, isArchived, tag];
+  const key = (search: string, isArchived: boolean, tag: string | null): ListKey => ["conversations", search, isArchived, tag, false];
   const known = lists([[row(8)]]);
   const shown = [ALL, key("", true, null), key("", true, "work"), key("", true, "home"), key("TITLE 8", true, null), key("other", true, null)];
   expect(shown.map((list) => ids(withItem(known, list, archived)))).toEqual([[[]], [[8]], [[8]], [[]], [[8]], [[]]]);
+  expect(ids(withItem(known, ALL, row(8, { pinned: true })))).toEqual([[]]);
 });
 
 it("changes every list that was read, and reads questions only when they are others", () => {

@@ -49,8 +49,11 @@ statements! {
         " WHERE c.id = $1 AND c.owner_id = $2"];
 
     // The beginning of a list, without the texts. The parameters are the owner, and the cursor's time and id.
-    LIST = ["SELECT ", no_texts, columns, " FROM conversations c ", join_runs,
+    LIST_BY_CREATION = ["SELECT ", no_texts, columns, " FROM conversations c ", join_runs,
         " WHERE c.owner_id = $1 AND NOT c.hidden AND (c.created_at, c.id) < ($2, $3)"];
+
+    LIST_BY_CHANGE = ["SELECT ", no_texts, columns, " FROM conversations c ", join_runs,
+        " WHERE c.owner_id = $1 AND NOT c.hidden AND (c.updated_at, c.id) < ($2, $3)"];
 
     // The same rows by id, of several owners.
     LIST_ITEMS = ["SELECT c.owner_id, ", no_texts, columns, " FROM conversations c ", join_runs,
@@ -115,7 +118,7 @@ pub async fn insert_conversation(
     Ok(is_made)
 }
 
-/// Reads a row of [`BY_ID`], [`LIST`] or [`LIST_ITEMS`].
+/// Reads a row of [`BY_ID`], of a list or of [`LIST_ITEMS`].
 pub fn read_conversation(row: &Row) -> StoreResult<Conversation> {
     let (table, id) = ("conversations", row.get::<String>("id")?);
     let last_run = match (row.get::<Option<String>>("last_run_id")?, row.get::<Option<&str>>("last_run_status")?) {

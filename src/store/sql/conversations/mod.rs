@@ -20,8 +20,8 @@ pub(super) mod titles;
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
-use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{Conversation, ConversationSort};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use crate::domain::run::change::StepKind;
@@ -31,7 +31,9 @@ use crate::store::rows::{decode, encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
 use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::append::append_in;
-use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
+use crate::store::sql::conversations::conversation_rows::{
+    BY_ID, LIST_BY_CHANGE, LIST_BY_CREATION, find, has_all, insert_conversation, read_conversation,
+};
 use crate::store::sql::conversations::fork::copy_in;
 use crate::store::sql::conversations::rewind::rewind_in;
 use crate::store::sql::conversations::summaries::compact_in;
@@ -251,10 +253,14 @@ async fn list(
     after: Option<&ConversationCursor>,
     limit: u32,
 ) -> StoreResult<Vec<(i64, Conversation)>> {
+    let (statement, time) = match filter.sort {
+        ConversationSort::Created => (LIST_BY_CREATION, "created_at"),
+        ConversationSort::Updated => (LIST_BY_CHANGE, "updated_at"),
+    };
     let (text, tag, title, rows_read) = match database {
-        Database::Postgres(_) => (LIST.postgres, " AND c.tags::jsonb ? $6", " AND c.title ILIKE $7", limit),
+        Database::Postgres(_) => (statement.postgres, " AND c.tags::jsonb ? $6", " AND c.title ILIKE $7", limit),
         Database::Sqlite(_) => {
-            (LIST.sqlite, " AND EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = $6)", "", limit.max(SEARCHED_ROWS))
+            (statement.sqlite, " AND EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = $6)", "", limit.max(SEARCHED_ROWS))
         }
     };
     let title_query = filter.query.as_deref().map(|query| storable(query).to_lowercase());
@@ -266,23 +272,23 @@ async fn list(
         filter.query.as_ref().map(|_| title),
     ];
     let conditions: String = conditions.into_iter().flatten().collect();
-    let text = format!("{text}{conditions} ORDER BY c.created_at DESC, c.id DESC LIMIT $4");
+    let text = format!("{text}{conditions} ORDER BY c.{time} DESC, c.id DESC LIMIT $4");
     let query = filter.query.as_deref().map(like_pattern);
     // The first page begins before the largest possible time.
-    let (mut created_at, mut id) = after.map_or((i64::MAX, String::new()), |after| (after.at, after.id.to_string()));
+    let (mut at, mut id) = after.map_or((i64::MAX, String::new()), |after| (after.at, after.id.to_string()));
     let mut found = Vec::new();
     loop {
-        let values = values![owner.as_str(), created_at, &id, rows_read, filter.pinned, filter.tag.as_deref(), query.as_deref()];
+        let values = values![owner.as_str(), at, &id, rows_read, filter.pinned, filter.tag.as_deref(), query.as_deref()];
         let rows = database.fetch_list(AssertSqlSafe(text.clone()), values).await?;
         for row in &rows {
             let conversation = read_conversation(row)?;
-            (created_at, id) = (row.get("created_at")?, conversation.id.to_string());
+            (at, id) = (row.get(time)?, conversation.id.to_string());
             let is_wanted = match (database, &title_query) {
                 (Database::Postgres(_), _) | (_, None) => true,
                 (Database::Sqlite(_), Some(title_query)) => conversation.title.to_lowercase().contains(title_query),
             };
             if is_wanted {
-                found.push((created_at, conversation));
+                found.push((at, conversation));
             }
         }
         if found.len() >= limit as usize || rows.len() < rows_read as usize {
