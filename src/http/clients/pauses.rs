@@ -120,8 +120,12 @@ impl RunPauses {
     /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
     /// next response. Only pauses that were read with results are exact here.
     pub fn newest_response(&self) -> u32 {
-        let is_paused = self.pauses.last() == Some(&self.head) && !self.has_new_results;
-        self.ended_responses() - u32::from(is_paused)
+        self.ended_responses() - u32::from(self.is_paused())
+    }
+
+    /// Returns whether the run has no event and no result since its last pause.
+    pub fn is_paused(&self) -> bool {
+        self.pauses.last() == Some(&self.head) && !self.has_new_results
     }
 
     /// Returns whether the run has requested a call from its client.

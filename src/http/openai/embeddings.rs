@@ -20,8 +20,7 @@ const MAX_TEXTS: usize = 2_048;
 pub(super) struct EmbeddingsRequest {
     model: String,
     input: Inputs,
-    #[serde(default)]
-    encoding_format: EncodingFormat,
+    encoding_format: Option<EncodingFormat>,
     dimensions: Option<u32>,
 }
 
@@ -34,10 +33,9 @@ enum Inputs {
     TokenLists(Vec<Vec<u32>>),
 }
 
-#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum EncodingFormat {
-    #[default]
     Float,
     Base64,
 }
@@ -116,8 +114,8 @@ pub(super) async fn create(caller: Caller, Input { body, .. }: Input<EmbeddingsR
     let embeddings = caller.app.service.embeddings(&caller.principal, &model, &texts, dimensions).await;
     let embeddings = embeddings.map_err(|error| without_agent(error.into()))?;
     let vector = |floats: Vec<f32>| match encoding_format {
-        EncodingFormat::Float => Vector::Floats(floats),
-        EncodingFormat::Base64 => {
+        None | Some(EncodingFormat::Float) => Vector::Floats(floats),
+        Some(EncodingFormat::Base64) => {
             Vector::Base64(STANDARD.encode(floats.iter().flat_map(|float| float.to_le_bytes()).collect::<Vec<_>>()))
         }
     };

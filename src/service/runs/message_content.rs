@@ -30,6 +30,16 @@ pub enum Content {
     Parts(Vec<NewPart>),
 }
 
+impl Content {
+    /// Returns whether the content has no file, and no text but white space.
+    pub(in crate::service) fn is_blank(&self) -> bool {
+        match self {
+            Self::Text(text) => text.trim().is_empty(),
+            Self::Parts(parts) => parts.iter().all(|part| matches!(part, NewPart::Text { text } if text.trim().is_empty())),
+        }
+    }
+}
+
 /// A part of a new message.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -166,6 +176,9 @@ impl Service {
     }
 
     fn parts_alone(&self, content: &Content, field: &str, limit: u64) -> Result<Vec<Part>> {
+        if content.is_blank() {
+            return Err(Error::field(&format!("/{field}"), "must not be empty"));
+        }
         let parts = match content {
             Content::Text(text) => vec![self.text_part(text)],
             Content::Parts(parts) if parts.len() > MAX_PARTS => {
@@ -182,19 +195,8 @@ impl Service {
                 created
             }
         };
-        let mut chars = 0_u64;
-        let mut says_something = false;
-        for part in &parts {
-            if let Part::Text(part) = part {
-                chars += part.text.chars().count() as u64;
-                says_something |= !part.text.trim().is_empty();
-            } else {
-                says_something = true;
-            }
-        }
-        if !says_something {
-            return Err(Error::field(&format!("/{field}"), "must not be empty"));
-        }
+        let texts = parts.iter().filter_map(|part| if let Part::Text(part) = part { Some(part.text.as_str()) } else { None });
+        let chars: u64 = texts.map(|text| text.chars().count() as u64).sum();
         if chars > limit {
             return Err(Error::field(&format!("/{field}"), format!("has {chars} characters; at most {limit} are accepted")));
         }

@@ -70,11 +70,18 @@ impl Service {
     pub async fn start_transcript(
         &self,
         principal: &Principal,
-        request: StartRun,
+        mut request: StartRun,
         sent: SentTranscript,
         key: Option<RequestKey>,
     ) -> Result<StartedRun> {
         let field = sent.field;
+        let mut sent_messages = without_blank(&sent.messages);
+        let question;
+        // Some clients send a question as instructions alone. Models answer only messages.
+        if sent_messages.is_empty() && !request.setup.instructions.is_empty() {
+            question = SentMessage::User(Content::Text(std::mem::take(&mut request.setup.instructions)));
+            sent_messages.push((0, &question));
+        }
         let most = self.limits.copies.messages;
         if sent.messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
             let reason = format!("has {} messages; at most {most} are accepted (limits.copy_messages)", sent.messages.len());
@@ -90,7 +97,7 @@ impl Service {
         let admission = profile.admission.and(self.limits.admission());
         let mut messages = Vec::with_capacity(sent.messages.len());
         let mut calls = HashMap::new();
-        for (at, message) in sent.messages.iter().enumerate() {
+        for (at, message) in sent_messages {
             let at = format!("{field}/{at}");
             let (role, parts) = self.sent_parts(principal, message, &at, admission.max_message_chars, &mut calls).await?;
             let id = MessageId::generate(self.ids.as_ref());
@@ -226,7 +233,7 @@ impl Service {
     ) -> Result<Vec<ToolContent>> {
         match content {
             Content::Text(text) => Ok(vec![ToolContent::text(text::storable(text))]),
-            Content::Parts(parts) if parts.is_empty() => Ok(Vec::new()),
+            Content::Parts(_) if content.is_blank() => Ok(Vec::new()),
             Content::Parts(_) => {
                 let parts = self.parts(&principal.user_id, content, field, u64::MAX).await?;
                 Ok(parts.into_iter().filter_map(tool_content).collect())
@@ -235,11 +242,36 @@ impl Service {
     }
 }
 
+/// Returns the messages with their numbers, without those of the user that have no text or file. The last message stays if there are
+/// others, because it should begin the run.
+fn without_blank(messages: &[SentMessage]) -> Vec<(usize, &SentMessage)> {
+    let is_blank = |message: &SentMessage| matches!(message, SentMessage::User(content) if content.is_blank());
+    let last = messages.len().checked_sub(1).filter(|_| !messages.iter().all(is_blank));
+    messages.iter().enumerate().filter(|(at, message)| Some(*at) == last || !is_blank(message)).collect()
+}
+
 /// Returns arguments as a message stores them: an object, or any other text as `_raw`.
 fn arguments(written: &str) -> Value {
     match serde_json::from_str(text::storable(written).as_ref()) {
         Ok(Value::Object(arguments)) => Value::Object(arguments),
         Ok(_) | Err(_) if written.trim().is_empty() => json!({}),
         Ok(_) | Err(_) => json!({ "_raw": text::storable(written) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blank_messages_are_left_out_unless_they_should_begin_the_run() {
+        let user = |text: &str| SentMessage::User(Content::Text(text.to_owned()));
+        let kept = |texts: &[&str]| {
+            let messages: Vec<SentMessage> = texts.iter().map(|text| user(text)).collect();
+            without_blank(&messages).into_iter().map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["a", " ", "b"]), [0, 2]);
+        assert_eq!(kept(&["a", ""]), [0, 1]);
+        assert_eq!((kept(&["", "\n"]), kept(&[])), (Vec::new(), Vec::new()));
     }
 }

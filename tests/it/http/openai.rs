@@ -358,6 +358,151 @@ async fn answered_response_is_deleted_without_the_next_one() {
     assert_eq!(frames("").await, frames("&starting_after=0").await + 1);
 }
 
+/// Waits for a run, and plays it. Returns its system prompt, and its history before the answer.
+async fn play_with_input(rig: &Rig) -> (String, Vec<(Role, String)>) {
+    let fence = rig.claim_next().await;
+    let loaded = rig.store.load_run(&fence).await.unwrap().unwrap();
+    let act = rig.play_half(&fence).await;
+    rig.play_rest(&fence, act).await;
+    let history = loaded.history.iter().map(|message| (message.role, message.text())).collect();
+    (loaded.profile.system_prompt.clone(), history)
+}
+
+#[tokio::test]
+async fn system_items_apply_to_later_responses() {
+    let rig = Rig::new().await;
+    let developer = json!({"role": "developer", "content": "Speak French."});
+    let first = begun(&rig, json!({"input": [developer, say("hi")]})).await;
+    rig.play().await;
+    let items = get(&rig, &format!("/v1/responses/{first}/input_items?order=asc")).await["data"].clone();
+    assert_eq!((&items[0]["role"], &items[0]["content"][0]["text"]), (&json!("developer"), &json!("Speak French.")), "{items}");
+    assert_eq!(items[1]["role"], "user", "{items}");
+    let second =
+        json!({"previous_response_id": first, "instructions": "Be brief.", "input": [refer(&items[0]["id"]), say("more")]});
+    let second = begun(&rig, second).await;
+    let (prompt, _) = play_with_input(&rig).await;
+    assert!(prompt.ends_with("Be brief.\n\nSpeak French."), "{prompt}");
+    assert_eq!(get(&rig, &format!("/v1/responses/{second}/input_items")).await["data"].as_array().unwrap().len(), 1);
+    // The instructions apply to their own response only.
+    begun(&rig, json!({"previous_response_id": second, "input": "more"})).await;
+    let (prompt, _) = play_with_input(&rig).await;
+    assert!(prompt.ends_with("Speak French.") && !prompt.contains("Be brief."), "{prompt}");
+}
+
+#[tokio::test]
+async fn earlier_messages_of_a_request_join_its_conversation() {
+    let rig = Rig::new().await;
+    let id = conversation(&rig).await;
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"});
+    let result = json!({"type": "function_call_output", "call_id": "c1", "output": "a door"});
+    let input = json!([say("A"), call, result, {"role": "assistant", "content": "B"}, say("C")]);
+    begun(&rig, json!({"conversation": id, "input": input})).await;
+    let (_, history) = play_with_input(&rig).await;
+    let roles: Vec<Role> = history.iter().map(|(role, _)| *role).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::Assistant, Role::User], "{history:?}");
+    let unknown = post(&rig, "/v1/responses", &[], json!({"model": "default", "conversation": "conv_123", "input": "x"})).await;
+    assert_eq!(error(&unknown).0, 404, "{}", unknown.body);
+}
+
+#[tokio::test]
+async fn request_of_instructions_alone_is_a_message() {
+    let rig = Rig::new().await;
+    let system = json!({"role": "system", "content": "Tell a joke."});
+    for messages in [json!([system]), json!([system, say("")]), json!([say(" "), system])] {
+        let body = json!({"model": "default", "messages": messages, "stream": false});
+        let (reply, ()) = tokio::join!(post(&rig, "/v1/chat/completions", &[], body), async {
+            let (prompt, history) = play_with_input(&rig).await;
+            assert_eq!(history, [(Role::User, "Tell a joke.".to_owned())]);
+            assert!(!prompt.contains("joke"), "{prompt}");
+        });
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    }
+    let blank = post(&rig, "/v1/chat/completions", &[], json!({"model": "default", "messages": [say("a"), say("")]})).await;
+    assert_eq!(error(&blank).0, 400, "{}", blank.body);
+}
+
+#[tokio::test]
+async fn assistant_messages_may_have_every_field_of_gateways() {
+    let rig = Rig::new().await;
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": null}});
+    let messages = json!([
+        say("A"),
+        {"role": "assistant", "content": null, "refusal": "No.", "reasoning": null, "reasoning_content": null},
+        say("B"),
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": ""}]},
+    ]);
+    let body = json!({"model": null, "messages": messages});
+    let (reply, ()) = tokio::join!(post(&rig, "/v1/chat/completions", &[], body), async {
+        let (_, history) = play_with_input(&rig).await;
+        assert_eq!((history.len(), history[1].1.as_str()), (5, "No."), "{history:?}");
+    });
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+}
+
+#[tokio::test]
+async fn another_answer_to_an_answered_response_is_refused() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let answer = output(&first, &call);
+    let next = text(&post(&rig, "/v1/responses", &[], answer.clone()).await.json()["id"]);
+    rig.play().await;
+    assert_eq!(post(&rig, "/v1/responses", &[], answer.clone()).await.json()["id"], json!(next), "the request is repeated");
+    let mut other = answer;
+    other["input"][0]["output"] = json!("a window");
+    let refused = post(&rig, "/v1/responses", &[], other).await;
+    assert_eq!(error(&refused), (400, json!("invalid_request"), json!("previous_response_id")), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn answer_with_fields_that_no_run_can_have_is_refused() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    for (field, value) in
+        [("tools", json!([{"type": "web_search"}])), ("tool_choice", json!("bogus")), ("metadata", json!({"k": 7}))]
+    {
+        let mut body = output(&first, &call);
+        body[field] = value;
+        let refused = post(&rig, "/v1/responses", &[], body).await;
+        assert_eq!(error(&refused).0, 400, "{field}: {}", refused.body);
+    }
+    assert_eq!(post(&rig, "/v1/responses", &[], output(&first, &call)).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn cancelling_an_ended_response_leaves_the_next_one() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    let next = text(&post(&rig, "/v1/responses", &[], output(&first, &call)).await.json()["id"]);
+    let cancelled = post(&rig, &format!("/v1/responses/{first}/cancel"), &[], json!({})).await;
+    assert_eq!((cancelled.status, &cancelled.json()["status"]), (StatusCode::OK, &json!("completed")), "{}", cancelled.body);
+    rig.play().await;
+    assert_eq!(get(&rig, &format!("/v1/responses/{next}")).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn cancelled_pause_can_be_followed() {
+    let rig = Rig::new().await;
+    let (first, call) = waiting_response(&rig).await;
+    post(&rig, &format!("/v1/responses/{first}/cancel"), &[], json!({})).await;
+    let late = post(&rig, "/v1/responses", &[], output(&first, &call)).await;
+    assert_eq!(error(&late).0, 400, "{}", late.body);
+    begun(&rig, json!({"previous_response_id": first, "input": "go on"})).await;
+    assert_eq!(play_with_input(&rig).await.1.last().unwrap().1, "go on");
+}
+
+#[tokio::test]
+async fn response_that_ended_in_a_call_is_deleted() {
+    let rig = Rig::new().await;
+    let first = played(&rig, json!({})).await;
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let second = begun(&rig, json!({"input": "look", "tools": tools, "previous_response_id": first})).await;
+    rig.asks_client(&rig.claim().await).await;
+    let deleted = rig.exchange(Method::DELETE, &format!("/v1/responses/{second}"), &[], None).await;
+    assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
+    assert_eq!(get(&rig, &format!("/v1/responses/{first}")).await["status"], "completed");
+}
+
 #[tokio::test]
 async fn unfinished_response_is_named_by_its_number() {
     let rig = Rig::new().await;

@@ -461,13 +461,18 @@ impl Rig {
         self.write(fence, &[completed], vec![finish]).await;
     }
 
-    /// Waits for a run, and plays it.
-    pub async fn play_next(&self) {
-        let fence = support::wait::until("a run to claim", SOON, || async {
+    /// Waits for a run, and claims it.
+    pub async fn claim_next(&self) -> Fence {
+        let claim = support::wait::until("a run to claim", SOON, || async {
             let claims = self.store.claim_runs(&NodeId::generate(&UuidIds), 1, 10_000).await.unwrap();
             claims.into_iter().next().map(|claim| claim.fence)
         });
-        let fence = fence.await;
+        claim.await
+    }
+
+    /// Waits for a run, and plays it.
+    pub async fn play_next(&self) {
+        let fence = self.claim_next().await;
         let act = self.play_half(&fence).await;
         self.play_rest(&fence, act).await;
     }

@@ -39,7 +39,7 @@ pub(in crate::http) async fn create(
 ) -> Answer<Response> {
     // The body holds the whole conversation, like an import.
     let Input { body, key } = body::read::<ChatRequest>(request, &app, &access).await?;
-    let (streams, include_usage, model) = (body.stream == Some(true), body.includes_usage(), body.model.clone());
+    let (streams, include_usage, model) = (body.stream == Some(true), body.includes_usage(), body.model().to_owned());
     let (run, transcript) = body.into_run(trace)?;
     let started = app.service.start_transcript(access.principal(), run, transcript, key).await;
     let started = started.map_err(|error| without_agent(error.into()))?;

@@ -16,8 +16,7 @@ use crate::service::{Content, Error, Result, RunSetup, SentCall, SentMessage, Se
 /// The fields that have an effect. Clients send many others, which are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChatRequest {
-    #[serde(default)]
-    pub model: String,
+    model: Option<String>,
     messages: Vec<WireMessage>,
     pub stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -54,8 +53,10 @@ enum Stop {
 struct WireMessage {
     role: String,
     content: Option<WireContent>,
-    #[serde(alias = "reasoning")]
+    /// Gateways send the reasoning in this field, in `reasoning`, or in both.
     reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    refusal: Option<String>,
     tool_calls: Option<Vec<WireCall>>,
     tool_call_id: Option<String>,
 }
@@ -69,8 +70,7 @@ struct WireCall {
 #[derive(Debug, Deserialize, ToSchema)]
 struct WireFunctionCall {
     name: String,
-    #[serde(default)]
-    arguments: String,
+    arguments: Option<String>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -102,6 +102,11 @@ struct JsonSchema {
 }
 
 impl ChatRequest {
+    /// Returns the `model` of the request; empty if it has none.
+    pub(super) fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or_default()
+    }
+
     pub(super) fn includes_usage(&self) -> bool {
         self.stream_options.as_ref().is_some_and(|options| options.include_usage == Some(true))
     }
@@ -112,7 +117,7 @@ impl ChatRequest {
             return Err(Error::field("/n", "must be 1: a run has one answer"));
         }
         let (instructions, messages) = read_messages(&self.messages)?;
-        let target = Target::of(&self.model);
+        let target = Target::of(self.model());
         let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
         let options = ModelOptions {
             temperature: self.temperature,
@@ -170,10 +175,12 @@ fn read_messages(wire: &[WireMessage]) -> Result<(String, Vec<SentMessage>)> {
             "assistant" => {
                 let calls = message.tool_calls.iter().flatten().filter_map(|call| {
                     let function = call.function.as_ref()?;
-                    Some(SentCall { id: call.id.clone(), name: function.name.clone(), arguments: function.arguments.clone() })
+                    let arguments = function.arguments.clone().unwrap_or_default();
+                    Some(SentCall { id: call.id.clone(), name: function.name.clone(), arguments })
                 });
-                let reasoning = message.reasoning_content.clone().unwrap_or_default();
-                messages.push(SentMessage::Assistant { text: content().text(), reasoning, calls: calls.collect() });
+                let reasoning = message.reasoning_content.as_ref().or(message.reasoning.as_ref()).cloned().unwrap_or_default();
+                let text = message.content.as_ref().map(WireContent::text).or_else(|| message.refusal.clone()).unwrap_or_default();
+                messages.push(SentMessage::Assistant { text, reasoning, calls: calls.collect() });
             }
             "tool" => {
                 let call_id = message.tool_call_id.clone();

@@ -19,7 +19,8 @@ use crate::service::{ConversationPatch, Error, PageRequest};
 /// Number of messages in one read.
 const MESSAGES: u32 = 50;
 
-fn parse(id: &str) -> Answer<ConversationId> {
+/// Parses the id of a conversation. The error is that of an unknown one.
+pub(super) fn parse(id: &str) -> Answer<ConversationId> {
     ConversationId::parse(id).map_err(|_| missing(id))
 }
 

@@ -1,13 +1,18 @@
 //! Creates a response: begins a run, or answers the run of an earlier response.
 
+use std::collections::BTreeSet;
+
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde_json::Map;
 
 use crate::domain::access::principal::Principal;
+use crate::domain::conversation::message::ToolContent;
+use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::domain::problem::{FieldError, ProblemCode};
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
-use crate::domain::tool::approval::{ApprovalAnswer, Decision};
+use crate::domain::tool::approval::{ApprovalAnswer, ApprovalState, Decision};
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::thread::open_questions;
@@ -18,16 +23,17 @@ use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{failure, json_answer, reader, unfinished, unfinished_response};
+use crate::http::openai::responses::{conversations, failure, items, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{
-    Access, Content, CopyUntil, Error, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter, SentResult,
-    SentTranscript, StartRun, StartedRun,
+    Access, Content, CopyUntil, Error, NewPart, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter,
+    SentConversation, SentMessage, SentResult, SentTranscript, StartRun, StartedRun,
 };
+use crate::support::text;
 
 /// Creates a response
 ///
@@ -100,10 +106,13 @@ impl Creation<'_> {
             (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
             (Some(previous), None) => self.follow(previous, input).await,
             (None, Some(conversation)) => {
-                let id = conversation.id().clone();
+                let id = conversations::parse(conversation.id())?;
                 match self.waiting_run(&id).await? {
                     Some(run) => self.continue_newest(run, input).await,
-                    None => Box::pin(self.send(id, input)).await,
+                    None => {
+                        let newest = self.newest_run(&id).await?;
+                        Box::pin(self.send(id, newest, input)).await
+                    }
                 }
             }
             (None, None) if !input.approvals.is_empty() => self.approve(input).await,
@@ -184,7 +193,7 @@ impl Creation<'_> {
     async fn repeated(&self, input: &ResponseInput) -> Answer<Option<Begun>> {
         // A request with tool results continues the run of its conversation. It begins a run only if it names none.
         let continues = self.body.previous_response_id.is_some() || self.body.conversation.is_some();
-        if continues && !input.new_parts().1.is_empty() {
+        if continues && !input.answers().1.is_empty() {
             return Ok(None);
         }
         match self.app.service.repeated_run(self.principal, self.key.clone()).await? {
@@ -216,8 +225,14 @@ impl Creation<'_> {
             }
             // The response ended in a pause that is over.
             _ if next <= pauses.ended_responses() => {
-                if input.repeats(pauses) || self.is_repeated(pauses, id.segment).await? {
+                let repeats = input.repeats(pauses) && self.has_same_answers(&run, &input).await?;
+                if repeats || self.is_repeated(pauses, id.segment).await? {
                     return self.continued(&run, next).await;
+                }
+                // The client has cancelled the run, and continues after the last response that it has.
+                if run.status == RunStatus::Cancelled && next == pauses.ended_responses() && !input.has_answers() {
+                    let conversation = self.conversation_after(&run).await?;
+                    return Box::pin(self.send(conversation, Some(run), input)).await;
                 }
                 let newest = ResponseId { run: run.id, segment: pauses.newest_response() };
                 let reason = format!("names a response that has been answered; the run's newest response is {newest}");
@@ -225,7 +240,7 @@ impl Creation<'_> {
             }
             (RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled, _) => {
                 let conversation = self.conversation_after(&run).await?;
-                Box::pin(self.send(conversation, input)).await
+                Box::pin(self.send(conversation, Some(run), input)).await
             }
             (RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting, _) => {
                 Err(unfinished_response(&ResponseId { run: run.id, segment: pauses.newest_response() }))
@@ -233,11 +248,25 @@ impl Creation<'_> {
         }
     }
 
+    /// Returns whether the answers of the request are those that the run has got.
+    async fn has_same_answers(&self, run: &Run, input: &ResponseInput) -> Answer<bool> {
+        let log = self.app.service.run_events_of_kinds(self.principal, &run.id, &["tool.completed", "approval.resolved"]).await?;
+        Ok(log.events.iter().filter_map(|event| event.body()).all(|body| match body {
+            EventBody::ToolCompleted { call_id, content, .. } => {
+                let mut sent = input.results().filter(|result| result.call_id == call_id.as_str());
+                sent.all(|result| is_same_result(&result.content, &content))
+            }
+            EventBody::ApprovalResolved { id, status, .. } => {
+                let mut sent = input.approvals.iter().filter(|answer| answer.id == id);
+                sent.all(|answer| answer.approve == (status == ApprovalState::Allowed))
+            }
+            _ => true,
+        }))
+    }
+
     /// Returns a conversation that ends with this run: the run's conversation, or a copy of it if it has newer runs.
     async fn conversation_after(&self, run: &Run) -> Answer<ConversationId> {
-        let filter = RunFilter { conversation: Some(run.conversation_id.clone()), ..RunFilter::default() };
-        let newest = self.app.service.runs(self.principal, &filter, &PageRequest { limit: 1, after: None }).await?;
-        if newest.items.first().is_some_and(|newest| newest.id == run.id) {
+        if self.newest_run(&run.conversation_id).await?.is_some_and(|newest| newest.id == run.id) {
             return Ok(run.conversation_id.clone());
         }
         // The newer run may be that of this request, which the client repeats.
@@ -249,12 +278,28 @@ impl Creation<'_> {
         Ok(copy.id)
     }
 
-    /// Sends the user's messages in a conversation.
-    async fn send(self, conversation: ConversationId, input: ResponseInput) -> Answer<Begun> {
-        let (content, results) = input.new_parts();
-        if let Some(result) = results.first() {
-            let reason = format!("no run waits for the output of the call {:?}", result.call_id);
-            return Err(Error::field("/input", reason).into());
+    async fn newest_run(&self, conversation: &ConversationId) -> Answer<Option<Run>> {
+        let filter = RunFilter { conversation: Some(conversation.clone()), ..RunFilter::default() };
+        let newest = self.app.service.runs(self.principal, &filter, &PageRequest { limit: 1, after: None }).await?;
+        Ok(newest.items.into_iter().next())
+    }
+
+    /// Sends the user's messages in a conversation, after the run `previous`. Earlier messages that the client has from elsewhere
+    /// come before them.
+    async fn send(self, conversation: ConversationId, previous: Option<Run>, mut input: ResponseInput) -> Answer<Begun> {
+        if let Some(previous) = &previous {
+            input.follow(&self.app.service.run_profile(self.principal, &previous.id).await?);
+        }
+        let (content, earlier) = input.new_messages();
+        if let Some(call) = unknown_call(&earlier) {
+            return Err(Error::field("/input", format!("no run waits for the output of the call {call:?}")).into());
+        }
+        if !earlier.is_empty() {
+            let sent = SentConversation { messages: earlier, system_prompt: None, metadata: Map::new(), field: "input" };
+            let added = self.app.service.append_messages(self.principal, &conversation, sent, self.key_of("items")).await;
+            if let Err(error) = added {
+                return Err(unfinished(self.app, self.principal, error).await);
+            }
         }
         let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
         match self.app.service.start_run(self.principal, run, self.key.clone()).await {
@@ -300,7 +345,9 @@ impl Creation<'_> {
     /// tool call, because with only some of them the run would wait again at once.
     async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
         let service = &self.app.service;
-        let (content, results) = input.new_parts();
+        // The run keeps its own options, but a request that could not begin one is refused.
+        self.body.run(&input, None, None, self.trace.clone())?;
+        let (content, results) = input.answers();
         let open = open_questions(service, self.principal, (&run.conversation_id, &run.id)).await?;
         let question = open.questions.first();
         if results.is_empty() && input.approvals.is_empty() && (content.is_none() || question.is_none()) {
@@ -360,6 +407,32 @@ impl Creation<'_> {
             trace: self.trace.clone(),
         }
     }
+}
+
+/// Returns whether a run stores `sent` as `stored`. Files are not compared.
+fn is_same_result(sent: &Content, stored: &[ToolContent]) -> bool {
+    let has_file = |content: &Content| match content {
+        Content::Text(_) => false,
+        Content::Parts(parts) => parts.iter().any(|part| !matches!(part, NewPart::Text { .. })),
+    };
+    has_file(sent) || text::storable(&text_of(sent)) == items::tool_text(stored)
+}
+
+/// Returns the call of the first result whose call is not among the messages before it.
+fn unknown_call(messages: &[SentMessage]) -> Option<&str> {
+    let mut calls = BTreeSet::new();
+    for message in messages {
+        match message {
+            SentMessage::User(_) => {}
+            SentMessage::Assistant { calls: sent, .. } => calls.extend(sent.iter().map(|call| call.id.as_str())),
+            SentMessage::Results(results) => {
+                if let Some(result) = results.iter().find(|result| !calls.contains(result.call_id.as_str())) {
+                    return Some(&result.call_id);
+                }
+            }
+        }
+    }
+    None
 }
 
 /// Moves an error about a part of an answer to the field `input`.

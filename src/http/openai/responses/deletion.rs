@@ -35,8 +35,8 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
     if is_last(app, principal, response).await? {
         delete_conversation(app, principal, &run).await?;
     } else {
-        let newest = RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response();
-        if facts.segment == newest && !run.status.is_terminal() {
+        let pauses = RunPauses::read_with_results(&app.service, principal, &run.id).await?;
+        if facts.segment == pauses.newest_response() && !pauses.is_paused() && !run.status.is_terminal() {
             return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
         }
         app.service.delete_response(principal, &run.id, facts.segment).await?;

@@ -11,6 +11,7 @@ use crate::domain::event::EventBody;
 use crate::domain::run::Run;
 use crate::domain::tool::approval::ApprovalState;
 use crate::http::openai::ids::{Order, derived, list as page_of};
+use crate::http::openai::responses::request::system_items;
 use crate::http::openai::responses::{find, items};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
@@ -55,7 +56,13 @@ pub(in crate::http) async fn list(
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
     let mut items = match facts.segment {
-        0 => begun_with(app, principal, &run).await?,
+        0 => {
+            let profile = app.service.run_profile(principal, &run.id).await?;
+            let mut items: Vec<Value> =
+                system_items(&profile).iter().zip(0..).map(|(item, at)| items::system(&run.id, at, item)).collect();
+            items.extend(begun_with(app, principal, &run).await?);
+            items
+        }
         segment => continued_with(app, principal, &run, segment).await?,
     };
     if params.order == Order::Desc {

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::domain::conversation::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
-use crate::domain::ids::{CallId, InputId, MessageId};
+use crate::domain::ids::{CallId, InputId, MessageId, RunId};
 use crate::domain::tool::approval::ApprovalRequest;
 use crate::http::openai::ids::derived;
+use crate::http::openai::responses::request::SystemItem;
 
 /// The `server_label` of tools that come from no MCP server.
 const OWN_TOOLS: &str = "capstan";
@@ -73,6 +74,21 @@ pub(super) fn text_id(kind: TextKind, message: &MessageId, index: u32) -> String
 /// Returns the id of the message that asks a question.
 pub(super) fn question_id(id: &InputId) -> String {
     derived("msg_", id.as_str())
+}
+
+/// The id prefix of the items of the roles `system` and `developer`.
+const SYSTEM: &str = "msg_system_";
+
+/// Returns whether an id is that of an item of the role `system` or `developer`.
+pub(super) fn is_system(id: &str) -> bool {
+    id.starts_with(SYSTEM)
+}
+
+/// Returns the item of a text of the role `system` or `developer`, the number `at` of its run.
+pub(super) fn system(run: &RunId, at: u32, SystemItem { role, text }: &SystemItem) -> Value {
+    let content = json!([{ "type": "input_text", "text": text }]);
+    let id = format!("{}_{at}", derived(SYSTEM, run.as_str()));
+    json!({ "type": "message", "id": id, "status": "completed", "role": role, "content": content })
 }
 
 /// Returns the item of a text. Without `text`, the item has no content yet.

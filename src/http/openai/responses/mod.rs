@@ -173,6 +173,10 @@ pub(in crate::http) async fn get(
 pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
+    if facts.segment < RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response() {
+        // The response has ended, and a later one of the same run goes on.
+        return Ok(Json(stored(app, principal, &run, facts).await?));
+    }
     app.service.cancel_run(principal, &run.id, None).await?;
     let mut translator = ResponseTranslator::new(facts, None);
     let ended = timeout(CANCEL_WAIT, events::complete(app, reader(app, principal, &run).await?, &mut translator)).await;

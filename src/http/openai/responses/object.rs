@@ -184,7 +184,7 @@ fn response_error(problem: &ProblemBody) -> Value {
     let is_rate =
         [ProblemCode::ProviderRateLimit, ProblemCode::ProviderQuota].map(ProblemCode::as_str).contains(&problem.code.as_str());
     let code = if is_rate { "rate_limit_exceeded" } else { "server_error" };
-    json!({ "code": code, "message": format!("{}: {}", problem.code, problem.detail) })
+    json!({ "type": code, "code": code, "message": format!("{}: {}", problem.code, problem.detail), "param": null })
 }
 
 #[cfg(test)]

@@ -26,12 +26,15 @@ enum StoredObject {
     /// A message of the user, or a question of a run. The ids of both have the same form.
     Message(MessageId, Option<InputId>),
     Call(CallId),
-    /// The item only describes an answer, such as reasoning or an approval.
+    /// The item only describes an answer, such as reasoning or an approval, or is a text of the role `system`, which applies anyway.
     Description,
 }
 
 impl StoredObject {
     fn of(item: &str) -> Option<Self> {
+        if items::is_system(item) {
+            return Some(Self::Description);
+        }
         let (prefix, digits) = item.split_once('_')?;
         match (prefix, digits.split_once('_')) {
             ("msg", Some((message, _))) => Some(Self::Part(MessageId::parse(&format!("msg_{message}")).ok()?)),
@@ -152,7 +155,7 @@ mod tests {
         for prefix in ["fc", "fco", "mcp"] {
             assert_eq!(StoredObject::of(&id(prefix)), Some(StoredObject::Call(CallId::from_stored(id("call")))));
         }
-        for description in [format!("{}_0", id("rs")), id("mcpr"), id("mcpa"), id("mcpl")] {
+        for description in [format!("{}_0", id("msg_system")), format!("{}_0", id("rs")), id("mcpr"), id("mcpa"), id("mcpl")] {
             assert_eq!(StoredObject::of(&description), Some(StoredObject::Description), "{description}");
         }
         for unknown in ["", "msg", "msg_1", "msg_1_0", "fc_x", "ws_1"] {

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::domain::ids::{ConversationId, InputId};
+use crate::domain::agent::AgentProfile;
+use crate::domain::ids::{CallId, ConversationId, InputId};
 use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
@@ -47,7 +48,7 @@ pub(super) struct CreateRequest {
     max_tool_calls: Option<Value>,
     reasoning: Option<WireReasoning>,
     text: Option<WireText>,
-    truncation: Option<Value>,
+    truncation: Option<Truncation>,
     user: Option<String>,
     /// Has no effect. The response repeats it and `prompt_cache_key`.
     safety_identifier: Option<String>,
@@ -76,7 +77,7 @@ impl ConversationRequest {
         if !input.approvals.is_empty() {
             return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
         }
-        let system_prompt = Some(input.instructions.join("\n\n"));
+        let system_prompt = Some(texts_of(&input.system_items).collect::<Vec<_>>().join("\n\n"));
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
@@ -92,15 +93,23 @@ impl ConversationRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "must be the id of a conversation, or an object with it")]
 pub(super) enum WireConversation {
-    Id(ConversationId),
-    Object { id: ConversationId },
+    Id(String),
+    Object { id: String },
 }
 
 impl WireConversation {
-    pub(super) fn id(&self) -> &ConversationId {
+    pub(super) fn id(&self) -> &str {
         let (Self::Id(id) | Self::Object { id }) = self;
         id
     }
+}
+
+/// Has no effect. The response repeats it.
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Truncation {
+    Auto,
+    Disabled,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -112,6 +121,8 @@ struct WireReasoning {
 #[derive(Debug, Deserialize, ToSchema)]
 struct WireText {
     format: Option<Value>,
+    /// Has no effect. The response repeats it.
+    verbosity: Option<String>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -164,29 +175,85 @@ pub(super) struct ApprovalResponse {
     pub reason: Option<String>,
 }
 
+/// An item of the role `system` or `developer`. It applies to the later responses of its conversation, too.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct SystemItem {
+    pub role: String,
+    pub text: String,
+}
+
+fn texts_of(items: &[SystemItem]) -> impl Iterator<Item = &str> {
+    items.iter().map(|item| item.text.as_str()).filter(|text| !text.is_empty())
+}
+
+/// The fields of a request, as the agent profile of its run stores them for later requests.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct StoredFields {
+    /// The system items of the request.
+    #[serde(default)]
+    system_items: Vec<SystemItem>,
+    /// The texts of the system items of earlier responses.
+    #[serde(default)]
+    earlier_system_texts: Vec<String>,
+}
+
+impl StoredFields {
+    fn of(profile: &AgentProfile) -> Self {
+        profile.protocol.as_ref().and_then(|stored| Self::deserialize(stored).ok()).unwrap_or_default()
+    }
+}
+
+/// Returns the system items of the request that began a run.
+pub(super) fn system_items(profile: &AgentProfile) -> Vec<SystemItem> {
+    StoredFields::of(profile).system_items
+}
+
 /// The input of a request.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Input {
-    instructions: Vec<String>,
+    system_items: Vec<SystemItem>,
+    /// The texts of the system items of earlier responses.
+    earlier_system_texts: Vec<String>,
     pub messages: Vec<SentMessage>,
     pub approvals: Vec<ApprovalResponse>,
     /// The ids of the assistant messages, each read as the id of a question.
     pub questions: Vec<InputId>,
     /// The references so far. Clients may refer to a call twice: for the call, and for its result.
     referenced: BTreeSet<String>,
-    /// The number of messages up to the last item of the model. The later messages are new.
-    new_from: usize,
+    /// The number of messages up to the last item of a model.
+    until_model: usize,
+    /// The number of messages up to the last item that the model of this server has made. The server has these messages.
+    known: usize,
 }
 
 impl Input {
-    /// Returns the content of the user's messages after the last item of the model, and all results. The server has the other
-    /// messages.
-    pub(super) fn new_parts(&self) -> (Option<Content>, Vec<SentResult>) {
-        let contents = self.messages.iter().skip(self.new_from).filter_map(|message| match message {
-            SentMessage::User(content) => Some(content),
-            SentMessage::Assistant { .. } | SentMessage::Results(_) => None,
-        });
-        (merged(contents), self.results().cloned().collect())
+    /// Returns the content of the user's messages after the last item of a model, and all results: what a paused run waits for.
+    pub(super) fn answers(&self) -> (Option<Content>, Vec<SentResult>) {
+        (contents(self.messages.iter().skip(self.until_model)), self.results().cloned().collect())
+    }
+
+    /// Returns the content of the user's messages at the end, and the messages before them that the server does not have.
+    pub(super) fn new_messages(&self) -> (Option<Content>, Vec<SentMessage>) {
+        let mut earlier = self.messages.get(self.known..).unwrap_or_default().to_vec();
+        let is_user = |message: &SentMessage| matches!(message, SentMessage::User(_));
+        let begins = earlier.iter().rposition(|message| !is_user(message)).map_or(0, |at| at + 1);
+        let last = earlier.split_off(begins);
+        (contents(last.iter()), earlier)
+    }
+
+    /// Adds the system items of the responses before this one, whose run has `profile`.
+    pub(super) fn follow(&mut self, profile: &AgentProfile) {
+        let StoredFields { system_items, mut earlier_system_texts } = StoredFields::of(profile);
+        let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
+        let own: Vec<String> = own.map(str::to_owned).collect();
+        earlier_system_texts.extend(own);
+        self.earlier_system_texts = earlier_system_texts;
+    }
+
+    /// Returns the texts of all system items. A client may send an item again that applies already.
+    fn system_texts(&self) -> impl Iterator<Item = &str> {
+        let is_new = |text: &&str| self.earlier_system_texts.iter().all(|known| known != text);
+        self.earlier_system_texts.iter().map(String::as_str).chain(texts_of(&self.system_items).filter(is_new))
     }
 
     /// Removes the results of calls for which `is_open` returns false.
@@ -198,15 +265,19 @@ impl Input {
         }
     }
 
-    fn results(&self) -> impl Iterator<Item = &SentResult> {
+    pub(super) fn results(&self) -> impl Iterator<Item = &SentResult> {
         self.messages.iter().flat_map(|message| match message {
             SentMessage::Results(results) => results.as_slice(),
             SentMessage::User(_) | SentMessage::Assistant { .. } => &[],
         })
     }
 
-    /// Returns whether the input has answers, and the run has got all of them already: the client repeats a request whose response
-    /// it has lost.
+    /// Returns whether the input has results of calls, or answers to approval requests.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.approvals.is_empty() || self.results().next().is_some()
+    }
+
+    /// Returns whether the input has answers, and the run has got answers to all of their calls and approval requests already.
     pub(super) fn repeats(&self, pauses: &RunPauses) -> bool {
         let approvals = self.approvals.iter().map(|answer| answer.id.as_str());
         let answers: Vec<&str> = self.results().map(|result| result.call_id.as_str()).chain(approvals).collect();
@@ -273,7 +344,11 @@ impl CreateRequest {
     pub(super) fn echoed_fields(&self) -> Value {
         let conversation = self.conversation.as_ref().map(|conversation| json!({ "id": conversation.id() }));
         let reasoning = self.reasoning.as_ref().map(|wire| json!({ "effort": wire.effort, "summary": wire.summary }));
-        let text = self.text.as_ref().and_then(|text| text.format.as_ref()).map(|format| json!({ "format": format }));
+        let text = self.text.as_ref().map(|text| {
+            let format = text.format.clone().unwrap_or_else(|| json!({ "type": "text" }));
+            let verbosity = text.verbosity.as_ref().map(|verbosity| ("verbosity".to_owned(), verbosity.as_str().into()));
+            Value::Object([("format".to_owned(), format)].into_iter().chain(verbosity).collect())
+        });
         json!({
             "background": self.background,
             "conversation": conversation,
@@ -325,13 +400,16 @@ impl CreateRequest {
             output_schema: format.map(output_schema).transpose()?.flatten(),
             reasoning_effort: self.reasoning.as_ref().and_then(|reasoning| reasoning.effort),
         };
-        let instructions: Vec<&str> =
-            self.instructions.iter().chain(&input.instructions).map(String::as_str).filter(|text| !text.is_empty()).collect();
+        let own = self.instructions.as_deref().filter(|text| !text.is_empty());
+        let instructions: Vec<&str> = own.into_iter().chain(input.system_texts()).collect();
+        let mut protocol = self.echoed_fields();
+        protocol["system_items"] = json!(input.system_items);
+        protocol["earlier_system_texts"] = json!(input.earlier_system_texts);
         let setup = RunSetup {
             plain: target.is_plain(),
             instructions: instructions.join("\n\n"),
             one_call: self.parallel_tool_calls == Some(false),
-            protocol: Some(self.echoed_fields()),
+            protocol: Some(protocol),
             ..RunSetup::default()
         };
         Ok(StartRun {
@@ -413,7 +491,9 @@ impl WireItem {
                         let (reasoning, calls) = (String::new(), Vec::new());
                         input.messages.push(SentMessage::Assistant { text: content.text(), reasoning, calls });
                     }
-                    Some("system" | "developer") => input.instructions.push(content.text()),
+                    Some(role @ ("system" | "developer")) => {
+                        input.system_items.push(SystemItem { role: role.to_owned(), text: content.text() });
+                    }
                     Some(_) | None => {
                         return Err(Error::field(&format!("{pointer}/role"), "must be user, assistant, system or developer"));
                     }
@@ -466,10 +546,37 @@ impl WireItem {
         let is_of_client = self.role.as_deref().is_some_and(|role| role != "assistant")
             || ["function_call_output", "mcp_approval_response"].contains(&kind);
         if !is_of_client {
-            input.new_from = input.messages.len();
+            input.until_model = input.messages.len();
+        }
+        if self.is_of_this_server() {
+            input.known = input.messages.len();
         }
         Ok(())
     }
+
+    /// Returns whether the model of this server has made the item, so that the server has it and all items before it. The ids of
+    /// other items have another form.
+    fn is_of_this_server(&self) -> bool {
+        let names = |id: &Option<String>, prefix: &str| {
+            let digits = id.as_deref().and_then(|id| id.strip_prefix(prefix)?.split('_').next());
+            digits.is_some_and(|digits| CallId::parse(&format!("call_{digits}")).is_ok())
+        };
+        match self.kind() {
+            "message" => self.role.as_deref() == Some("assistant") && names(&self.id, "msg_"),
+            "function_call" => names(&self.call_id, "call_"),
+            "mcp_call" => names(&self.id, "mcp_"),
+            "mcp_approval_request" => names(&self.id, "mcpr_"),
+            _ => false,
+        }
+    }
+}
+
+/// Returns the content of the user's messages among these; `None` for none.
+fn contents<'a>(messages: impl Iterator<Item = &'a SentMessage>) -> Option<Content> {
+    merged(messages.filter_map(|message| match message {
+        SentMessage::User(content) => Some(content),
+        SentMessage::Assistant { .. } | SentMessage::Results(_) => None,
+    }))
 }
 
 /// Returns the text of the error of an MCP call: a text, or an object with content.
@@ -499,6 +606,8 @@ fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::openai::content::text_of;
+    use crate::support::ids::UuidIds;
 
     fn input(items: Value) -> Result<Input> {
         serde_json::from_value::<CreateRequest>(json!({ "input": items })).unwrap().input(&KnownItems::new())
@@ -516,7 +625,7 @@ mod tests {
             {"type": "mcp_approval_response", "approval_request_id": "mcpr_01980000000070008000000000000001", "approve": true},
         ]))
         .unwrap();
-        assert_eq!(read.instructions, ["Be brief."]);
+        assert_eq!(read.system_texts().collect::<Vec<_>>(), ["Be brief."]);
         let [SentMessage::User(_), SentMessage::Assistant { calls, .. }, SentMessage::Results(results)] = read.messages.as_slice()
         else {
             panic!("three messages: {:?}", read.messages);
@@ -524,8 +633,45 @@ mod tests {
         assert_eq!((calls.len(), results[0].call_id.as_str()), (2, "c1"));
         assert_eq!(read.approvals[0].id.as_str(), "input_01980000000070008000000000000001");
         assert!(read.approvals[0].approve);
-        let (content, results) = read.new_parts();
+        let (content, results) = read.answers();
         assert_eq!((content.is_some(), results.len()), (false, 1), "the user's message stands before items of the model");
+    }
+
+    #[test]
+    fn messages_after_the_last_item_of_this_server_are_new() {
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let assistant = |id: Option<&str>| json!({"type": "message", "id": id, "role": "assistant", "content": "B"});
+        let own = "msg_01980000000070008000000000000001_0";
+        for (items, earlier, last) in [
+            (json!([user("A"), assistant(None), user("C")]), 2, Some("C")),
+            (json!([user("A"), assistant(Some("msg_of_another")), user("C")]), 2, Some("C")),
+            (json!([user("A"), assistant(Some(own)), user("C")]), 0, Some("C")),
+            (json!([user("A"), assistant(Some(own)), user("B"), assistant(None)]), 2, None),
+        ] {
+            let (content, before) = input(items.clone()).unwrap().new_messages();
+            let content = content.map(|content| text_of(&content));
+            assert_eq!((before.len(), content.as_deref()), (earlier, last), "{items}");
+        }
+    }
+
+    #[test]
+    fn system_items_apply_to_later_responses_once() {
+        let sent = |texts: &[&str]| -> CreateRequest {
+            let items: Vec<Value> = texts.iter().map(|text| json!({"role": "system", "content": text})).collect();
+            serde_json::from_value(json!({ "input": items, "instructions": "Now." })).unwrap()
+        };
+        let mut profile = AgentProfile::default();
+        for (texts, expected) in
+            [(vec!["One."], "Now.\n\nOne."), (vec![], "Now.\n\nOne."), (vec!["One.", "Two."], "Now.\n\nOne.\n\nTwo.")]
+        {
+            let request = sent(&texts);
+            let mut input = request.input(&KnownItems::new()).unwrap();
+            input.follow(&profile);
+            let run = request.run(&input, None, None, TraceId::generate(&UuidIds)).unwrap();
+            assert_eq!(run.setup.instructions, expected);
+            profile.protocol = run.setup.protocol;
+            assert_eq!(system_items(&profile).len(), texts.len(), "a response lists the items of its own request");
+        }
     }
 
     #[test]
@@ -556,7 +702,7 @@ mod tests {
     #[test]
     fn value_of_another_type_is_explained_without_names_of_types() {
         for (body, reason) in [
-            (json!({"conversation": "c"}), "must be the id of a conversation, or an object with it"),
+            (json!({"conversation": 1}), "must be the id of a conversation, or an object with it"),
             (json!({"input": 1}), "must be a text, or a list of items"),
             (json!({"input": [{"role": "user", "content": 1}]}), "must be a text, or a list of items"),
         ] {

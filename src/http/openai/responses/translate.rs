@@ -170,9 +170,8 @@ impl ResponseTranslator {
         self.push(kind.delta(), fields);
     }
 
-    fn part_ended(&mut self, id: &PartId, text: Option<&str>, status: &str) {
-        let Some(OpenPart { item_id, index, kind, text: written }) = self.open.remove(id) else { return };
-        let text = text.unwrap_or(&written);
+    fn part_ended(&mut self, id: &PartId, text: &str) {
+        let Some(OpenPart { item_id, index, kind, .. }) = self.open.remove(id) else { return };
         let mut fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "text": text });
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
@@ -180,7 +179,7 @@ impl ResponseTranslator {
         self.push(kind.text_done(), fields);
         let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part(text) });
         self.push(kind.part_done(), fields);
-        self.finish_item(index, items::text(kind, &item_id, Some(text), status));
+        self.finish_item(index, items::text(kind, &item_id, Some(text), "completed"));
     }
 
     /// Voids the items of the open step.
@@ -191,12 +190,13 @@ impl ResponseTranslator {
         }
     }
 
-    /// Closes the open parts as incomplete, in the order of their items, so that a replay has the same frames.
+    /// Closes the items of the open parts as incomplete, in their order, so that a replay has the same frames. Their texts do not
+    /// end: clients parse a text that ends, and fail on half of a JSON object.
     fn close_open_parts(&mut self) {
-        let mut open: Vec<(usize, PartId)> = self.open.iter().map(|(id, part)| (part.index, id.clone())).collect();
-        open.sort_unstable();
-        for (_, id) in open {
-            self.part_ended(&id, None, "incomplete");
+        let mut open: Vec<OpenPart> = self.open.drain().map(|(_, part)| part).collect();
+        open.sort_unstable_by_key(|part| part.index);
+        for OpenPart { item_id, index, kind, text } in open {
+            self.finish_item(index, items::text(kind, &item_id, Some(&text), "incomplete"));
         }
     }
 
@@ -239,7 +239,7 @@ impl ResponseTranslator {
             let part = PartId::from_stored(derived("part_", id.as_str()));
             self.part_started(part.clone(), items::question_id(&id), items::TextKind::Answer);
             self.part_delta(&part, &text);
-            self.part_ended(&part, Some(&text), "completed");
+            self.part_ended(&part, &text);
         }
     }
 
@@ -280,8 +280,8 @@ impl ResponseTranslator {
             }
             EventBody::PartDelta { part_id, delta } => self.part_delta(&part_id, &delta),
             EventBody::PartCompleted { part, .. } => match &part {
-                Part::Text(part) => self.part_ended(&part.id, Some(&part.text), "completed"),
-                Part::Reasoning(part) => self.part_ended(&part.id, Some(&part.text), "completed"),
+                Part::Text(part) => self.part_ended(&part.id, &part.text),
+                Part::Reasoning(part) => self.part_ended(&part.id, &part.text),
                 Part::ToolCall(part) => {
                     self.arguments.insert(part.call_id.clone(), part.arguments.to_string());
                 }
@@ -735,6 +735,7 @@ mod tests {
             let opened = kinds(&frames).iter().filter(|kind| **kind == "output_item.added").count();
             let closed = kinds(&frames).iter().filter(|kind| **kind == "output_item.done").count();
             assert_eq!((opened, closed), (1, 1), "each item is closed");
+            assert!(!kinds(&frames).contains(&"output_text.done"), "a client would parse the text");
         }
         for (reason, shown) in [(FinishReason::Length, "max_output_tokens"), (FinishReason::Refused, "content_filter")] {
             let mut log = Log::new();
