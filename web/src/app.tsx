@@ -7,10 +7,10 @@ import * as api from "./api/client";
 import type { AcceptedBody, Conversation } from "./api/types";
 import { ActionsContext, type Actions } from "./chat/actions";
 import { Composer, type ComposerHandle } from "./chat/composer";
-import { attach } from "./chat/drafts";
+import { attach, filesOf, textOf } from "./chat/drafts";
 import { Start } from "./chat/start";
 import { Transcript } from "./chat/transcript";
-import { rate } from "./conversation/state";
+import { messagesOf, rate } from "./conversation/state";
 import { ConversationStore } from "./conversation/store";
 import { refresh, told } from "./shell/conversations";
 import { followList } from "./shell/feed";
@@ -18,7 +18,7 @@ import { Icon } from "./shell/icons";
 import { KeyDialog } from "./shell/key-dialog";
 import { useMe } from "./shell/me";
 import { useNotices } from "./shell/notify";
-import { queries, useOpenQuestions } from "./shell/queries";
+import { mayAccept, queries, useOpenQuestions, useReviews } from "./shell/queries";
 import { Sidebar } from "./shell/sidebar";
 import { Toasts, toast } from "./shell/toasts";
 import { sharedToken } from "./share/shares";
@@ -86,16 +86,20 @@ function Page() {
   /** The conversation whose links are shown. */
   const [sharing, setSharing] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
+  const main = useRef<HTMLElement>(null);
   const { data: me } = useMe();
   const { data: questions } = useOpenQuestions();
-  const asked = [...(questions?.approvals ?? []), ...(questions?.inputs ?? [])];
-  const waiting = new Set(asked.map((question) => question.conversation_id));
+  const { data: changed } = useReviews();
+  const asked = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
+  const reviews = useMemo(() => me && changed?.filter((review) => mayAccept(review, me)), [changed, me]);
+  const waiting = new Set(asked?.map((question) => question.conversation_id));
 
   const go = useCallback((to: string) => {
     history.pushState(null, "", `#/${to}`);
     setRoute(routeOf(location.hash));
   }, []);
-  useNotices(questions, go);
+  useNotices(asked, go);
+  useNotices(reviews, go);
   useEffect(followList, []);
   /** Leaves a conversation that is gone, so that the way back does not lead to it. */
   const leave = useCallback(() => {
@@ -161,7 +165,7 @@ function Page() {
     };
   }, [open]);
 
-  const count = asked.length;
+  const count = (asked?.length ?? 0) + (reviews?.length ?? 0);
   useEffect(() => {
     const base = document.title.replace(/^\(\d+\) /, "");
     document.title = count > 0 ? `(${count}) ${base}` : base;
@@ -186,21 +190,24 @@ function Page() {
     <div className={`page${isMenu ? " menu" : ""}`} key={session}>
       <a
         className="skip"
-        href="#message"
+        href={route.place === "chat" ? "#message" : "#main"}
         onClick={(event) => {
+          // The address holds the place, so the link does not change it.
           event.preventDefault();
-          composer.current?.focus();
+          if (route.place === "chat") composer.current?.focus();
+          else main.current?.focus();
         }}
       >
-        Skip to the message
+        {route.place === "chat" ? "Skip to the message" : "Skip to the content"}
       </a>
       <Sidebar
         open={route.id}
         place={route.place}
         waiting={waiting}
-        questions={count}
+        toDo={count}
         go={go}
         share={setSharing}
+        openPalette={() => setPalette(true)}
         close={closeMenu}
         left={leave}
         user={
@@ -220,7 +227,7 @@ function Page() {
         }
       />
       <button type="button" id="shade" aria-label="Close the list of conversations" hidden={!isMenu} onClick={closeMenu} />
-      <main inert={isMenu}>
+      <main id="main" ref={main} tabIndex={-1} inert={isMenu}>
         {route.place === "chat" ? (
           <Chat id={route.id} message={route.more} go={go} leave={leave} composer={composer} menu={() => setMenu(true)} isMenu={isMenu} />
         ) : (
@@ -274,7 +281,10 @@ function Chat({ id, message, go, leave, composer, menu, isMenu }: ChatProps) {
         refresh();
         toast({ words: "This conversation does not exist any more." });
       },
-      asked: () => void queries.invalidateQueries({ queryKey: ["questions"] }),
+      asked: () => {
+        void queries.invalidateQueries({ queryKey: ["questions"] });
+        void queries.invalidateQueries({ queryKey: ["reviews"] });
+      },
       failed: setTrouble,
     });
     setOpened(store);
@@ -297,10 +307,10 @@ function Chat({ id, message, go, leave, composer, menu, isMenu }: ChatProps) {
       takeBack: (run) =>
         quietly(async () => {
           await api.post(`/runs/${run.id}/cancel`);
-          const text = run.items.flatMap((item) => (item.kind === "message" && item.role === "user" ? item.parts.flatMap((part) => (part.type === "text" && part.text ? [part.text] : [])) : []));
-          composer.current?.restore(text.join("\n"));
+          const said = messagesOf(run).filter((item) => item.role === "user");
+          composer.current?.restore(said.map(textOf).filter(Boolean).join("\n"), said.flatMap(filesOf));
         }).catch(() => undefined),
-      edit: (item, text) => quietly(() => api.post(`/conversations/${store?.id ?? ""}/messages/${item.id ?? ""}/edit`, { content: text }, api.newKey())),
+      edit: (item, content) => quietly(() => api.post(`/conversations/${store?.id ?? ""}/messages/${item.id ?? ""}/edit`, { content }, api.newKey())),
       fork: (item) => quietly(async () => go((await api.post<Conversation>(`/conversations/${store?.id ?? ""}/fork`, { to_message_id: item.id }, api.newKey())).id)).catch(() => undefined),
       forkEarlier: (run) =>
         quietly(async () => {

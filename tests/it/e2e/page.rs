@@ -55,17 +55,33 @@ async fn page_in_the_program_is_packed_and_immutable() {
     let index = client.get(format!("{}/", server.url)).send().await.unwrap();
     assert_eq!(index.headers()[CACHE_CONTROL], "no-cache");
     let index = index.text().await.unwrap();
-    let scripts: Vec<&str> = index.split('"').filter(|part| part.starts_with("./ui/index-")).collect();
-    assert_eq!(scripts.len(), 2, "a script and a style sheet, and nothing else, in {index}");
+    // Preloaded parts of the script count as well.
+    let is_code = |part: &&str| part.starts_with("./ui/") && (part.ends_with(".js") || part.ends_with(".css"));
+    let code: Vec<&str> = index.split('"').filter(is_code).collect();
+    assert!(code.iter().any(|file| file.ends_with(".js")) && code.iter().any(|file| file.ends_with(".css")), "{index}");
     let mut packed = 0;
-    for script in scripts {
-        let url = format!("{}/{script}", server.url);
+    for file in code {
+        let url = format!("{}/{file}", server.url);
         let answer = client.get(url).header(ACCEPT_ENCODING, "br, gzip").send().await.unwrap();
         assert_eq!(answer.headers()[CACHE_CONTROL], "public, max-age=31536000, immutable");
         assert_eq!(answer.headers()[CONTENT_ENCODING], "gzip");
         packed += answer.bytes().await.unwrap().len();
     }
     assert!(packed < 180 * 1024, "the first load has {packed} bytes");
+}
+
+// The best of several loads counts, because other processes may delay a single one.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_paint_takes_less_than_300_ms() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let browser = looking_at(&server).await;
+    let painted = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null";
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        browser.reload().await;
+        best = best.min(browser.until("the first paint", painted).await.as_f64().unwrap());
+    }
+    assert!(best < 300.0, "the first paint takes {best} ms");
 }
 
 // P1: the reader scrolls up while an answer streams.
@@ -316,6 +332,7 @@ async fn version_before_an_edit_is_read_and_continued() {
     let (old, new) = ("[[id:old]][[say:the old answer]]", "[[id:new]][[say:the new answer]]");
     browser.click(".message-versions button:first-child").await;
     browser.shows(".message-versions", "1/2").await;
+    browser.shows("#older", "A new message follows the newest version.").await;
     browser.shows(".message.assistant .text", "the old answer").await;
     assert_eq!(browser.run(shown, &[]).await, json!([old, "the old answer"]));
     assert_eq!(browser.count("[aria-label='Edit and send again'], .end .retry").await, 0, "an earlier version is only read");

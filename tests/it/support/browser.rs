@@ -119,6 +119,12 @@ impl Browser {
         }
     }
 
+    /// Takes a picture of the window: a PNG in base64.
+    pub async fn picture(&self) -> String {
+        let answer = self.command("Page.captureScreenshot", &json!({"format": "png"})).await;
+        answer["data"].as_str().unwrap().to_owned()
+    }
+
     /// Sends a command of the DevTools protocol.
     async fn command(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});

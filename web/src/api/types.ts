@@ -41,7 +41,9 @@ export type StreamEvent = Schemas["StreamEvent"];
 export type TestedProvider = Schemas["TestedProvider"];
 export type ToolContent = Schemas["ToolContent"];
 export type ToolDefinition = Schemas["ToolDefinition"];
+export type ToolGrant = Schemas["ToolGrant"];
 export type ToolProgress = Schemas["ToolProgressEvent"]["data"];
+export type ToolReview = Schemas["ToolReview"];
 export type Usage = Schemas["Usage"];
 export type User = Schemas["User"];
 

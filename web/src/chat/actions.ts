@@ -9,7 +9,8 @@ export interface Actions {
   act(what: "resume" | "retry", run: string): Promise<void>;
   /** Cancels a queued run, and puts its message back into the composer. */
   takeBack(run: RunState): Promise<void>;
-  edit(item: MessageItem, text: string): Promise<void>;
+  /** Replaces a message of the user; `content` is that of the API. */
+  edit(item: MessageItem, content: unknown): Promise<void>;
   fork(item: MessageItem): Promise<void>;
   /** Continues the conversation in a copy, as it was before a run replaced some of it. */
   forkEarlier(run: string): Promise<void>;

@@ -6,6 +6,7 @@ import { print } from "../api/json";
 import type { ToolContent } from "../api/types";
 import type { Call } from "../conversation/state";
 import { Icon, type IconName } from "../shell/icons";
+import { useServerName } from "../shell/queries";
 import { brief, cut, duration } from "../text/words";
 import { FileChip, Picture } from "./files";
 
@@ -74,12 +75,13 @@ export const CallView = memo(function CallView({ call }: { call: Call; rev: numb
 });
 
 function CallBody({ call }: { call: Call }) {
+  const server = useServerName(call.server);
   return (
     <>
-      {call.server !== null && (
+      {server !== "" && (
         <>
           <div className="label">Server</div>
-          <p>{brief(call.server, 80)}</p>
+          <p>{brief(server, 80)}</p>
         </>
       )}
       <div className="label">Arguments</div>

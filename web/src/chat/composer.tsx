@@ -9,9 +9,9 @@ import { Icon } from "../shell/icons";
 import { storeChoice, storedChoice, type Choice } from "../shell/default-model";
 import { useMe } from "../shell/me";
 import { modelOption, useAgents, useModels, useMostRounds } from "../shell/queries";
-import { brief, number } from "../text/words";
-import { attach, contentOf, draftOf, dropFile, onDraft, sent, setText, type Attached } from "./drafts";
-import { PICTURES, Picture } from "./files";
+import { number } from "../text/words";
+import { AttachedChip } from "./attached";
+import { attach, contentOf, draftOf, dropFile, isUploading, onDraft, putBack, sent, setText, type Attached } from "./drafts";
 import { Picker } from "./picker";
 import { doing } from "./progress";
 
@@ -42,8 +42,8 @@ export interface ComposerHandle {
   focus(): void;
   /** Sends this text; behind a draft, it becomes part of it. */
   put(text: string): void;
-  /** Puts a text into the draft. */
-  restore(text: string): void;
+  /** Puts the text and the files of a message into the draft. */
+  restore(text: string, files: Attached[]): void;
   stop(): void;
   isEmpty(): boolean;
 }
@@ -120,7 +120,7 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
     const text = draft.text.trim();
     const files = [...draft.files];
     if (isSending || (text === "" && files.length === 0)) return;
-    if (files.some((file) => file.id === null)) return say("A file is still being sent.");
+    if (files.some(isUploading)) return say("A file is still being sent.");
     const content = contentOf(text, files);
     const choice: Record<string, string> = {};
     if (store === null) {
@@ -172,9 +172,8 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
         if (before === "") void send();
         else field.current?.focus({ preventScroll: true });
       },
-      restore: (text) => {
-        const before = draftOf(id).text.trimEnd();
-        setText(id, before === "" ? text : `${text}\n${before}`);
+      restore: (text, files) => {
+        putBack(id, text, files);
         field.current?.focus({ preventScroll: true });
       },
       stop: () => void stop(),
@@ -190,6 +189,7 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
   return (
     <form
       id="composer"
+      className={run === null ? undefined : "busy"}
       autoComplete="off"
       onSubmit={(event) => {
         event.preventDefault();
@@ -257,8 +257,10 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
               void attach(id, files);
             }}
           />
-          <AgentPicker value={agent} choose={(chosen) => void change({ agent: chosen })} />
-          <ModelPicker value={model} choose={(chosen) => void change({ model: chosen })} />
+          <span className="choices">
+            <AgentPicker value={agent} choose={(chosen) => void change({ agent: chosen })} />
+            <ModelPicker value={model} choose={(chosen) => void change({ model: chosen })} />
+          </span>
           {run !== null && (
             <label className="field" id="busy-field">
               <span className="unseen">While it works</span>
@@ -292,19 +294,6 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
         Enter sends, Shift and Enter begins a new line, Escape stops the answer.
       </p>
     </form>
-  );
-}
-
-function AttachedChip({ file, drop }: { file: Attached; drop: () => void }) {
-  const isPicture = file.id !== null && PICTURES.has(file.media_type);
-  return (
-    <span className={`chip${isPicture ? " with-picture" : ""}`}>
-      {file.id === null ? <span className="spin" /> : isPicture ? <Picture part={{ file_id: file.id, media_type: file.media_type, name: file.name }} /> : <Icon name="file" />}
-      <span>{brief(file.name, 60)}</span>
-      <button type="button" className="quiet icon" aria-label={`Leave out ${brief(file.name, 60)}`} onClick={drop}>
-        <Icon name="close" />
-      </button>
-    </span>
   );
 }
 

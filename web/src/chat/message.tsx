@@ -8,7 +8,9 @@ import { webUrl } from "../text/link_urls";
 import { Link, Markdown } from "../text/markdown";
 import { brief, clock, copy, tokens } from "../text/words";
 import { useActions } from "./actions";
+import { AttachedChip } from "./attached";
 import { CallGroup, CallView } from "./calls";
+import { contentOf, filesOf, textOf } from "./drafts";
 import { FileChip, Picture, type FileLike } from "./files";
 
 interface Props {
@@ -33,8 +35,6 @@ export const MessageView = memo(
   },
   (one, other) => one.item === other.item && one.rev === other.rev && one.isOver === other.isOver && one.state === other.state,
 );
-
-const textOf = (item: MessageItem): string => item.parts.flatMap((part) => (part.type === "text" && part.text ? [part.text] : [])).join("\n\n");
 
 /** Shows the parts in their order; several calls in a row are folded. */
 function parts(item: MessageItem, state: State, rev: number): ReactNode[] {
@@ -127,7 +127,7 @@ function Foot({ item, isOver, edit }: { item: MessageItem; isOver: boolean; edit
           <Act icon="fork" label="Continue in a copy from here" act={() => actions.fork(item)} />
         </>
       )}
-      {!isAnswer && text !== "" && isOver && <Act icon="rename" label="Edit and send again" act={edit} />}
+      {!isAnswer && (text !== "" || filesOf(item).length > 0) && isOver && <Act icon="rename" label="Edit and send again" act={edit} />}
       {item.at !== undefined && (
         <time className="faint" dateTime={item.at} title={new Date(item.at).toLocaleString()}>
           {clock(item.at)}
@@ -142,11 +142,12 @@ function Editor({ item, done }: { item: MessageItem; done: () => void }) {
   const actions = useActions();
   const field = useRef<HTMLTextAreaElement>(null);
   const [isSending, setSending] = useState(false);
+  const [files, setFiles] = useState(() => filesOf(item));
   const send = () => {
     const text = field.current?.value.trim() ?? "";
-    if (text === "" || isSending) return;
+    if ((text === "" && files.length === 0) || isSending) return;
     setSending(true);
-    void actions.edit(item, text).then(done, () => setSending(false));
+    void actions.edit(item, contentOf(text, files)).then(done, () => setSending(false));
   };
   return (
     <article className="message user editing" aria-label="Edit the message">
@@ -165,6 +166,13 @@ function Editor({ item, done }: { item: MessageItem; done: () => void }) {
           }
         }}
       />
+      {files.length > 0 && (
+        <div className="attached">
+          {files.map((file) => (
+            <AttachedChip key={file.key} file={file} drop={() => setFiles(files.filter((other) => other !== file))} />
+          ))}
+        </div>
+      )}
       <div className="buttons">
         <button type="button" onClick={done}>Cancel</button>
         <button type="button" className="primary" disabled={isSending} onClick={send}>Send</button>

@@ -6,7 +6,7 @@ import { Problem, newKey, postText, words } from "../api/client";
 import { isExact, print } from "../api/json";
 import type { ApprovalData, QuestionData } from "../api/types";
 import type { Ask } from "../conversation/state";
-import { queries } from "../shell/queries";
+import { queries, useServerName } from "../shell/queries";
 import { webUrl } from "../text/link_urls";
 import { Link } from "../text/markdown";
 import { brief, cut, escaped, spelled } from "../text/words";
@@ -110,6 +110,7 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
   const editor = useRef<HTMLTextAreaElement>(null);
   const reason = useRef<HTMLInputElement>(null);
   const path = `/approvals/${encodeURIComponent(id)}`;
+  const server = useServerName(data.server);
   const shown = print(data.arguments, 2);
   const editable = escaped(shown);
   const allow = (scope: string) => {
@@ -135,7 +136,7 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
       {data.destructive && <p className="warning">Deletes or overwrites data, says its server. It can be allowed once only.</p>}
       <p className="what">
         <code>{brief(spelled(data.name), 120)}</code>
-        {data.server !== undefined && <span className="faint">{` of ${brief(spelled(data.server), 80)}`}</span>}
+        {server !== "" && <span className="faint">{` of ${brief(spelled(server), 80)}`}</span>}
       </p>
       {isTelling(data) && <p className="preview">{brief(spelled(data.preview ?? ""), 500)}</p>}
       {data.rationale !== undefined && data.rationale !== "" && (
@@ -192,6 +193,7 @@ function QuestionCard({ id, data, send, say }: CardProps<QuestionData>) {
   const path = `/input-requests/${encodeURIComponent(id)}`;
   const { question, kind } = data;
   const { elicitation } = question;
+  const server = useServerName(elicitation?.server);
   const schema = (question.form ?? elicitation?.requested_schema) as FormSchema | undefined;
   const url = elicitation?.url;
   // An answer about a call may have an additional text. A model's question may be answered with text alone.
@@ -215,7 +217,7 @@ function QuestionCard({ id, data, send, say }: CardProps<QuestionData>) {
   };
   const offered = schema !== undefined && question.choices.length === 0 ? [{ value: "accept", label: "Send" }, { value: "decline", label: "Decline" }] : question.choices;
   const page = url === undefined ? null : webUrl(url);
-  const heading: ReactNode = elicitation !== undefined ? `The server ${brief(spelled(elicitation.server), 80)} asks` : kind === "unknown_outcome" ? "Did this call take effect?" : "A question for you";
+  const heading: ReactNode = elicitation !== undefined ? `The server ${brief(spelled(server), 80)} asks` : kind === "unknown_outcome" ? "Did this call take effect?" : "A question for you";
   return (
     <>
       <h3>{heading}</h3>

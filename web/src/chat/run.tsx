@@ -7,7 +7,7 @@ import * as api from "../api/client";
 import { earlierVersion } from "../conversation/earlier";
 import { hasVersions, isOver, messagesOf, type Item, type RunEnd, type RunState, type State } from "../conversation/state";
 import { Icon } from "../shell/icons";
-import { brief, number } from "../text/words";
+import { brief, money, number } from "../text/words";
 import { useActions } from "./actions";
 import { AskView } from "./questions";
 import { MessageView } from "./message";
@@ -169,6 +169,11 @@ function End({ run, end, isNewest }: { run: RunState; end: RunEnd; isNewest: boo
       {status === "cancelled" && <span>{by === "interrupt" ? "Stopped for the next message." : "Stopped."}</span>}
       {early !== undefined && <span>{`Ended early: ${early}.`}</span>}
       {notice === "nothing_written" && <p className="warning">The answer speaks of a change, but no call that changes anything has succeeded.</p>}
+      {error?.code === "provider_auth" && (
+        <a className="button small" href="#/setup/models">
+          Check the key
+        </a>
+      )}
       {isNewest && status === "failed" && <Button name="resume" act={() => actions.act("resume", run.id)}>Resume</Button>}
       {isNewest && (
         <Button name={`retry${status === "completed" ? " quiet" : ""}`} act={() => actions.act("retry", run.id)}>
@@ -184,12 +189,11 @@ function End({ run, end, isNewest }: { run: RunState; end: RunEnd; isNewest: boo
 }
 
 function figures(run: RunState, usage: NonNullable<RunEnd["usage"]>): string {
-  const cost = Number(usage.cost?.amount);
   return [
     run.model === null ? null : brief(run.model, 80),
     `${number(usage.model_calls)} model ${usage.model_calls === 1 ? "call" : "calls"}`,
     `${usage.estimated === true ? "about " : ""}${number(usage.input_tokens)} tokens in, ${number(usage.output_tokens)} out`,
-    usage.cost !== undefined && Number.isFinite(cost) ? `${usage.cost.currency === "USD" ? "$" : `${usage.cost.currency} `}${cost.toPrecision(2)}` : null,
+    usage.cost === undefined ? null : money(usage.cost),
   ]
     .filter((figure) => figure !== null)
     .join(" · ");

@@ -184,6 +184,14 @@ export function Transcript({ store, toEndOf, target }: Props) {
           {end < 0 && <Thinking state={state} />}
         </div>
       </div>
+      {version !== null && end >= 0 && (
+        <p id="older" role="status">
+          <span>An earlier version is shown. A new message follows the newest version.</span>
+          <button type="button" className="small" onClick={() => turn(version.run, null)}>
+            Show the newest
+          </button>
+        </p>
+      )}
       <button type="button" id="down" className="small" hidden={!isAway} onClick={toEnd}>
         Newest
       </button>

@@ -20,7 +20,7 @@ interface Events {
   /** Called after a change of the conversation's title or status. */
   changed(id: string, change: { title?: string; status?: string; updated_at?: string }): void;
   gone(id: string): void;
-  /** Called when a question was asked or answered. */
+  /** Called when a question was asked or answered, or a tool waits for its review. */
   asked(): void;
   failed(words: string): void;
 }
@@ -121,7 +121,7 @@ export class ConversationStore {
         if (event.data.before !== null && event.data.messages.length < FEW_MESSAGES) void this.earlier();
       } else if (event.type === "conversation.updated") {
         this.#on.changed(this.id, { ...(event.data.title === undefined ? {} : { title: event.data.title }), status: event.data.status, updated_at: event.at });
-      } else if (/^(approval|input)\./.test(event.type)) {
+      } else if (/^(approval|input)\.|^tool\.quarantined$/.test(event.type)) {
         this.#on.asked();
       }
     }

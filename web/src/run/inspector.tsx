@@ -5,17 +5,19 @@ import { useMemo, useState } from "react";
 
 import * as api from "../api/client";
 import { print } from "../api/json";
-import type { Run, RunExplanation, StreamEvent } from "../api/types";
+import type { ContextBudget, Run, RunExplanation, StreamEvent } from "../api/types";
+import { CallView } from "../chat/calls";
 import { RunView } from "../chat/run";
-import { initial, reduce } from "../conversation/state";
+import { initial, reduce, type State } from "../conversation/state";
 import { Section } from "../setup/parts";
-import { brief, clock, cut, duration, number } from "../text/words";
-import { phases, steps, type PhaseKind } from "./timeline";
+import { brief, clock, cut, duration, money, number } from "../text/words";
+import { explained } from "./explained";
+import { phases, steps, type PhaseKind, type Step } from "./timeline";
 
 const NAMES: Record<PhaseKind, string> = { queued: "queued", model: "model", tools: "tools", human: "waits for you", backoff: "backoff", takeover: "takeover" };
 
 export default function Inspector({ id }: { id: string }) {
-  const { data, error } = useQuery({
+  const { data, error, dataUpdatedAt } = useQuery({
     queryKey: ["run", id],
     queryFn: async () => {
       const [run, explanation, events] = await Promise.all([
@@ -36,7 +38,7 @@ export default function Inspector({ id }: { id: string }) {
           <a href={`#/${data.run.conversation_id}`}>Back to the conversation</a>
         </p>
         <Facts run={data.run} explanation={data.explanation} />
-        <Timeline run={data.run} events={data.events} />
+        <Timeline run={data.run} events={data.events} now={dataUpdatedAt} />
         <Steps events={data.events} />
         <Scrubber id={id} events={data.events} />
       </div>
@@ -52,10 +54,10 @@ function Facts({ run, explanation }: { run: Run; explanation: RunExplanation }) 
     ["Accepted", clock(run.created_at)],
     ["Attempts", String(run.attempt)],
     ["Tokens", run.usage === undefined ? null : `${number(run.usage.input_tokens)} in, ${number(run.usage.output_tokens)} out`],
-    ["Cost", run.usage?.cost === undefined ? null : `${run.usage.cost.amount} ${run.usage.cost.currency}`],
+    ["Cost", run.usage?.cost === undefined ? null : money(run.usage.cost)],
   ];
   return (
-    <Section title="Run" hint={explanation.summary}>
+    <Section title="Run" hint={brief(explained(explanation.summary), 2_000)}>
       <dl className="facts">
         {facts.map(([name, value]) =>
           value === null ? null : (
@@ -71,9 +73,9 @@ function Facts({ run, explanation }: { run: Run; explanation: RunExplanation }) 
   );
 }
 
-function Timeline({ run, events }: { run: Run; events: StreamEvent[] }) {
-  const last = events.at(-1);
-  const end = Date.parse(run.finished_at ?? last?.at ?? run.created_at);
+function Timeline({ run, events, now }: { run: Run; events: StreamEvent[]; now: number }) {
+  // The last phase of a run that has not ended goes on.
+  const end = run.finished_at === undefined ? Math.max(now, Date.parse(events.at(-1)?.at ?? run.created_at)) : Date.parse(run.finished_at);
   const found = phases(events, end);
   const whole = Math.max(1, end - (found[0]?.from ?? end));
   const sums = new Map<PhaseKind, number>();
@@ -97,39 +99,54 @@ function Timeline({ run, events }: { run: Run; events: StreamEvent[] }) {
   );
 }
 
+/** The steps as a tree: each with its figures, and with its calls below it. */
 function Steps({ events }: { events: StreamEvent[] }) {
   const found = steps(events);
-  const calls = (step: (typeof found)[number]) => step.calls.map((call) => `${brief(call.name, 60)} ${duration(call.ms)}${call.isError ? ", failed" : ""}`).join("; ");
+  const state = useMemo(() => replay(events), [events]);
   return (
     <Section title="Steps">
-      <div className="table" tabIndex={0} role="group" aria-label="Steps">
-        <table className="steps">
-          <thead>
-            <tr>
-              <th>Step</th>
-              <th>Kind</th>
-              <th>Time</th>
-              <th>Tokens in</th>
-              <th>Tokens out</th>
-              <th>Calls</th>
-            </tr>
-          </thead>
-          <tbody>
-            {found.map((step) => (
-              <tr key={step.number}>
-                <td>{step.number}</td>
-                <td>{step.kind}</td>
-                <td>{step.ms === null ? "" : duration(step.ms)}</td>
-                <td>{step.input === null ? "" : number(step.input)}</td>
-                <td>{step.output === null ? "" : number(step.output)}</td>
-                <td>{calls(step)}</td>
-              </tr>
+      <ol className="step-tree">
+        {found.map((step) => (
+          <li key={step.number} data-kind={step.kind}>
+            <div className="step-line">
+              <strong>{`${step.number}. ${step.kind === "model" ? "Model" : "Tools"}`}</strong>
+              <span className="faint">{figures(step)}</span>
+            </div>
+            {step.request !== null && <p className="faint">{request(step.request, step.tools)}</p>}
+            {step.retries.map((title, at) => (
+              <p key={at} className="trouble">{`A try failed: ${brief(title, 200)}`}</p>
             ))}
-          </tbody>
-        </table>
-      </div>
+            {step.calls.map((id) => {
+              const call = state.calls.get(id);
+              return call === undefined ? null : <CallView key={id} call={call} rev={events.length} />;
+            })}
+          </li>
+        ))}
+      </ol>
     </Section>
   );
+}
+
+function figures({ ms, usage }: Step): string {
+  const facts = [
+    ms === null ? "not finished" : duration(ms),
+    usage === null ? null : `${usage.estimated === true ? "about " : ""}${number(usage.input_tokens)} tokens in, ${number(usage.output_tokens)} out`,
+    usage?.cost === undefined ? null : money(usage.cost),
+  ];
+  return facts.filter((fact) => fact !== null).join(" · ");
+}
+
+function request({ tokenizer, used, window, unit }: ContextBudget, tools: Step["tools"]): string {
+  const size = `The request had ${tokenizer === undefined ? "about " : ""}${number(used)} of ${number(window)} ${unit === "chars" ? "characters" : "tokens"}`;
+  return `${size}${tools === null ? "" : `, with ${tools.offered} of ${tools.of} tools`}.`;
+}
+
+/** Returns the state after these events. */
+function replay(events: StreamEvent[]): State {
+  const state = initial();
+  // The reducer changes the parts of messages: each replay has its own.
+  for (const one of structuredClone(events)) reduce(state, one);
+  return state;
 }
 
 /** Shows the run as of any of its events. */
@@ -137,12 +154,7 @@ function Scrubber({ id, events }: { id: string; events: StreamEvent[] }) {
   const [at, setAt] = useState(events.length);
   const place = Math.min(at, events.length);
   const event = events[place - 1];
-  const state = useMemo(() => {
-    const replayed = initial();
-    // The reducer changes the parts of messages: each replay has its own.
-    for (const one of structuredClone(events.slice(0, place))) reduce(replayed, one);
-    return replayed;
-  }, [events, place]);
+  const state = useMemo(() => replay(events.slice(0, place)), [events, place]);
   const run = state.runs.get(id);
   return (
     <Section title="Replay" hint="The run as it was after each event of its log.">

@@ -8,11 +8,13 @@ const event = (second: number, type: string, data: object, attempt = 1) => ({ se
 const EVENTS = [
   event(0, "run.queued", { position: 0 }),
   event(1, "step.started", { step: 1, kind: "model" }),
-  event(3, "step.completed", { step: 1, usage: { input_tokens: 10, output_tokens: 5 } }),
+  event(1, "context.budget", { unit: "tokens", window: 100, used: 12, remaining: 88 }),
+  event(3, "step.completed", { step: 1, usage: { input_tokens: 10, output_tokens: 5, cost: { amount: "0.01", currency: "USD" } } }),
   event(3, "step.started", { step: 2, kind: "tools" }),
+  event(4, "approval.requested", { id: "input_1", call_id: "call_1", name: "add" }),
   event(4, "run.waiting", { reason: "approval" }),
   event(9, "step.started", { step: 2, kind: "tools" }, 2),
-  event(10, "tool.completed", { name: "add", duration_ms: 700, is_error: false }, 2),
+  event(10, "tool.completed", { call_id: "call_1", name: "add", duration_ms: 700, is_error: false }, 2),
 ];
 
 it("splits a run into phases without a gap", () => {
@@ -26,9 +28,9 @@ it("splits a run into phases without a gap", () => {
   ]);
 });
 
-it("knows the usage and the calls of each step", () => {
+it("knows the usage, the request and the calls of each step", () => {
   expect(steps(EVENTS)).toMatchObject([
-    { number: 1, ms: 2000, input: 10, output: 5, calls: [] },
-    { number: 2, ms: null, calls: [{ name: "add", ms: 700 }] },
+    { number: 1, ms: 2000, usage: { input_tokens: 10, cost: { amount: "0.01" } }, request: { used: 12 }, calls: [] },
+    { number: 2, ms: null, usage: null, calls: ["call_1"] },
   ]);
 });

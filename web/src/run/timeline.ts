@@ -1,6 +1,6 @@
 // The phases of a run: a function from its events to stretches of time.
 
-import type { StreamEvent } from "../api/types";
+import type { ContextBudget, StreamEvent, Usage } from "../api/types";
 
 export type PhaseKind = "queued" | "model" | "tools" | "human" | "backoff" | "takeover";
 
@@ -17,9 +17,14 @@ export interface Step {
   kind: string;
   from: number;
   ms: number | null;
-  input: number | null;
-  output: number | null;
-  calls: { name: string; ms: number; isError: boolean }[];
+  usage: Usage | null;
+  /** The size of the request to the model, and its tools if the agent selects among them. */
+  request: ContextBudget | null;
+  tools: { offered: number; of: number } | null;
+  /** The errors of the tries that failed. */
+  retries: string[];
+  /** The ids of the calls that were made, or wait. */
+  calls: string[];
 }
 
 const WAITS: Record<string, { kind: PhaseKind; label: string }> = {
@@ -67,22 +72,44 @@ export function phases(events: StreamEvent[], end: number): Phase[] {
   return found.filter((phase) => phase.to > phase.from);
 }
 
-/** Returns the steps with their usage and calls. */
+/** Returns the steps with their usage, requests and calls. */
 export function steps(events: StreamEvent[]): Step[] {
   const found = new Map<number, Step>();
   let current: Step | undefined;
+  const call = (id: string | undefined) => {
+    if (current !== undefined && id !== undefined && !current.calls.includes(id)) current.calls.push(id);
+  };
   for (const event of events) {
-    if (event.type === "step.started") {
-      current = { number: event.data.step, kind: event.data.kind, from: Date.parse(event.at), ms: null, input: null, output: null, calls: [] };
-      found.set(event.data.step, current);
-    } else if (event.type === "step.completed") {
-      const step = found.get(event.data.step);
-      if (step === undefined) continue;
-      step.ms = Date.parse(event.at) - step.from;
-      step.input = event.data.usage?.input_tokens ?? null;
-      step.output = event.data.usage?.output_tokens ?? null;
-    } else if (event.type === "tool.completed" && current !== undefined) {
-      current.calls.push({ name: event.data.name, ms: event.data.duration_ms, isError: event.data.is_error });
+    switch (event.type) {
+      case "step.started": {
+        const { step: number, kind, tools = null } = event.data;
+        // A step that another worker repeats keeps its calls.
+        current = { number, kind, from: Date.parse(event.at), ms: null, usage: null, request: null, tools, retries: [], calls: found.get(number)?.calls ?? [] };
+        found.set(number, current);
+        break;
+      }
+      case "step.completed": {
+        const step = found.get(event.data.step);
+        if (step === undefined) break;
+        step.ms = Date.parse(event.at) - step.from;
+        step.usage = event.data.usage ?? null;
+        break;
+      }
+      case "context.budget":
+        if (current !== undefined) current.request = event.data;
+        break;
+      case "run.retrying":
+        current?.retries.push(event.data.error.title);
+        break;
+      case "approval.requested":
+      case "tool.requested":
+      case "tool.started":
+      case "tool.completed":
+      case "tool.outcome_unknown":
+        call(event.data.call_id);
+        break;
+      default:
+        break;
     }
   }
   return [...found.values()];

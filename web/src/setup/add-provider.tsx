@@ -133,16 +133,18 @@ export function ChooseModel({ ready: { provider, models }, done }: { ready: Read
         <strong>{`${brief(provider.name, 60)} is connected.`}</strong> Choose the model for new conversations:
       </p>
       {models.length > 8 && <input type="search" aria-label="Search models" placeholder="Search models" value={query} onChange={(event) => setQuery(event.target.value)} />}
-      <ul className="model-list">
-        {shown.map((model) => (
-          <li key={model.model}>
-            <span className="words">{brief(model.name, 80)}</span>
-            <Action act={() => choose(model.model)} className="small choose">
-              Use
-            </Action>
-          </li>
-        ))}
-      </ul>
+      <div className="list-scroll" role="region" aria-label="Models" tabIndex={0}>
+        <ul className="model-list">
+          {shown.map((model) => (
+            <li key={model.model}>
+              <span className="words">{brief(model.name, 80)}</span>
+              <Action act={() => choose(model.model)} className="small choose">
+                Use
+              </Action>
+            </li>
+          ))}
+        </ul>
+      </div>
       <button type="button" className="quiet small" onClick={() => done(null)}>
         Not now
       </button>

@@ -7,8 +7,9 @@ import * as api from "../api/client";
 import { print } from "../api/json";
 import type { Agent } from "../api/types";
 import { queries, useAgents, useModels } from "../shell/queries";
+import { Diff } from "../text/diff-view";
 import { brief, clock } from "../text/words";
-import { Action, Field, Form, Scope, Section, textOf } from "./parts";
+import { Action, Field, ForAllUsers, Form, Scope, Section, scopeOf, textOf, useMayChange } from "./parts";
 
 interface Version {
   version: number;
@@ -49,6 +50,7 @@ export function Agents() {
 function AgentCard({ agent, edit }: { agent: Agent; edit: () => void }) {
   const [isOpen, setOpen] = useState(false);
   const isKept = agent.scope === "own" || agent.scope === "global";
+  const mayChange = useMayChange(agent.scope);
   return (
     <div className="card" data-agent={agent.name}>
       <div className="card-head">
@@ -56,12 +58,12 @@ function AgentCard({ agent, edit }: { agent: Agent; edit: () => void }) {
         <Scope scope={agent.scope} />
         {isKept && <span className="faint">{`version ${agent.version}`}</span>}
         <span className="fill" />
-        {isKept && (
+        {mayChange && (
           <button type="button" className="small" onClick={edit}>
             Edit
           </button>
         )}
-        {isKept && <Action className="small danger" act={() => api.remove(`/agents/${agent.id}`).then(refresh)}>Remove</Action>}
+        {mayChange && <Action className="small danger" act={() => api.remove(`/agents/${agent.id}`).then(refresh)}>Remove</Action>}
       </div>
       {agent.description !== "" && <p className="faint">{brief(agent.description, 300)}</p>}
       {agent.error !== undefined && <p className="trouble">{brief(agent.error, 400)}</p>}
@@ -72,7 +74,7 @@ function AgentCard({ agent, edit }: { agent: Agent; edit: () => void }) {
             <pre className="output" tabIndex={0}>
               {print(agent.profile, 2)}
             </pre>
-            {isKept && <Versions agent={agent} />}
+            {isKept && <Versions agent={agent} mayChange={mayChange} />}
           </>
         )}
       </details>
@@ -80,14 +82,14 @@ function AgentCard({ agent, edit }: { agent: Agent; edit: () => void }) {
   );
 }
 
-function Versions({ agent }: { agent: Agent }) {
+function Versions({ agent, mayChange }: { agent: Agent; mayChange: boolean }) {
   const { data } = useQuery({ queryKey: ["versions", agent.id, agent.latest_version], queryFn: () => api.all<Version>(`/agents/${agent.id}/versions`) });
   return (
     <ol className="versions" reversed>
       {data?.map((one, at) => (
         <li key={one.version}>
           <span>{`Version ${one.version}`}</span> <span className="faint">{[clock(one.created_at), brief(one.note, 120)].filter(Boolean).join(" · ")}</span>
-          {one.version !== agent.version && (
+          {mayChange && one.version !== agent.version && (
             <Action act={() => api.post(`/agents/${agent.id}/rollback`, { version: one.version }).then(refresh)}>Roll back to it</Action>
           )}
           <Difference before={data[at + 1]?.profile ?? {}} after={one.profile} />
@@ -97,20 +99,18 @@ function Versions({ agent }: { agent: Agent }) {
   );
 }
 
-/** The fields that a version changed. */
+/** Returns a field of a profile as lines: a text as it is, anything else as JSON. */
+const written = (value: unknown): string => (value === undefined ? "" : typeof value === "string" ? value : print(value, 2));
+
+/** The fields that a version changed, each with its changed lines. */
 function Difference({ before, after }: { before: Record<string, unknown>; after: Record<string, unknown> }) {
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => print(before[name]) !== print(after[name]));
-  if (names.length === 0) return null;
-  return (
-    <pre className="diff">
-      {names.map((name) => (
-        <span key={name}>
-          {name in before && <span data-sign="-">{`- ${name}: ${brief(print(before[name]), 300)}\n`}</span>}
-          {name in after && <span data-sign="+">{`+ ${name}: ${brief(print(after[name]), 300)}\n`}</span>}
-        </span>
-      ))}
-    </pre>
-  );
+  return names.map((name) => (
+    <div key={name}>
+      <div className="label">{name}</div>
+      <Diff label={`Changes of ${name}`} before={written(before[name])} after={written(after[name])} isShort />
+    </div>
+  ));
 }
 
 /** The fields of a profile that the form shows one by one; the others stay in the field for JSON. */
@@ -127,7 +127,7 @@ function AgentForm({ agent, done }: { agent: Agent | null; done: () => void }) {
     for (const name of ["model", "system_prompt"]) if (textOf(values, name) !== "") next[name] = textOf(values, name);
     if (textOf(values, "max_rounds") !== "") next.max_rounds = Number(textOf(values, "max_rounds"));
     const body = { name: textOf(values, "name"), description: textOf(values, "description"), profile: next, note: textOf(values, "note") };
-    if (agent === null) await api.post("/agents", body, api.newKey());
+    if (agent === null) await api.post("/agents", { ...body, ...scopeOf(values) }, api.newKey());
     else await api.patch(`/agents/${agent.id}`, body);
     refresh();
     done();
@@ -137,7 +137,7 @@ function AgentForm({ agent, done }: { agent: Agent | null; done: () => void }) {
       <Field label="Name" hint="Lower case, as in short-poet.">
         <input name="name" required maxLength={60} defaultValue={agent?.name} autoComplete="off" spellCheck={false} />
       </Field>
-      <Field label="Description">
+      <Field label="Description" hint="Its purpose, for those who choose an agent.">
         <input name="description" maxLength={300} defaultValue={agent?.description} />
       </Field>
       <Field label="Model" hint="Empty for the default model.">
@@ -160,6 +160,7 @@ function AgentForm({ agent, done }: { agent: Agent | null; done: () => void }) {
       <Field label="Note" hint="The reason for this version.">
         <input name="note" maxLength={200} />
       </Field>
+      {agent === null && <ForAllUsers />}
     </Form>
   );
 }

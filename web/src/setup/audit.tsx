@@ -6,7 +6,7 @@ import { useState } from "react";
 import * as api from "../api/client";
 import type { AuditRecord, Me, ToolDefinition, User } from "../api/types";
 import { useMe } from "../shell/me";
-import { useUsers } from "../shell/queries";
+import { useServerName, useUsers } from "../shell/queries";
 import { brief, clock, duration, spelled } from "../text/words";
 import { Action, AllUsers, Choice, Failure, Section, State } from "./parts";
 
@@ -81,6 +81,7 @@ export function Audit() {
 /** A call. `users` are the users of all calls in the list; `null` if all calls are those of the caller. */
 function Row({ record, me, users }: { record: AuditRecord; me: Me | undefined; users: User[] | null }) {
   const { words, look } = OUTCOMES[record.outcome];
+  const server = useServerName(record.server);
   const user = (id: string) => {
     if (id === me?.id) return "you";
     const name = users?.find((one) => one.id === id)?.name;
@@ -95,7 +96,7 @@ function Row({ record, me, users }: { record: AuditRecord; me: Me | undefined; u
       </td>
       <th scope="row">
         <code>{brief(spelled(record.name), 80)}</code>
-        {record.server !== undefined && <span className="faint">{` of ${brief(spelled(record.server), 60)}`}</span>}
+        {server !== "" && <span className="faint">{` of ${brief(spelled(server), 60)}`}</span>}
       </th>
       <td>
         <State look={look}>{words}</State>

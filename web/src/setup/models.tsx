@@ -10,7 +10,7 @@ import { queries } from "../shell/queries";
 import { toast } from "../shell/toasts";
 import { brief, tokens } from "../text/words";
 import { AddProvider } from "./add-provider";
-import { Action, Scope, Section, State } from "./parts";
+import { Action, Field, Form, Scope, Section, State, textOf, useMayChange } from "./parts";
 
 const refresh = (): void => {
   void queries.invalidateQueries({ queryKey: ["providers"] });
@@ -52,8 +52,16 @@ export function Models() {
 function ProviderCard({ provider }: { provider: Provider }) {
   const [isOpen, setOpen] = useState(false);
   const [tested, setTested] = useState<TestedProvider | null>(null);
-  const isKept = provider.scope !== "config";
+  const [isReplacing, setReplacing] = useState(false);
+  const mayChange = useMayChange(provider.scope);
   const path = `/providers/${provider.id}`;
+  const test = async () => setTested(await api.post<TestedProvider>(`${path}/test`));
+  const replaceKey = async (values: FormData) => {
+    await api.patch(path, { key: textOf(values, "key") });
+    setReplacing(false);
+    refresh();
+    await test();
+  };
   return (
     <div className="card" data-provider={provider.name}>
       <div className="card-head">
@@ -62,13 +70,26 @@ function ProviderCard({ provider }: { provider: Provider }) {
         {!provider.enabled && <State look="off">off</State>}
         {tested !== null && <State look={tested.ok ? "good" : "bad"}>{tested.ok ? `answers in ${tested.latency_ms} ms` : brief(tested.error?.detail ?? "no answer", 200)}</State>}
         <span className="fill" />
-        <Action act={async () => setTested(await api.post<TestedProvider>(`${path}/test`))}>Test</Action>
-        {isKept && <Action act={() => api.patch(path, { enabled: !provider.enabled }).then(refresh)}>{provider.enabled ? "Turn off" : "Turn on"}</Action>}
-        {isKept && <Action className="small danger" act={() => api.remove(path).then(refresh)}>Remove</Action>}
+        <Action act={test}>Test</Action>
+        {mayChange && !isReplacing && (
+          <button type="button" className="small replace-key" onClick={() => setReplacing(true)}>
+            {provider.key.set ? "Replace the key" : "Add a key"}
+          </button>
+        )}
+        {mayChange && <Action act={() => api.patch(path, { enabled: !provider.enabled }).then(refresh)}>{provider.enabled ? "Turn off" : "Turn on"}</Action>}
+        {mayChange && <Action className="small danger" act={() => api.remove(path).then(refresh)}>Remove</Action>}
       </div>
       <p className="faint">
         {[provider.kind, provider.base_url, provider.key.set ? `key ${provider.key.hint ?? "stored"}` : null].filter(Boolean).join(" · ")}
       </p>
+      {isReplacing && (
+        <Form label="Save and test" submit={replaceKey} cancel={() => setReplacing(false)}>
+          <Field label="New key" hint="It is stored encrypted, and never shown again.">
+            <input name="key" type="password" required autoFocus autoComplete="off" spellCheck={false} />
+          </Field>
+        </Form>
+      )}
+      {!mayChange && provider.key.set && tested?.ok === false && <p className="faint">An administrator can replace this key.</p>}
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>Models</summary>
         {isOpen && <ProviderModels provider={provider} />}
@@ -83,16 +104,18 @@ function ProviderModels({ provider }: { provider: Provider }) {
   if (error !== null) return <p className="trouble">{api.words(error)}</p>;
   if (data === undefined) return <p className="faint">Asking the provider…</p>;
   return (
-    <ul className="model-list">
-      {data.map((model) => (
-        <li key={model.model}>
-          <span className="words">{brief(model.name, 80)}</span>
-          <span className="faint">
-            {[model.context === undefined ? null : `${tokens(model.context)} context`, model.prices === undefined ? null : `$${model.prices.input} in, $${model.prices.output} out per M`].filter(Boolean).join(" · ")}
-          </span>
-          {me?.model === model.model ? <State look="good">default</State> : <Action act={() => setDefaultModel(model.model)}>Make default</Action>}
-        </li>
-      ))}
-    </ul>
+    <div className="list-scroll" role="region" aria-label={`Models of ${brief(provider.name, 60)}`} tabIndex={0}>
+      <ul className="model-list">
+        {data.map((model) => (
+          <li key={model.model}>
+            <span className="words">{brief(model.name, 80)}</span>
+            <span className="faint">
+              {[model.context === undefined ? null : `${tokens(model.context)} context`, model.prices === undefined ? null : `$${model.prices.input} in, $${model.prices.output} out per M`].filter(Boolean).join(" · ")}
+            </span>
+            {me?.model === model.model ? <State look="good">default</State> : <Action act={() => setDefaultModel(model.model)}>Make default</Action>}
+          </li>
+        ))}
+      </ul>
+    </div>
   );
 }

@@ -3,6 +3,7 @@
 import { useState, type ReactNode, type SyntheticEvent } from "react";
 
 import * as api from "../api/client";
+import { useMe } from "../shell/me";
 
 /** A heading with its explanation, and the content below. */
 export function Section({ title, hint, children, actions }: { title: string; hint?: ReactNode; children: ReactNode; actions?: ReactNode }) {
@@ -127,6 +128,27 @@ export const textOf = (values: FormData, name: string): string => {
   const value = values.get(name);
   return typeof value === "string" ? value.trim() : "";
 };
+
+/** Lets an administrator make a record for all users. */
+export function ForAllUsers() {
+  const { data: me } = useMe();
+  if (me?.role !== "admin") return null;
+  return (
+    <label className="check">
+      <input type="checkbox" name="global" />
+      For all users
+    </label>
+  );
+}
+
+/** Returns the scope that the form of a new record has. */
+export const scopeOf = (values: FormData): { scope?: "global" } => (values.has("global") ? { scope: "global" } : {});
+
+/** Returns whether this user may change a record of a scope: those of all users belong to the administrators. */
+export function useMayChange(scope: string): boolean {
+  const { data: me } = useMe();
+  return scope === "own" || (scope === "global" && me?.role === "admin");
+}
 
 const SCOPES: Record<string, string> = { own: "yours", global: "for all users", config: "from the settings", preset: "built in" };
 

@@ -4,17 +4,24 @@ import { useQuery } from "@tanstack/react-query";
 import { useRef, useState } from "react";
 
 import * as api from "../api/client";
-import type { McpServer, ToolDefinition } from "../api/types";
+import type { Agent, McpServer, ToolDefinition } from "../api/types";
 import { queries } from "../shell/queries";
 import { brief, cut } from "../text/words";
-import { Action, Field, Form, Scope, Section, State, textOf } from "./parts";
+import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
+import { policy, type ApprovalRules } from "./tool-policy";
 
 const refresh = (): void => {
   void queries.invalidateQueries({ queryKey: ["mcp-servers"] });
   void queries.invalidateQueries({ queryKey: ["tools"] });
 };
 
-const LOOKS: Record<string, "good" | "bad" | "wait" | "off"> = { ready: "good", connected: "good", running: "good", error: "bad", failed: "bad", connecting: "wait", starting: "wait" };
+/** The states of a server, which the API lists. */
+const STATES: Record<string, { words: string; look: "good" | "bad" | "wait" | "off" }> = {
+  unknown: { words: "not tried yet", look: "off" },
+  starting: { words: "starting", look: "wait" },
+  ok: { words: "connected", look: "good" },
+  error: { words: "error", look: "bad" },
+};
 
 interface Imported {
   data: { name: string; outcome: string; reason?: string; warnings?: string[] }[];
@@ -26,7 +33,7 @@ export function Servers() {
   return (
     <Section
       title="Tools"
-      hint="MCP servers give the model tools. Their calls ask you first where they may change something."
+      hint="MCP servers give the model tools. Each tool says whether its calls ask you first. An agent can have other rules."
       actions={
         <>
           <button type="button" className="small" onClick={() => setAdding("import")}>
@@ -66,7 +73,7 @@ function AddServer({ done }: { done: () => void }) {
     }
     const hasPairs = Object.keys(pairs).length > 0;
     const entry = kind === "url" ? { url: textOf(values, "url"), ...(hasPairs ? { headers: pairs } : {}) } : { command: words[0] ?? "", args: words.slice(1), ...(hasPairs ? { env: pairs } : {}) };
-    await api.post("/mcp-servers", { name: textOf(values, "name"), entry }, api.newKey());
+    await api.post("/mcp-servers", { name: textOf(values, "name"), entry, ...scopeOf(values) }, api.newKey());
     refresh();
     done();
   };
@@ -95,6 +102,7 @@ function AddServer({ done }: { done: () => void }) {
       <Field label={kind === "url" ? "Headers" : "Environment"} hint="One NAME=value in each line. Values are stored encrypted.">
         <textarea name="pairs" rows={2} spellCheck={false} className="mono" />
       </Field>
+      <ForAllUsers />
     </Form>
   );
 }
@@ -104,7 +112,7 @@ function Import({ done }: { done: () => void }) {
   const text = useRef<HTMLTextAreaElement>(null);
   const submit = async (values: FormData) => {
     const parsed = JSON.parse(textOf(values, "file")) as { mcpServers?: object };
-    setResult(await api.post<Imported>("/mcp-servers/import", { mcpServers: parsed.mcpServers ?? parsed }, api.newKey()));
+    setResult(await api.post<Imported>("/mcp-servers/import", { mcpServers: parsed.mcpServers ?? parsed, ...scopeOf(values) }, api.newKey()));
     refresh();
   };
   if (result !== null) {
@@ -137,6 +145,7 @@ function Import({ done }: { done: () => void }) {
         />
       </Field>
       <textarea ref={text} name="file" rows={8} required className="mono" spellCheck={false} aria-label="Content of the file" placeholder={'{"mcpServers": {"files": {"command": "npx", "args": ["…"]}}}'} />
+      <ForAllUsers />
     </Form>
   );
 }
@@ -145,7 +154,8 @@ function ServerCard({ server }: { server: McpServer }) {
   const [isOpen, setOpen] = useState(false);
   const { status, scope } = server;
   const path = `/mcp-servers/${server.id}`;
-  const isKept = scope !== "config";
+  const mayChange = useMayChange(scope);
+  const state = STATES[status.state] ?? { words: status.state, look: "wait" };
   const act = (method: () => Promise<unknown>) => async () => {
     await method();
     refresh();
@@ -159,15 +169,16 @@ function ServerCard({ server }: { server: McpServer }) {
       <div className="card-head">
         <strong>{brief(server.name, 60)}</strong>
         <Scope scope={scope} />
-        <State look={server.enabled ? (LOOKS[status.state] ?? "wait") : "off"}>{server.enabled ? `${status.state.replace(/_/g, " ")}, ${status.tools} tools` : "off"}</State>
+        {server.enabled ? <State look={state.look}>{`${state.words}, ${status.tools} ${status.tools === 1 ? "tool" : "tools"}`}</State> : <State look="off">off</State>}
         <span className="fill" />
         {status.auth === "needed" && <Action act={login} className="small primary">Log in</Action>}
         {status.auth === "ok" && <Action act={act(() => api.remove(`${path}/login`))}>Log out</Action>}
         <Action act={act(() => api.post(`${path}/restart`))}>Restart</Action>
-        {isKept && <Action act={act(() => api.patch(path, { enabled: !server.enabled }))}>{server.enabled ? "Turn off" : "Turn on"}</Action>}
-        {isKept && <Action className="small danger" act={act(() => api.remove(path))}>Remove</Action>}
+        {mayChange && <Action act={act(() => api.patch(path, { enabled: !server.enabled }))}>{server.enabled ? "Turn off" : "Turn on"}</Action>}
+        {mayChange && <Action className="small danger" act={act(() => api.remove(path))}>Remove</Action>}
       </div>
       {status.error !== undefined && <p className="trouble">{brief(status.error, 600)}</p>}
+      {status.left_out === true && <p className="warning">The server lists more tools than are offered. The log names those that are left out.</p>}
       {server.warnings?.map((warning) => <p key={warning} className="warning">{brief(warning, 300)}</p>)}
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>Tools and output</summary>
@@ -177,25 +188,29 @@ function ServerCard({ server }: { server: McpServer }) {
   );
 }
 
-function policy(tool: ToolDefinition): string {
-  const safety = tool.safety;
-  const words = [safety?.approval === "always_ask" ? "asks always" : safety?.approval === "ask" ? "asks" : safety?.approval === "auto" ? "runs" : null, safety?.destructive === true ? "deletes or overwrites data" : null, tool.replay.class === "unsafe" ? null : tool.replay.class];
-  return words.filter(Boolean).join(" · ");
+/** The rules of the agent that conversations get unless another one is chosen. */
+function useDefaultRules(): ApprovalRules | undefined {
+  const { data } = useQuery({ queryKey: ["agent", "default"], queryFn: () => api.get<Agent>("/agents/default") });
+  if (data === undefined) return undefined;
+  return ((data.effective ?? data.profile) as { approval?: ApprovalRules }).approval ?? {};
 }
 
 function ServerTools({ server }: { server: McpServer }) {
   const { data, error } = useQuery({ queryKey: ["tools", server.id], queryFn: () => api.all<ToolDefinition>(`/mcp-servers/${server.id}/tools`) });
+  const rules = useDefaultRules();
   return (
     <>
       {error !== null && <p className="trouble">{api.words(error)}</p>}
-      <ul className="tool-list">
-        {data?.map((tool) => (
-          <li key={tool.name}>
-            <code>{brief(tool.tool, 80)}</code> <span className="faint">{policy(tool)}</span>
-            <p className="faint">{brief(tool.description, 300)}</p>
-          </li>
-        ))}
-      </ul>
+      <div className="list-scroll" role="region" aria-label={`Tools of ${brief(server.name, 60)}`} tabIndex={0}>
+        <ul className="tool-list">
+          {data?.map((tool) => (
+            <li key={tool.name} data-tool={tool.tool}>
+              <code>{brief(tool.tool, 80)}</code> {rules !== undefined && <span className="faint">{policy(tool, rules)}</span>}
+              <p className="faint">{brief(tool.description, 300)}</p>
+            </li>
+          ))}
+        </ul>
+      </div>
       {status(server)}
     </>
   );

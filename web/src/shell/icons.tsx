@@ -22,6 +22,7 @@ const PATHS = {
   plus: "M12 5v14M5 12h14",
   pin: "M9 4h6l-1 6 3 3H7l3-3zM12 13v7",
   archive: "M4 5h16v4H4zM5.500 9v10h13V9M10 13h4",
+  command: "M4 6h16v12H4zM8 10l2.500 2-2.500 2M13 14h3",
   search: "M10.500 4.500a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM15 15l5 5",
   down: "M12 5v14M5.500 12.500L12 19l6.500-6.500",
   chevron: "M8 10l4 4 4-4",

@@ -1,20 +1,25 @@
 // The inbox: everything in all conversations that waits for the user.
 
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
+import * as api from "../api/client";
 import type { ApprovalData, QuestionData } from "../api/types";
 import { AskView } from "../chat/questions";
 import type { Ask } from "../conversation/state";
-import { ReviewCard, useReviews } from "../setup/permissions";
-import { clock } from "../text/words";
+import { ReviewCard } from "../setup/review";
+import { brief, clock } from "../text/words";
+import { useMe } from "./me";
 import { canNotify, setNotifying, useNotifying } from "./notify";
-import { useOpenQuestions } from "./queries";
+import { mayAccept, useOpenQuestions, useReviews } from "./queries";
 
 const ask = (kind: Ask["kind"], data: ApprovalData | QuestionData): Ask => ({ kind, id: data.id, status: "pending", data, answer: null, item: null });
 
 export default function Inbox() {
   const { data } = useOpenQuestions();
-  const { data: reviews = [] } = useReviews();
+  const { data: me } = useMe();
+  const { data: changed = [] } = useReviews();
+  const reviews = changed.filter((review) => mayAccept(review, me));
   const entries = [
     ...(data?.approvals ?? []).map((approval) => ({ at: approval.created_at, conversation: approval.conversation_id, ask: ask("approval", approval) })),
     ...(data?.inputs ?? []).map((input) => ({ at: input.created_at, conversation: input.conversation_id, ask: ask("question", input) })),
@@ -28,7 +33,7 @@ export default function Inbox() {
         {entries.map((entry) => (
           <article key={entry.ask.id} className="inbox-entry">
             <div className="inbox-head">
-              <a href={`#/${entry.conversation}`}>Open the conversation</a>
+              <ConversationLink id={entry.conversation} />
               <time className="faint" dateTime={entry.at}>
                 {clock(entry.at)}
               </time>
@@ -40,6 +45,16 @@ export default function Inbox() {
         <Notify />
       </div>
     </div>
+  );
+}
+
+/** A link to a conversation, with its title. */
+function ConversationLink({ id }: { id: string }) {
+  const { data } = useQuery({ queryKey: ["title", id], queryFn: async () => (await api.conversation(id)).title });
+  return (
+    <a href={`#/${id}`} dir="auto">
+      {data === undefined ? "Open the conversation" : brief(data || "Untitled", 80)}
+    </a>
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useSyncExternalStore } from "react";
 
-import type { Approval, InputRecord } from "../api/types";
+import type { Approval, InputRecord, ToolReview } from "../api/types";
 import { brief } from "../text/words";
 
 /** The switch of this browser: absent while it is off. */
@@ -50,17 +50,20 @@ export class NewQuestions {
   }
 }
 
-type Open = Approval | InputRecord;
+type Open = Approval | InputRecord | ToolReview;
 
-export const notice = (question: Open): string => ("tool" in question ? `${brief(question.tool, 80)} needs your permission.` : "A question waits for your answer.");
+export function notice(open: Open): string {
+  if ("definition_hash" in open) return `The tool ${brief(open.tool, 80)} has changed, and waits for your review.`;
+  return "tool" in open ? `${brief(open.tool, 80)} needs your permission.` : "A question waits for your answer.";
+}
 
-function notify(question: Open, go: (to: string) => void): void {
+function notify(open: Open, go: (to: string) => void): void {
   try {
     // The tag keeps several tabs from telling the same twice.
-    const shown = new Notification("Capstan", { body: notice(question), tag: question.id });
+    const shown = new Notification("Capstan", { body: notice(open), tag: open.id });
     shown.onclick = () => {
       window.focus();
-      go(question.conversation_id);
+      go("conversation_id" in open ? open.conversation_id : "inbox");
       shown.close();
     };
   } catch {
@@ -68,12 +71,12 @@ function notify(question: Open, go: (to: string) => void): void {
   }
 }
 
-/** Notifies of questions that are new since the last list. */
-export function useNotices(questions: { approvals: Approval[]; inputs: InputRecord[] } | undefined, go: (to: string) => void): void {
+/** Notifies of questions, or tool reviews, that are new since the last list. */
+export function useNotices(list: readonly Open[] | undefined, go: (to: string) => void): void {
   const fresh = useRef(new NewQuestions());
   useEffect(() => {
-    if (questions === undefined) return;
-    const found = fresh.current.take<Open>([...questions.approvals, ...questions.inputs]);
-    if (isNotifying() && document.hidden) for (const question of found) notify(question, go);
-  }, [questions, go]);
+    if (list === undefined) return;
+    const found = fresh.current.take(list);
+    if (isNotifying() && document.hidden) for (const open of found) notify(open, go);
+  }, [list, go]);
 }

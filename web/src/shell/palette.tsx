@@ -59,7 +59,9 @@ export default function Palette({ close, go, share }: Props) {
   const key = (event: KeyboardEvent) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      setPlace((at + (event.key === "ArrowDown" ? 1 : entries.length - 1)) % Math.max(1, entries.length));
+      const next = (at + (event.key === "ArrowDown" ? 1 : entries.length - 1)) % Math.max(1, entries.length);
+      setPlace(next);
+      document.getElementById(`palette-${next}`)?.scrollIntoView({ block: "nearest" });
     } else if (event.key === "Enter") {
       event.preventDefault();
       choose(entries[at]);

@@ -3,7 +3,7 @@
 import { QueryClient, useQuery } from "@tanstack/react-query";
 
 import { Problem, all, get } from "../api/client";
-import type { Agent, Approval, InputRecord, Model, User } from "../api/types";
+import type { Agent, Approval, InputRecord, McpServer, Me, Model, ToolReview, User } from "../api/types";
 import { tokens } from "../text/words";
 import type { Option } from "../chat/picker";
 import { usePolling } from "./live";
@@ -42,6 +42,29 @@ export const useOpenQuestions = () =>
     // A hidden tab asks on only for the sake of notifications.
     refetchIntervalInBackground: useNotifying(),
   });
+
+/** The tool reviews that wait for a decision. */
+export const useReviews = () =>
+  useQuery({
+    queryKey: ["reviews"],
+    queryFn: async () => (await get<{ data: ToolReview[] }>("/tool-pins?status=changed")).data,
+    refetchInterval: usePolling(10_000),
+    refetchIntervalInBackground: useNotifying(),
+  });
+
+/** Returns whether this user may accept a changed tool: administrators decide about the servers of all users. */
+export const mayAccept = (review: Pick<ToolReview, "owner_id">, me: Pick<Me, "id" | "role"> | undefined): boolean =>
+  me !== undefined && (review.owner_id === undefined ? me.role === "admin" : review.owner_id === me.id);
+
+export const useServers = (isWanted = true) => useQuery({ queryKey: ["mcp-servers"], queryFn: () => all<McpServer>("/mcp-servers"), enabled: isWanted });
+
+/** Returns the name of an MCP server that records name by its id. A server that is gone, or of another user, keeps its id. */
+export function useServerName(server: string | null | undefined): string {
+  // The servers of the configuration are named by their names.
+  const isId = /^mcp_[0-9a-f]{32}$/.test(server ?? "");
+  const { data } = useServers(isId);
+  return (isId ? data?.find(({ id }) => id === server)?.name : undefined) ?? server ?? "";
+}
 
 /** The number of steps that the agent of a run may take, once that is known. */
 export function useMostRounds(agent: string | null): number | null {

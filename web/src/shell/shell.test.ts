@@ -1,8 +1,9 @@
 import { afterEach, expect, it, vi } from "vitest";
 
-import type { Approval, Conversation, InputRecord } from "../api/types";
+import type { Approval, Conversation, InputRecord, ToolReview } from "../api/types";
 import { importFile, tagsOf, usedTags } from "./conversations";
 import { NewQuestions, isNotifying, notice, setNotifying } from "./notify";
+import { mayAccept } from "./queries";
 
 afterEach(() => {
   vi.unstubAllGlobals();
@@ -42,6 +43,7 @@ it("tells only of questions that came after the first list, and of each once", (
 it("names the tool of an approval on one line", () => {
   expect(notice({ id: "1", tool: "send\u202e\nmail" } as unknown as Approval)).toBe("send mail needs your permission.");
   expect(notice({ id: "2" } as InputRecord)).toBe("A question waits for your answer.");
+  expect(notice({ id: "3", tool: "pay", definition_hash: "0" } as ToolReview)).toBe("The tool pay has changed, and waits for your review.");
 });
 
 it("notifies only after the switch and the permission of the browser", async () => {
@@ -52,4 +54,9 @@ it("notifies only after the switch and the permission of the browser", async () 
   browser.permission = "granted";
   expect([isNotifying(), await setNotifying(true), isNotifying()]).toEqual([false, true, true]);
   expect([await setNotifying(false), isNotifying(), localStorage.length]).toEqual([true, false, 0]);
+});
+
+it("counts a review for those only who may accept it", () => {
+  const [admin, ann] = [{ id: "user_1", role: "admin" }, { id: "user_2", role: "member" }] as const;
+  expect([mayAccept({}, admin), mayAccept({}, ann), mayAccept({ owner_id: "user_2" }, ann), mayAccept({ owner_id: "user_2" }, admin), mayAccept({}, undefined)]).toEqual([true, false, true, false, false]);
 });

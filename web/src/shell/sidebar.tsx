@@ -7,7 +7,7 @@ import { useDeferredValue, useEffect, useRef, useState, type ReactNode } from "r
 import * as api from "../api/client";
 import type { Conversation, FoundMessage } from "../api/types";
 import { save } from "../chat/files";
-import { ago, brief, dayGroup } from "../text/words";
+import { ago, brief, dayGroup, since } from "../text/words";
 import { change, importFile, removeLater, tagsOf, told, usedTags, useConversations, useHidden } from "./conversations";
 import { Icon, Mark, type IconName } from "./icons";
 import { toast } from "./toasts";
@@ -15,29 +15,41 @@ import { toast } from "./toasts";
 const STATES: Record<string, string> = { queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits", failed: "failed" };
 const REASONS: Record<string, string> = { approval: "waits for you", input: "waits for you", backoff: "waits to try again", budget: "waits for a budget" };
 
+const isMac = navigator.userAgent.includes("Mac");
+
 interface Props {
   open: string | null;
   place: string;
   /** The conversations with open questions. */
   waiting: ReadonlySet<string>;
-  questions: number;
+  /** The number of things that wait for the user. */
+  toDo: number;
   go: (route: string) => void;
   share: (conversation: string) => void;
+  /** Opens the command palette. */
+  openPalette: () => void;
   close: () => void;
   /** Called when the open conversation was deleted. */
   left: () => void;
   user: ReactNode;
 }
 
-export function Sidebar({ open, place, waiting, questions, go, share, close, left, user }: Props) {
+export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, close, left, user }: Props) {
   const [search, setSearch] = useState("");
   const [isArchived, setArchived] = useState(false);
   const [tag, setTag] = useState<string | null>(null);
   const wanted = useDeferredValue(search.trim());
-  const { data, error, isPending, hasNextPage, fetchNextPage, isFetchingNextPage } = useConversations(wanted, isArchived, tag);
+  // The pinned ones are a list of their own: they stay on top although others are newer.
+  const pinned = useConversations(wanted, isArchived, tag, true);
+  const others = useConversations(wanted, isArchived, tag, false);
+  const lists = [pinned, others];
+  const error = pinned.error ?? others.error;
   const hidden = useHidden();
-  const rows = (data?.pages ?? []).flatMap((page) => page.data).filter((row) => !hidden.has(row.id));
-  const now = new Date();
+  const { data: messages } = useFound(wanted);
+  // A conversation is in both lists for a moment after it was pinned.
+  const found = new Map(lists.flatMap((list) => list.data?.pages ?? []).flatMap((page) => page.data.map((row) => [row.id, row] as const)));
+  const rows = [...found.values()].filter((row) => !hidden.has(row.id));
+  const now = useNow();
   const groups = new Map<string, Conversation[]>();
   for (const row of rows) {
     const name = row.pinned === true ? "Pinned" : isArchived ? "Archived" : dayGroup(row.updated_at, now);
@@ -79,25 +91,39 @@ export function Sidebar({ open, place, waiting, questions, go, share, close, lef
       <TagFilter rows={rows} chosen={tag} choose={setTag} />
       <nav id="conversations" aria-label="Conversations">
         {error !== null && !(error instanceof api.Problem && error.status === 401) && <p className="faint empty">{api.words(error)}</p>}
-        {isPending && <ListSkeleton />}
-        {data !== undefined && rows.length === 0 && <p className="faint empty">{wanted !== "" ? "No title matches." : tag !== null ? "No conversation has this tag." : isArchived ? "Nothing is archived." : "No conversations yet."}</p>}
+        {others.isPending && <ListSkeleton />}
+        {lists.every((list) => list.data !== undefined) && rows.length === 0 && (wanted === "" || messages?.length === 0) && <p className="faint empty">{wanted !== "" ? "No matches" : tag !== null ? "No conversation has this tag." : isArchived ? "Nothing is archived." : "No conversations yet."}</p>}
         {names.map((name) => (
           <section key={name} aria-label={name}>
             <h2>{name}</h2>
             {groups.get(name)?.map((row) => (
-              <Row key={row.id} row={row} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} left={left} go={go} share={share} />
+              <Row key={row.id} row={row} now={now} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} left={left} go={go} share={share} />
             ))}
           </section>
         ))}
-        {hasNextPage && (
-          <button type="button" className="quiet small more" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+        {lists.some((list) => list.hasNextPage) && (
+          <button type="button" className="quiet small more" disabled={lists.some((list) => list.isFetchingNextPage)} onClick={() => lists.filter((list) => list.hasNextPage).forEach((list) => void list.fetchNextPage())}>
             More
           </button>
         )}
-        {wanted !== "" && <Found wanted={wanted} close={close} />}
+        {wanted !== "" && messages !== undefined && messages.length > 0 && <Found messages={messages} close={close} />}
       </nav>
       <div className="foot">
-        <FootLink route="inbox" icon="inbox" label="Inbox" place={place} close={close} badge={questions} />
+        <button
+          type="button"
+          id="go-to"
+          className="quiet foot-link"
+          aria-keyshortcuts="Control+K Meta+K"
+          onClick={() => {
+            close();
+            openPalette();
+          }}
+        >
+          <Icon name="command" />
+          Go to…
+          <kbd>{isMac ? "⌘K" : "Ctrl+K"}</kbd>
+        </button>
+        <FootLink route="inbox" icon="inbox" label="Inbox" place={place} close={close} badge={toDo} />
         <FootLink route="setup" icon="settings" label="Set up" place={place} close={close} />
         <FootLink route="usage" icon="usage" label="Usage" place={place} close={close} />
         <button type="button" className={`quiet foot-link${isArchived ? " on" : ""}`} aria-pressed={isArchived} onClick={() => setArchived(!isArchived)}>
@@ -108,6 +134,16 @@ export function Sidebar({ open, place, waiting, questions, go, share, close, lef
       </div>
     </aside>
   );
+}
+
+/** The time, which goes on each minute, for times relative to it. */
+function useNow(): Date {
+  const [now, setNow] = useState(() => new Date());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(new Date()), 60_000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
 }
 
 /** Reads a conversation from a file that *Save as JSON* has written. */
@@ -173,6 +209,7 @@ function ListSkeleton() {
 
 interface RowProps {
   row: Conversation;
+  now: Date;
   isOpen: boolean;
   isWaiting: boolean;
   close: () => void;
@@ -181,7 +218,7 @@ interface RowProps {
   share: (conversation: string) => void;
 }
 
-function Row({ row, isOpen, isWaiting, close, left, go, share }: RowProps) {
+function Row({ row, now, isOpen, isWaiting, close, left, go, share }: RowProps) {
   const [edited, setEdited] = useState<"title" | "tags" | null>(null);
   const title = brief(row.title || "Untitled", 200);
   const isAsking = isWaiting || (row.status === "waiting" && (row.reason === "approval" || row.reason === "input"));
@@ -206,8 +243,9 @@ function Row({ row, isOpen, isWaiting, close, left, go, share }: RowProps) {
   };
   return (
     <div className={`conversation${isOpen ? " open" : ""}`}>
-      <a href={`#/${row.id}`} className="name" aria-current={isOpen ? "page" : undefined} title={[title, ago(row.updated_at), ...(row.tags ?? []).map((tag) => brief(tag, 40))].join(" · ")} onClick={close}>
+      <a href={`#/${row.id}`} className="name" aria-current={isOpen ? "page" : undefined} title={[title, ago(row.updated_at, now.getTime()), ...(row.tags ?? []).map((tag) => brief(tag, 40))].join(" · ")} onClick={close}>
         <span className="words" dir="auto">{title}</span>
+        <time className="when" dateTime={row.updated_at}>{since(row.updated_at, now)}</time>
         {state !== undefined && (
           <span className={`dot ${look}`} title={state}>
             <span className="unseen">{state}</span>
@@ -330,15 +368,19 @@ function LineEditor({ label, value, keep, done }: EditorProps) {
   );
 }
 
-/** Messages that contain the searched words. */
-function Found({ wanted, close }: { wanted: string; close: () => void }) {
-  const { data } = useQuery({ queryKey: ["search", wanted], queryFn: () => api.get<api.Page<FoundMessage>>(`/search?q=${encodeURIComponent(wanted)}&limit=20`) });
-  if (data === undefined) return null;
+/** The messages that contain the searched words. */
+const useFound = (wanted: string) =>
+  useQuery({
+    queryKey: ["search", wanted],
+    queryFn: async () => (await api.get<api.Page<FoundMessage>>(`/search?q=${encodeURIComponent(wanted)}&limit=20`)).data,
+    enabled: wanted !== "",
+  });
+
+function Found({ messages, close }: { messages: FoundMessage[]; close: () => void }) {
   return (
     <section aria-label="Messages">
       <h2>Messages</h2>
-      {data.data.length === 0 && <p className="faint empty">No matches</p>}
-      {data.data.map((found) => (
+      {messages.map((found) => (
         <a key={found.message_id} className="found" href={`#/${found.conversation_id}/${found.message_id}`} onClick={close}>
           <span className="words">{brief(found.title || "Untitled", 100)}</span>
           <Snippet snippet={found.snippet} />

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { exact, isExact, parse, print, spelling } from "../api/json";
 import { BlockReader, decoded } from "./blocks";
-import { brief, dayGroup, escaped, spelled } from "./words";
+import { brief, dayGroup, escaped, since, spelled } from "./words";
 
 const kinds = (text: string): string[] => new BlockReader().read(text, false).filter((token) => token.type !== "space").map((token) => token.type);
 
@@ -69,6 +69,9 @@ describe("texts of others", () => {
   it("are grouped by day", () => {
     const now = new Date(2026, 0, 20, 12);
     const at = (days: number) => new Date(2026, 0, 20 - days, 23).toISOString();
+    const times = [0, 5 * 60_000, 3 * 3_600_000, 2 * 86_400_000].map((ms) => since(new Date(now.getTime() - ms).toISOString(), now));
+    expect(times).toEqual(["now", "5m", "3h", "2d"]);
+    expect(since("2001-06-15T12:00:00Z", now)).toContain("2001");
     expect([0, 1, 3, 10, 60].map((days) => dayGroup(at(days), now))).toEqual(["Today", "Yesterday", "Previous 7 days", "Previous 30 days", "Older"]);
   });
 });

@@ -27,6 +27,13 @@ export function cut(text: string, most = 20_000): string {
   return text.length > most ? `${text.slice(0, most)}\n[${number(text.length - most)} characters more]` : text;
 }
 
+/** Returns an amount of money; small amounts with two digits that count. */
+export function money(cost: { amount: string; currency: string }): string {
+  const amount = Number(cost.amount);
+  if (!Number.isFinite(amount)) return "?";
+  return `${cost.currency === "USD" ? "$" : `${cost.currency} `}${amount !== 0 && Math.abs(amount) < 1 ? amount.toPrecision(2) : amount.toFixed(2)}`;
+}
+
 export const number = (value: number | undefined): string => (value !== undefined && Number.isFinite(value) ? value.toLocaleString("en") : "?");
 
 /** Returns a count of tokens in few letters: 950, 12.4k. */
@@ -40,6 +47,15 @@ export function duration(ms: number): string {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
+/** Returns a length of time in its largest fitting unit, for times of which the rest does not matter. */
+export function span(ms: number): string {
+  const minutes = ms / 60_000;
+  if (minutes < 1) return `${Math.round(ms / 1000)} s`;
+  if (minutes < 60) return `${Math.round(minutes)} min`;
+  const hours = Math.round(minutes / 60);
+  return hours < 48 ? `${hours} h` : `${Math.round(hours / 24)} days`;
+}
+
 /** Returns how long ago a time is, in few letters. */
 export function ago(iso: string, now = Date.now()): string {
   const seconds = Math.max(0, (now - Date.parse(iso)) / 1000);
@@ -49,6 +65,15 @@ export function ago(iso: string, now = Date.now()): string {
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
   if (seconds < 7 * 86400) return `${Math.floor(seconds / 86400)} d`;
   return date(iso);
+}
+
+/** Returns how long ago a time is, in the room of a row: minutes, hours, days, then the date, with the year of other years. */
+export function since(iso: string, now = new Date()): string {
+  const at = new Date(iso);
+  const seconds = Math.max(0, (now.getTime() - at.getTime()) / 1000);
+  if (seconds < 7 * 86_400 || Number.isNaN(seconds)) return ago(iso, now.getTime()).replace(" min", "m").replace(/ ([hd])$/, "$1");
+  const isSameYear = at.getFullYear() === now.getFullYear();
+  return at.toLocaleDateString(undefined, isSameYear ? { day: "numeric", month: "short" } : { month: "short", year: "numeric" });
 }
 
 export const date = (iso: string): string => new Date(iso).toLocaleDateString(undefined, { day: "numeric", month: "short", year: "numeric" });

@@ -4,7 +4,10 @@ import type { DayUsage, Run } from "../api/types";
 
 export const MEASURES = ["tokens", "cost", "runs", "calls"] as const;
 export type Measure = (typeof MEASURES)[number];
-export type Values = Record<Measure, number>;
+export interface Values extends Record<Measure, number> {
+  /** Whether some of the cost is known: models without a known price cost nothing in the figures. */
+  isPriced: boolean;
+}
 
 /** Usage of one group on one day. */
 export interface Entry {
@@ -25,10 +28,11 @@ export interface Series {
 const DAY_MS = 86_400_000;
 export const OTHERS = "others";
 
-const none = (): Values => ({ tokens: 0, cost: 0, runs: 0, calls: 0 });
+const none = (): Values => ({ tokens: 0, cost: 0, runs: 0, calls: 0, isPriced: false });
 
 function add(sum: Values, more: Values): void {
   for (const measure of MEASURES) sum[measure] += more[measure];
+  sum.isPriced ||= more.isPriced;
 }
 
 function valuesOf(usage: DayUsage["usage"] | undefined, runs: number): Values {
@@ -37,6 +41,7 @@ function valuesOf(usage: DayUsage["usage"] | undefined, runs: number): Values {
     cost: Number(usage?.cost?.amount ?? 0),
     runs,
     calls: usage?.model_calls ?? 0,
+    isPriced: usage?.cost !== undefined,
   };
 }
 
@@ -92,3 +97,6 @@ export function shown(measure: Measure, value: number): string {
   const digits = value > 0 && value < 0.1 ? 4 : 2;
   return `$${value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 }
+
+/** Returns whether a cost is unknown: there was use, and no price of it is known. */
+export const isUnpriced = ({ isPriced, tokens, calls }: Values): boolean => !isPriced && tokens + calls > 0;

@@ -1,7 +1,7 @@
 // Usage: tokens, cost, runs and model calls by day, for models, agents and users.
 
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
 import type { DayUsage, Run } from "../api/types";
@@ -11,11 +11,13 @@ import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
 import { Chart } from "./chart";
-import { MEASURES, entryOfDay, entryOfRun, lastDays, series, shown, sums, type Entry, type Measure, type Series } from "./totals";
+import { DayLimits } from "./day-limits";
+import { MEASURES, entryOfDay, entryOfRun, isUnpriced, lastDays, series, shown, sums, type Entry, type Measure, type Series, type Values } from "./totals";
 
 const GROUPS = ["model", "agent", "user"] as const;
 type Group = (typeof GROUPS)[number];
 
+const NOTHING: Values = { tokens: 0, cost: 0, runs: 0, calls: 0, isPriced: false };
 const PERIODS = [7, 30, 90, 366];
 /** The server lists runs, not usage, by agent: so many pages of 100 are read. */
 const RUN_PAGES = 10;
@@ -66,21 +68,29 @@ export default function UsagePage() {
             <span />
           </div>
         )}
-        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut} />}
+        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group !== "user" && !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
       </div>
     </div>
   );
 }
 
-function Report({ group, measure, days, lines, isCut }: { group: Group; measure: Measure; days: string[]; lines: Series[]; isCut: boolean }) {
+function Report({ group, measure, days, lines, isCut, children }: { group: Group; measure: Measure; days: string[]; lines: Series[]; isCut: boolean; children: ReactNode }) {
   const all = sums(lines, days);
-  if (lines.length === 0) return <p className="faint inbox-empty">Nothing was used in this time.</p>;
+  if (lines.length === 0) {
+    return (
+      <>
+        {children}
+        <p className="faint inbox-empty">Nothing was used in this time.</p>
+      </>
+    );
+  }
   const today = all.days.at(-1);
   const heading = `${NAMES[measure]} by day and ${group}`;
   return (
     <>
       <Section title={heading} hint={`Days are in UTC. Today: ${today === undefined ? "0" : shown(measure, today[measure])}.${measure === "cost" ? " Only calls with known prices count." : ""}${isCut ? " Older runs are left out." : ""}`}>
         <Chart days={days} series={lines} measure={measure} label={`${heading}: ${shown(measure, all.total[measure])} in ${days.length} days. The tables below have the numbers.`} />
+        {children}
       </Section>
       <div className="table" role="region" aria-label={`Usage by ${group}`} tabIndex={0}>
         <Table first={TITLES[group]} rows={lines.map((line, at) => ({ name: line.group, look: `series-${at}`, values: line.total }))} total={all.total} />
@@ -95,6 +105,14 @@ function Report({ group, measure, days, lines, isCut }: { group: Group; measure:
   );
 }
 
+/** The place of a cost that is unknown. */
+const Unpriced = () => (
+  <span className="faint" title="No price of this use is known. The facts of a provider's models may have prices.">
+    <span aria-hidden="true">–</span>
+    <span className="unseen">unknown</span>
+  </span>
+);
+
 interface Line {
   name: string;
   look?: string;
@@ -102,7 +120,7 @@ interface Line {
 }
 
 function Table({ first, rows, total }: { first: string; rows: Line[]; total?: Series["total"] }) {
-  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{shown(measure, values[measure])}</td>);
+  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{measure === "cost" && isUnpriced(values) ? <Unpriced /> : shown(measure, values[measure])}</td>);
   return (
     <table className="steps usage-table">
       <thead>
