@@ -1,7 +1,7 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help page run build test t quick setup-tests capacity crash-matrix lint fmt simulation fuzz bench bench-context bench-decode bench-tools bench-wires settings openapi deny
+.PHONY: help page run build test t quick setup-tests capacity crash-matrix lint fmt simulation fuzz bench bench-context bench-decode bench-tools bench-wires pictures settings openapi deny
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -63,6 +63,9 @@ bench-tools: ## Measure what a tool call costs beside what its tool takes, on bo
 
 bench-wires: ## Measure what the streams of other protocols cost beside the native stream, in a release build
 	CAPSTAN_WIRE_ROUNDS=$(or $(ROUNDS),9) scripts/capacity.sh wire_costs
+
+pictures: ## Take the pictures of the documents from the running program
+	scripts/pictures.sh
 
 settings: ## Write docs/reference/settings.md from the code
 	cargo run --locked -- settings > docs/reference/settings.md

@@ -17,10 +17,15 @@ echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
 scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
 preparing=$!
 
-# The program embeds the page, so it is built first.
-scripts/build-page.sh --required
-(cd web && npm run --silent check) >"$work/page.log" 2>&1 &
+# The program embeds the page. The first build of a clone compiles the dependencies meanwhile, and its compiler waits for the page
+# before the program's own build script. Later, cargo decides at its start whether the page is another one.
+export CAPSTAN_BUILT_PAGE=$work/page
+(scripts/build-page.sh --required && touch "$CAPSTAN_BUILT_PAGE" && cd web && npm run --silent check) >"$work/page.log" 2>&1 &
 checking=$!
+export CAPSTAN_PAGE_BUILD=$checking
+if compgen -G 'target/debug/build/capstan-*' >/dev/null; then
+    until [ -e "$CAPSTAN_BUILT_PAGE" ] || ! kill -0 "$checking" 2>/dev/null; do sleep 0.2; done
+fi
 
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test: cargo-nextest is missing; installing it, once"
@@ -33,7 +38,10 @@ cargo fmt --all --check
 # benches are built here too, or else they would break unnoticed.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests.sh CLIPPY_ARGS=-Dwarnings
 # One job more than processors, because each compiler works on one processor for a part of its time.
-cargo build --locked --workspace --bins --tests --benches --jobs $(($(getconf _NPROCESSORS_ONLN) + 1))
+if ! cargo build --locked --workspace --bins --tests --benches --jobs $(($(getconf _NPROCESSORS_ONLN) + 1)); then
+    tail -n 40 "$work/page.log" >&2
+    exit 1
+fi
 
 tests=$(cargo nextest list --locked --workspace --message-format oneline)
 if ! grep -q postgres <<<"$tests"; then
