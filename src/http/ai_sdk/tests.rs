@@ -8,7 +8,9 @@ use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
-use crate::http::clients::recorded::{RUN, all, answer, approvals, failure, id, resets, seqs, tool_call, translated, whole};
+use crate::http::clients::recorded::{
+    RUN, all, answer, answers_together, approvals, failure, id, resets, seqs, tool_call, translated, whole,
+};
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
 
@@ -65,6 +67,15 @@ fn response_ends_at_a_pause_and_the_next_continues_its_message() {
     for response in [&first, &second, &third] {
         assert_eq!(response[0]["messageId"], RUN);
     }
+}
+
+#[test]
+fn response_after_two_answers_continues_to_the_end() {
+    let events = answers_together();
+    let (pauses, answers) = (seqs(&events, "run.waiting"), seqs(&events, "approval.resolved"));
+    let sent = chunks(&events, Version::Six, section(pauses[0], answers[1]));
+    assert_eq!(types(&sent)[..4], ["start", "tool-output-available", "tool-output-available", "start-step"]);
+    assert_eq!(sent.last().unwrap()["finishReason"], "stop");
 }
 
 #[test]

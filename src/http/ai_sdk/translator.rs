@@ -151,6 +151,7 @@ impl UiMessageTranslator {
         if !matches!(body, EventBody::RunQueued { .. } | EventBody::MessageCreated { .. } | EventBody::ConversationUpdated { .. }) {
             self.start(event);
         }
+        let is_pause = self.facts.section.pauses_at(event.seq, &body);
         match body {
             EventBody::StepStarted { step, kind, .. } => {
                 self.model_step = (kind == "model").then_some(step);
@@ -214,7 +215,7 @@ impl UiMessageTranslator {
                 let data = json!({ "afterMs": after_ms, "error": error.detail, "code": error.code, "model": model });
                 self.push(json!({ "type": "data-retry", "data": data, "transient": true }));
             }
-            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => self.pause(event.seq, reason),
+            EventBody::RunWaiting { reason, .. } if is_pause => self.pause(event.seq, reason),
             EventBody::RunCompleted { finish_reason, usage, notice, .. } => {
                 self.close_step();
                 let metadata = json!({ "finish_reason": finish_reason, "usage": usage, "notice": notice });

@@ -23,9 +23,30 @@ pub(in crate::http) struct Section {
     pub passed: i64,
     /// The `seq` ranges of reset model steps, from their first event to the reset. A response that begins later omits their parts.
     pub voided: Vec<RangeInclusive<i64>>,
+    /// The ids of the answers that the client has sent, and of the answers in the events so far.
+    pub answered: BTreeSet<String>,
 }
 
 impl Section {
+    /// Returns whether the run pauses at an event. A translator asks once about each event of the run, in order.
+    ///
+    /// A worker that has claimed the run after one answer does not see the next one. It reports a wait that is over already, and
+    /// the run continues without a further answer.
+    pub fn pauses_at(&mut self, seq: i64, body: &EventBody) -> bool {
+        match body {
+            EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
+                self.answered.insert(id.to_string());
+                false
+            }
+            // The client's answers are newer than the pauses of earlier responses.
+            EventBody::RunWaiting { reason, id, .. } => {
+                let is_answered = seq > self.after && id.as_ref().is_some_and(|id| self.answered.contains(id));
+                reason.needs_answer() && !is_answered
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether an event belongs to a voided part, or is the reset that voids it.
     pub fn is_void(&self, event: &StoredEvent) -> bool {
         let shows = event.kind.starts_with("part.") || event.kind == "step.reset";
@@ -85,8 +106,12 @@ impl RunPauses {
 
     fn event(&mut self, seq: i64, body: EventBody) {
         match body {
-            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
-                self.pauses.push(seq);
+            // A wait whose answer is in the log already is over: see `Section::pauses_at`.
+            EventBody::RunWaiting { reason, id, .. } => {
+                let is_answered = id.is_some_and(|id| self.answers.contains_key(&id));
+                if reason.needs_answer() && !is_answered {
+                    self.pauses.push(seq);
+                }
             }
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.answers.insert(id.to_string(), seq);
@@ -114,7 +139,7 @@ impl RunPauses {
 
     /// Returns the section of the whole run. Its pauses up to `passed` are over.
     pub fn whole(self, passed: i64) -> Section {
-        Section { after: 0, passed, voided: self.voided }
+        Section { passed, voided: self.voided, ..Section::default() }
     }
 
     /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
@@ -169,13 +194,15 @@ impl RunPauses {
         let first = known.iter().min().copied().unwrap_or(i64::MAX);
         let after = self.pauses.iter().rev().find(|pause| **pause < first).copied().unwrap_or(0);
         let passed = if is_complete { known.iter().max().copied().unwrap_or(after) } else { self.head };
-        Section { after, passed, voided: self.voided.clone() }
+        Section { after, passed, voided: self.voided.clone(), answered: ids.clone() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::run::WaitReason;
+    use crate::http::clients::recorded::{answers_together, id, seqs};
 
     #[test]
     fn section_begins_at_the_pause_before_the_first_answer() {
@@ -190,6 +217,31 @@ mod tests {
         assert_eq!(section(&["a", "b"]), (10, 22), "the pause between two answers is over");
         assert_eq!(section(&["new"]), (20, 30), "the answer is not in the log yet");
         assert_eq!(section(&["a", "new"]), (10, 30));
+    }
+
+    #[test]
+    fn wait_with_an_earlier_answer_is_no_pause() {
+        let log = answers_together();
+        let mut pauses = RunPauses::default();
+        log.iter().for_each(|event| pauses.add(event));
+        let (waits, answers) = (seqs(&log, "run.waiting"), seqs(&log, "approval.resolved"));
+        assert_eq!((waits.len(), pauses.pauses.as_slice()), (2, &waits[..1]));
+        let ids = [1, 2].map(|number| id("input", number)).into();
+        let mut section = pauses.section_after(&ids);
+        assert_eq!((section.after, section.passed), (waits[0], answers[1]));
+        let pausing = |section: &mut Section| -> Vec<i64> {
+            log.iter().filter(|event| section.pauses_at(event.seq, &event.body().unwrap())).map(|event| event.seq).collect()
+        };
+        assert_eq!(pausing(&mut section), [waits[0]]);
+        assert_eq!(pausing(&mut Section::default()), [waits[0]], "the log has the answer");
+    }
+
+    #[test]
+    fn wait_for_an_answer_of_the_request_is_no_pause() {
+        let waits = EventBody::RunWaiting { reason: WaitReason::ClientTool, id: Some(id("call", 1)), detail: None };
+        let mut section = Section { after: 10, answered: [id("call", 1)].into(), ..Section::default() };
+        assert!(section.pauses_at(10, &waits), "the earlier response ended here");
+        assert!(!section.pauses_at(12, &waits), "no event shows the result yet");
     }
 
     #[test]

@@ -169,6 +169,24 @@ pub(in crate::http) fn approvals() -> Vec<StoredEvent> {
     log(&events)
 }
 
+/// Two calls that need an approval, and two answers at the same time: the worker claims the run after the first answer.
+pub(in crate::http) fn answers_together() -> Vec<StoredEvent> {
+    let mut events = begin();
+    events.extend(calls(1, &["write", "erase"]));
+    events.extend([asks(1, 1, "write"), asks(2, 2, "erase")]);
+    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 1) })));
+    events.extend([resolves(1, 1, "allowed"), resolves(2, 2, "allowed")]);
+    events.push(("run.resumed", json!({ "cause": "request" })));
+    events.extend(runs_tool(1, "write", "done", "written"));
+    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 2) })));
+    events.push(("run.resumed", json!({ "cause": "request" })));
+    events.extend(runs_tool(2, "erase", "done", "erased"));
+    events.push(("step.completed", json!({ "step": 2 })));
+    events.extend(says(3, ["Do", "ne."]));
+    end(&mut events);
+    log(&events)
+}
+
 /// A model call that is cut off twice: inside a text, and inside a call.
 pub(in crate::http) fn resets() -> Vec<StoredEvent> {
     let mut events = begin();
