@@ -9,13 +9,14 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    RUN, all, answer, answers_together, approvals, failure, id, resets, seqs, tool_call, translated, whole,
+    RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, resets, seqs, tool_call, translated,
+    whole,
 };
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
 
 fn chunks(events: &[StoredEvent], version: Version, section: Section) -> Vec<Value> {
-    let facts = ChatRunFacts { id: RunId::parse(RUN).unwrap(), version, section, client_tools: BTreeSet::new() };
+    let facts = ChatRunFacts { id: RunId::parse(RUN).unwrap(), version, section, client_tools: ["look".to_owned()].into() };
     translated(UiMessageTranslator::new(facts), events)
 }
 
@@ -76,6 +77,31 @@ fn response_after_two_answers_continues_to_the_end() {
     let sent = chunks(&events, Version::Six, section(pauses[0], answers[1]));
     assert_eq!(types(&sent)[..4], ["start", "tool-output-available", "tool-output-available", "start-step"]);
     assert_eq!(sent.last().unwrap()["finishReason"], "stop");
+}
+
+#[test]
+fn call_that_waits_is_unmarked_after_the_results() {
+    let events = client_call_beside_approval();
+    let (pauses, results) = (seqs(&events, "run.waiting"), seqs(&events, "tool.completed"));
+    let marks = |chunks: &[Value]| -> Vec<Value> {
+        let starts = chunks.iter().filter(|chunk| chunk["type"] == "tool-input-start" && chunk["toolName"] == "write");
+        starts.map(|chunk| chunk["providerExecuted"].clone()).collect()
+    };
+    for version in VERSIONS {
+        let first = chunks(&events, version, Section::default());
+        assert_eq!(marks(&first), [true], "the client executes its call first");
+        let second = chunks(&events, version, section(pauses[0], results[0]));
+        assert_eq!(marks(&second), [false]);
+        let expected =
+            ["start", "tool-output-available", "tool-input-start", "tool-input-delta", "tool-approval-request", "finish"];
+        let expected = expected.iter().filter(|kind| version > Version::Five || **kind != "tool-approval-request");
+        assert_eq!(types(&second), expected.copied().collect::<Vec<_>>());
+        assert_eq!(second[3]["inputTextDelta"], r#"{"n":2}"#);
+        let third = chunks(&events, version, section(pauses[1], seqs(&events, "approval.resolved")[0]));
+        let output = third.iter().find(|chunk| chunk["type"] == "tool-output-available").unwrap();
+        assert_eq!(output["providerExecuted"], true);
+        check(&first, "client_call_beside_approval");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::ids::{CallId, PartId, RunId};
+use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::plan::PlannedStep;
 use crate::domain::run::question::InputState;
 use crate::domain::run::{FinishReason, WaitReason};
@@ -67,9 +67,17 @@ enum CallStage {
 #[derive(Debug)]
 struct Call {
     name: String,
+    arguments: Value,
     stage: CallStage,
     /// Whether an approval of the call was requested.
     asked: bool,
+}
+
+/// A question to a human about a call.
+#[derive(Debug)]
+struct OpenQuestion {
+    call: CallId,
+    is_approval: bool,
 }
 
 pub(super) struct UiMessageTranslator {
@@ -90,6 +98,8 @@ pub(super) struct UiMessageTranslator {
     calls: BTreeMap<CallId, Call>,
     /// The calls of the current model step.
     step_calls: Vec<CallId>,
+    /// The questions about calls that have no answer yet.
+    questions: BTreeMap<InputId, OpenQuestion>,
     plan: Vec<Value>,
 }
 
@@ -128,6 +138,7 @@ impl UiMessageTranslator {
             shown: BTreeSet::new(),
             calls: BTreeMap::new(),
             step_calls: Vec::new(),
+            questions: BTreeMap::new(),
             plan: Vec::new(),
         }
     }
@@ -185,19 +196,23 @@ impl UiMessageTranslator {
                         let data = json!({ "state": "pending", "toolCallId": call, "request": request });
                         json!({ "type": "data-approval-request", "id": id, "data": data })
                     }
-                    Version::Six | Version::Seven => {
-                        json!({ "type": "tool-approval-request", "approvalId": id, "toolCallId": call })
-                    }
+                    Version::Six | Version::Seven => approval_request(&id, &call),
                 });
+                self.questions.insert(id, OpenQuestion { call, is_approval: true });
             }
             EventBody::ApprovalResolved { id, call_id, status, reason, .. } => {
+                self.questions.remove(&id);
                 self.approval_resolved(&id.to_string(), call_id.as_ref(), status, reason);
             }
             EventBody::InputRequested { id, kind, call_id, question } => {
                 let data = json!({ "state": InputState::Pending, "kind": kind, "toolCallId": call_id, "question": question });
                 self.push(json!({ "type": "data-input-request", "id": id, "data": data }));
+                if let Some(call) = call_id {
+                    self.questions.insert(id, OpenQuestion { call, is_approval: false });
+                }
             }
             EventBody::InputResolved { id, state, answer, .. } => {
+                self.questions.remove(&id);
                 let data = json!({ "state": state, "answer": answer });
                 self.push(json!({ "type": "data-input-request", "id": id, "data": data }));
             }
@@ -340,7 +355,8 @@ impl UiMessageTranslator {
                 self.mark(&name, &mut chunk);
                 self.push(chunk);
                 self.step_calls.push(call.clone());
-                self.calls.insert(call.clone(), Call { name, stage: CallStage::Streaming, asked: false });
+                let new = Call { name, arguments: Value::Null, stage: CallStage::Streaming, asked: false };
+                self.calls.insert(call.clone(), new);
                 self.parts.insert(id, OpenPart::Call(call));
                 return;
             }
@@ -430,9 +446,10 @@ impl UiMessageTranslator {
         let name = known.as_ref().map_or_else(|| name.to_owned(), |call| call.name.clone());
         match known {
             Some(call) if call.stage != CallStage::Streaming => return,
-            Some(call) => call.stage = CallStage::Available,
+            Some(call) => (call.stage, call.arguments) = (CallStage::Available, arguments.clone()),
             None => {
-                self.calls.insert(id.clone(), Call { name: name.clone(), stage: CallStage::Available, asked: false });
+                let (arguments, stage) = (arguments.clone(), CallStage::Available);
+                self.calls.insert(id.clone(), Call { name: name.clone(), arguments, stage, asked: false });
                 self.step_calls.push(id.clone());
             }
         }
@@ -499,9 +516,36 @@ impl UiMessageTranslator {
         self.push(json!({ "type": "data-plan", "id": "plan", "data": { "steps": self.plan } }));
     }
 
+    /// Removes the marks of the calls that wait for a human, if the client has executed its own calls of the step.
+    ///
+    /// The client sends a message again when all its calls have outputs, and ignores calls with these marks. It would repeat the
+    /// results for as long as the run waits. The call becomes one whose input is incomplete, because the client executes a call
+    /// whose input is complete.
+    fn unmark_waiting_calls(&mut self) {
+        let step = self.step_calls.iter().filter_map(|id| self.calls.get(id));
+        let mut own = step.filter(|call| self.facts.client_tools.contains(&call.name)).peekable();
+        if own.peek().is_none() || own.any(|call| call.stage != CallStage::Over) {
+            return;
+        }
+        let mut chunks = Vec::new();
+        for (question, OpenQuestion { call: id, is_approval }) in &self.questions {
+            let Some(call) = self.calls.get(id).filter(|call| call.stage == CallStage::Available) else { continue };
+            let (kind, input) = ("tool-input-start", call.arguments.to_string());
+            chunks.push(json!({
+                "type": kind, "toolCallId": id, "toolName": call.name, "dynamic": true, "providerExecuted": false,
+            }));
+            chunks.push(json!({ "type": "tool-input-delta", "toolCallId": id, "inputTextDelta": input }));
+            if *is_approval && self.facts.version > Version::Five {
+                chunks.push(approval_request(question, id));
+            }
+        }
+        chunks.into_iter().for_each(|chunk| self.push(chunk));
+    }
+
     /// Ends the response where the run waits, unless the wait is over.
     fn pause(&mut self, seq: i64, reason: WaitReason) {
         if seq > self.facts.section.passed {
+            self.unmark_waiting_calls();
             self.close_step();
             let metadata = json!({ "waiting": reason });
             self.push(json!({ "type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata }));
@@ -511,6 +555,10 @@ impl UiMessageTranslator {
             self.close_step();
         }
     }
+}
+
+fn approval_request(id: &InputId, call: &CallId) -> Value {
+    json!({ "type": "tool-approval-request", "approvalId": id, "toolCallId": call })
 }
 
 /// Returns the content of a tool result as the output of a tool part: a text, or a list of contents.

@@ -187,6 +187,25 @@ pub(in crate::http) fn answers_together() -> Vec<StoredEvent> {
     log(&events)
 }
 
+/// A call of the client's tool `look` beside a call that needs an approval. The client sends its result before the approval is
+/// decided.
+pub(in crate::http) fn client_call_beside_approval() -> Vec<StoredEvent> {
+    let mut events = begin();
+    events.extend(calls(1, &["look", "write"]));
+    let requested = json!({ "call_id": id("call", 1), "name": "look", "arguments": { "n": 1 }, "expires_at": null });
+    let waits = ("run.waiting", json!({ "reason": "approval", "id": id("input", 1) }));
+    events.extend([("tool.requested", requested), asks(1, 2, "write"), waits.clone()]);
+    events.push(("run.resumed", json!({ "cause": "request" })));
+    events.push(runs_tool(1, "look", "done", "a door").remove(1));
+    events.extend([waits, resolves(1, 2, "allowed")]);
+    events.push(("run.resumed", json!({ "cause": "request" })));
+    events.extend(runs_tool(2, "write", "done", "written"));
+    events.push(("step.completed", json!({ "step": 2 })));
+    events.extend(says(3, ["Do", "ne."]));
+    end(&mut events);
+    log(&events)
+}
+
 /// A model call that is cut off twice: inside a text, and inside a call.
 pub(in crate::http) fn resets() -> Vec<StoredEvent> {
     let mut events = begin();
