@@ -1,6 +1,7 @@
 //! Decides which message or run a regenerated answer or an edited message replaces, and so which later messages leave the
 //! conversation. Must not know how the new run starts, or how its stream is sent.
 
+use super::request::UiMessage;
 use crate::domain::conversation::message::{FilePart, Message, Part, Role};
 use crate::domain::ids::{MessageId, PartId, RunId};
 use crate::http::clients::thread::Thread;
@@ -27,6 +28,16 @@ pub(super) struct ResentMessage {
     pub replaces: MessageId,
     pub content: Content,
     pub first_part: Option<PartId>,
+}
+
+/// Returns whether the client regenerates the answer to a message of the user that never arrived, such as after a network error. The
+/// `message` is the last one, and `answer` is the id in the request.
+pub(super) async fn is_answer_to_new_message(thread: &Thread, message: &UiMessage, answer: Option<&str>) -> Answer<bool> {
+    let Some(name) = message.id.as_deref().filter(|name| !name.is_empty() && message.role == "user") else { return Ok(false) };
+    if answer.is_some_and(|answer| answer != name) {
+        return Ok(false);
+    }
+    Ok(thread.row_or_new().await?.is_none() || thread.find_message(name).await?.is_none())
 }
 
 /// Decides how the answer that the client calls `name` is regenerated; without a name, the newest one.

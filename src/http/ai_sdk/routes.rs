@@ -11,7 +11,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::regenerate::{
-    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_repeated_edit,
+    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_answer_to_new_message,
+    is_repeated_edit,
 };
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
@@ -179,6 +180,11 @@ async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> An
 
 /// Answers the message of a run again, in a new run.
 async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
+    if let Some(message) = body.newest_message()
+        && is_answer_to_new_message(thread, message, body.message_id.as_deref()).await?
+    {
+        return submit(thread, body, message, key).await;
+    }
     let Regeneration { run, method } = decide_regeneration(thread, body.message_id.as_deref()).await?;
     let key = key.unwrap_or_else(|| thread.request_key("regenerate", run.as_str()));
     match method {

@@ -130,6 +130,32 @@ async fn regenerated_answer_has_a_new_id() {
 }
 
 #[tokio::test]
+async fn regenerate_sends_a_message_that_never_arrived() {
+    let rig = Rig::new().await;
+    let first = played(&rig, submit("chat-1", "m1", "one")).await;
+    let answer = json!({ "id": first[0]["messageId"], "role": "assistant", "parts": [] });
+    let messages = [message("m1", "one"), answer, message("m2", "two")];
+    for named in [Value::Null, json!("m3")] {
+        let mut retry = json!({ "id": "chat-1", "trigger": "regenerate-message", "messageId": named, "messages": messages });
+        if !named.is_null() {
+            retry["messages"][2] = message("m3", "three");
+        }
+        let before = rig.get("/api/chat/chat-1/messages").await.json().as_array().unwrap().len();
+        let sent = played(&rig, retry.clone()).await;
+        let list = rig.get("/api/chat/chat-1/messages").await.json();
+        assert_eq!((list.as_array().unwrap().len(), &list[1]["id"]), (before + 2, &first[0]["messageId"]), "{list}");
+        assert_eq!(list[before + 1]["id"], sent[0]["messageId"]);
+        // The message is known now.
+        let again = played(&rig, retry).await;
+        let list = rig.get("/api/chat/chat-1/messages").await.json();
+        assert_eq!((list.as_array().unwrap().len(), &list[before + 1]["id"]), (before + 2, &again[0]["messageId"]), "{list}");
+    }
+    let only = json!({ "id": "chat-2", "trigger": "regenerate-message", "messages": [message("m1", "one")] });
+    played(&rig, only).await;
+    assert_eq!(rig.get("/api/chat/chat-2/messages").await.json().as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn active_run_is_replayed_from_its_beginning() {
     let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
     let path = format!("/api/chat/{conversation}/stream");
