@@ -10,7 +10,7 @@ use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
     RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, resets, seqs, tool_call, translated,
-    whole,
+    unknown_outcome, whole,
 };
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
@@ -139,6 +139,16 @@ fn later_response_has_no_voided_text() {
 fn failed_run_ends_with_its_error() {
     let sent = chunks(&failure(), Version::Six, Section::default());
     assert_eq!(sent.last().unwrap(), &json!({ "type": "error", "errorText": "the key was refused" }));
+}
+
+#[test]
+fn call_with_unknown_outcome_ends_with_the_stored_text() {
+    for version in VERSIONS {
+        let sent = chunks(&unknown_outcome(), version, Section::default());
+        assert_eq!(types(&sent)[sent.len() - 4..], ["tool-output-error", "tool-output-error", "finish-step", "abort"]);
+        let error = &sent[sent.len() - 3];
+        assert_eq!((&error["errorText"], &error["providerExecuted"]), (&json!("check before repeating"), &json!(true)));
+    }
 }
 
 #[test]

@@ -17,6 +17,9 @@ use crate::domain::tool::approval::ApprovalState;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::ChunkTranslator;
 
+/// The output of a call with unknown outcome until the step ends. The message with the results has the reason.
+const UNKNOWN_OUTCOME: &str = "this call may or may not have taken effect";
+
 /// The release of the AI SDK that a client says it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
@@ -186,6 +189,7 @@ impl UiMessageTranslator {
             EventBody::ToolCompleted { call_id, state, content, is_error, .. } => {
                 self.call_completed(&call_id, state, &content, is_error);
             }
+            EventBody::ToolOutcomeUnknown { call_id, .. } => self.output_error(&call_id, UNKNOWN_OUTCOME),
             EventBody::ApprovalRequested { id, call_id: Some(call), request } => {
                 self.call_available(call.clone(), &request.name, &request.arguments);
                 if let Some(call) = self.calls.get_mut(&call) {
@@ -262,7 +266,6 @@ impl UiMessageTranslator {
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolBreakerOpened { .. }
             | EventBody::ToolQuarantined { .. }
-            | EventBody::ToolOutcomeUnknown { .. }
             | EventBody::ModelAdapted { .. }
             | EventBody::MessageCreated { .. }
             | EventBody::MessageStarted { .. }
@@ -431,6 +434,9 @@ impl UiMessageTranslator {
 
     /// Sends the parts of a message that earlier events did not show.
     fn message_completed(&mut self, message: Message) {
+        for result in message.tool_results() {
+            self.call_completed(&result.call_id, result.state, &result.content, result.is_error);
+        }
         if message.role != Role::Assistant || message.internal {
             return;
         }
@@ -469,6 +475,13 @@ impl UiMessageTranslator {
         self.push(chunk);
     }
 
+    fn output_error(&mut self, id: &CallId, text: &str) {
+        let Some(call) = self.calls.get(id) else { return };
+        let mut chunk = json!({ "type": "tool-output-error", "toolCallId": id, "errorText": text });
+        self.mark(&call.name, &mut chunk);
+        self.push(chunk);
+    }
+
     fn call_completed(&mut self, id: &CallId, state: ToolCallState, content: &[ToolContent], is_error: bool) {
         let Some(call) = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over) else { return };
         call.stage = CallStage::Over;
@@ -477,9 +490,7 @@ impl UiMessageTranslator {
             self.push(json!({ "type": "tool-output-denied", "toolCallId": id }));
         } else if is_error {
             let text: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
-            let mut chunk = json!({ "type": "tool-output-error", "toolCallId": id, "errorText": text.join("\n") });
-            self.mark(&name, &mut chunk);
-            self.push(chunk);
+            self.output_error(id, &text.join("\n"));
         } else {
             let output = if self.facts.client_tools.contains(&name) { client_output(content) } else { tool_output(content) };
             self.output(id, &output, false);

@@ -250,6 +250,29 @@ pub(in crate::http) fn plan_and_question() -> Vec<StoredEvent> {
     log(&events)
 }
 
+/// A run that is cancelled during a call, so that the outcome of the call is unknown.
+pub(in crate::http) fn unknown_outcome() -> Vec<StoredEvent> {
+    let mut events = begin();
+    events.extend(calls(1, &["write"]));
+    events.push(runs_tool(1, "write", "done", "").remove(0));
+    let call = json!({ "call_id": id("call", 1), "name": "write", "server": null, "arguments": { "n": 1 } });
+    let content = json!([{ "type": "text", "text": "check before repeating" }]);
+    let result = json!({
+        "type": "tool_result", "id": id("part", 2), "call_id": id("call", 1), "name": "write", "state": "unknown", "content": content,
+        "is_error": true,
+    });
+    let mut message = stored_message(&id("msg", 2), &[result]);
+    message["role"] = json!("tool");
+    events.extend([
+        ("tool.outcome_unknown", call),
+        ("message.started", json!({ "message_id": id("msg", 2), "role": "tool" })),
+        ("message.completed", json!({ "message": message })),
+        ("step.completed", json!({ "step": 2 })),
+        ("run.cancelled", json!({ "by": "user" })),
+    ]);
+    log(&events)
+}
+
 /// A run that fails inside a text.
 pub(in crate::http) fn failure() -> Vec<StoredEvent> {
     let mut events = begin();
