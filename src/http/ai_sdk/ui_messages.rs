@@ -23,13 +23,24 @@ pub(super) struct OpenRun {
 /// The calls that clients execute.
 pub(super) type ClientCalls = BTreeSet<CallId>;
 
+/// Returns the messages by run, in the order in which the runs began. A message may be queued before the earlier run has answered.
+fn by_run(messages: &[Message]) -> Vec<&Message> {
+    let mut runs: BTreeMap<&RunId, usize> = BTreeMap::new();
+    for (place, message) in messages.iter().enumerate() {
+        runs.entry(&message.run_id).or_insert(place);
+    }
+    let mut sorted: Vec<&Message> = messages.iter().collect();
+    sorted.sort_by_key(|message| runs.get(&message.run_id));
+    sorted
+}
+
 /// Returns the UI messages of a conversation, oldest first. All answers of a run are one message.
 pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &ClientCalls) -> Vec<Value> {
     let results: BTreeMap<&CallId, &ToolResultPart> =
         messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();
     let mut shown: Vec<Value> = Vec::new();
     let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
-    for message in messages.iter().filter(|message| !message.internal) {
+    for message in by_run(messages).into_iter().filter(|message| !message.internal) {
         match message.role {
             Role::User => {
                 let parts: Vec<Value> = message.parts.iter().filter_map(user_part).collect();
@@ -130,4 +141,30 @@ fn tool_part(call: &ToolCallPart, result: Option<&ToolResultPart>, (open, client
         (part["state"], part["output"]) = (json!("output-available"), output(&result.content));
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::conversation::message::TextPart;
+    use crate::domain::ids::{ConversationId, MessageId, PartId};
+    use crate::http::clients::recorded::{CONVERSATION, id};
+
+    /// Returns the ids of the UI messages of texts with these roles and runs.
+    fn listed(messages: &[(Role, u32)]) -> Vec<String> {
+        let message = |(number, (role, run)): (u32, &(Role, u32))| {
+            let of = (RunId::parse(&id("run", *run)).unwrap(), ConversationId::parse(CONVERSATION).unwrap());
+            let part = Part::Text(TextPart { id: PartId::parse(&id("part", number)).unwrap(), text: "hi".to_owned() });
+            Message::new(MessageId::parse(&id("msg", number)).unwrap(), of, *role, vec![part])
+        };
+        let messages: Vec<Message> = (1..).zip(messages).map(message).collect();
+        let shown = ui_messages(&messages, &OpenRun::default(), &ClientCalls::new());
+        shown.iter().map(|message| message["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn queued_message_is_listed_after_the_earlier_answer() {
+        let listed = listed(&[(Role::User, 1), (Role::User, 2), (Role::Assistant, 1), (Role::Assistant, 2)]);
+        assert_eq!(listed, [id("msg", 1), id("run", 1), id("msg", 2), id("run", 2)]);
+    }
 }
