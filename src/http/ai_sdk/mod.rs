@@ -3,6 +3,7 @@
 //! A run is one assistant message, and the id of the run is the id of the message. A response ends where the run waits for an
 //! answer. The client sends the answer in the same message, and the next response continues that message.
 
+mod answer_id;
 mod regenerate;
 mod request;
 mod routes;

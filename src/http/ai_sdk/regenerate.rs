@@ -1,6 +1,7 @@
 //! Decides which message or run a regenerated answer or an edited message replaces, and so which later messages leave the
 //! conversation. Must not know how the new run starts, or how its stream is sent.
 
+use super::answer_id::AnswerId;
 use super::request::UiMessage;
 use crate::domain::conversation::message::{FilePart, Message, Part, Role};
 use crate::domain::ids::{MessageId, PartId, RunId};
@@ -46,9 +47,9 @@ pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> 
     let newest = row.last_run.as_ref().map(|run| run.id.clone());
     let run = match name {
         None => newest.clone(),
-        Some(name) => match name.parse::<RunId>() {
-            Ok(run) => Some(run),
-            Err(_) => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
+        Some(name) => match AnswerId::parse(name) {
+            Some(answer) => Some(answer.run),
+            None => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
         },
     };
     let run = run.ok_or(Error::NotFound("message in this chat"))?;

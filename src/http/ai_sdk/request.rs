@@ -1,5 +1,5 @@
-//! The body of a chat request. The client sends its whole history. The server uses only the newest message, because it stores the
-//! rest.
+//! The body of a chat request. The client sends its whole history. The server uses only the newest message, and the answers in
+//! the assistant's message before it, because it stores the rest.
 
 use std::collections::BTreeMap;
 
@@ -121,6 +121,14 @@ impl ChatBody {
 
     pub fn newest_message(&self) -> Option<&UiMessage> {
         self.message.as_ref().or_else(|| self.messages.last())
+    }
+
+    /// Returns the assistant's message directly before the newest message.
+    pub fn answer_before(&self) -> Option<&UiMessage> {
+        match self.messages.as_slice() {
+            [.., before, _] if self.message.is_none() && before.role == "assistant" => Some(before),
+            _ => None,
+        }
     }
 }
 

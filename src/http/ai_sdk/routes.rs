@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answer_id::AnswerId;
 use super::regenerate::{
     Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_answer_to_new_message,
     is_repeated_edit,
@@ -21,6 +22,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
+use crate::domain::tool::approval::Approval;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
 use crate::http::clients::ids;
@@ -31,7 +33,9 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Content, ContinueRun, Error, Reader, RequestKey, RetryRun, RunSetup, StartRun, StreamStart};
+use crate::service::{
+    Access, Content, ContinueRun, Error, Reader, RequestKey, RetryRun, RunSetup, StartRun, StartedRun, StreamStart,
+};
 
 const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
@@ -88,13 +92,13 @@ async fn send(
 /// A run to stream, and what its translator needs.
 pub(super) struct RunStream {
     pub reader: Reader,
-    id: RunId,
+    id: AnswerId,
     section: Section,
     client_tools: BTreeSet<String>,
 }
 
 impl RunStream {
-    fn of(id: RunId, reader: Reader, section: Section, profile: AgentProfile) -> Self {
+    fn of(id: AnswerId, reader: Reader, section: Section, profile: AgentProfile) -> Self {
         let client_tools = profile.client_tools.into_iter().map(|tool| tool.name).collect();
         Self { reader, id, section, client_tools }
     }
@@ -133,7 +137,10 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
             return follow(thread, run, Section::default()).await;
         }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
-        return start(thread, request, key).await;
+        return match store_answers_before(thread, body, row.as_ref()).await? {
+            Some(answered) => join(thread, answered, request, key).await,
+            None => start(thread, request, key).await,
+        };
     };
     let active = row.and_then(|row| row.active_run_id);
     if is_repeated_edit(&edited, active.as_ref(), &request.content) {
@@ -165,11 +172,26 @@ fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Optio
 }
 
 async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
-    let mut started = thread.service().start_run(thread.principal(), request, key).await?;
+    let started = thread.service().start_run(thread.principal(), request, key).await?;
+    stream_started(thread, started).await
+}
+
+async fn stream_started(thread: &Thread, mut started: StartedRun) -> Answer<RunStream> {
     let profile = thread.service().started_profile(thread.principal(), &mut started).await?;
     let run = started.run.id.clone();
     let reader = thread.service().stream_started(thread.principal(), started);
-    Ok(RunStream::of(run, reader, Section::default(), profile))
+    Ok(RunStream::of(run.into(), reader, Section::default(), profile))
+}
+
+/// Adds a message to a run that has just got its answers, so that the run reads the message with them.
+async fn join(thread: &Thread, (run, section): (RunId, Section), request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+    let request = StartRun { on_busy: OnBusy::Steer, ..request };
+    let started = thread.service().start_run(thread.principal(), request, key).await?;
+    if started.run.id != run {
+        // The run has ended meanwhile, so the message has begun another.
+        return stream_started(thread, started).await;
+    }
+    follow(thread, AnswerId { run, joined: Some(started.message.id) }, section).await
 }
 
 /// Replaces a message of the user. Ends the active run first, because it answers a message that leaves the conversation.
@@ -202,30 +224,62 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
     }
 }
 
-/// Continues a run with the answers in the assistant's message: decisions about approvals, and results of client tools.
+/// Continues a run with the answers in the assistant's message.
 async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
-    let mut run: Option<RunId> = message.id.as_deref().and_then(|id| id.parse().ok());
+    let (id, section) = store_answers(thread, message).await?;
+    follow(thread, id, section).await
+}
+
+/// Stores the answers in an assistant's message: decisions about approvals, and results of client tools. Returns the message's id,
+/// and the section of its run after the answers.
+async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AnswerId, Section)> {
+    let mut id = message.id.as_deref().and_then(AnswerId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
     for decided in message.decisions() {
         // Ids come from an untrusted client: only an approval of the caller in this chat counts.
-        let id: InputId = decided.id.parse().map_err(|_| Error::NotFound("approval"))?;
+        let approval: InputId = decided.id.parse().map_err(|_| Error::NotFound("approval"))?;
         let payload = ApprovalDecision { approved: decided.approved, reason: decided.reason, arguments: None };
-        run = Some(thread.decide(&id, payload).await?);
-        answered.insert(id.to_string());
+        let run = thread.decide(&approval, payload).await?;
+        answered.insert(approval.to_string());
+        id = id.filter(|id| id.run == run).or_else(|| Some(run.into()));
     }
-    let run = run.ok_or_else(|| Error::field("/messages", "must end with a message of the user, or with answers to a run"))?;
-    thread.check_run(&run).await?;
+    let id = id.ok_or_else(|| Error::field("/messages", "must end with a message of the user, or with answers to a run"))?;
+    thread.check_run(&id.run).await?;
     let results = message.results();
     let sent: Vec<CallId> = results.iter().map(|result| result.call_id.clone()).collect();
-    let section = thread.section_after(&run, answered, (&sent, results)).await?;
-    follow(thread, run, section).await
+    let section = thread.section_after(&id.run, answered, (&sent, results)).await?;
+    Ok((id, section))
+}
+
+/// Stores the answers in the assistant's message before a new message of the user, if the active run waits for nothing else. Returns
+/// the run, and its section after the answers. A client that does not send answers automatically sends them with the next message.
+async fn store_answers_before(thread: &Thread, body: &ChatBody, row: Option<&Conversation>) -> Answer<Option<(RunId, Section)>> {
+    let waits = row.filter(|row| row.reason.is_some_and(|reason| reason.needs_answer()));
+    let Some((message, active)) = body.answer_before().zip(waits.and_then(|row| row.active_run_id.as_ref())) else {
+        return Ok(None);
+    };
+    if message.id.as_deref().and_then(AnswerId::parse).is_none_or(|id| id.run != *active) {
+        return Ok(None);
+    }
+    let open = thread.open_questions(active).await?;
+    let requested = RunPauses::read(thread.service(), thread.principal(), active).await?.requested;
+    let (decisions, results) = (message.decisions(), message.results());
+    let is_decided = |approval: &Approval| decisions.iter().any(|decided| decided.id == approval.id.as_str());
+    let has_result = |call: &CallId| results.iter().any(|result| result.call_id == *call);
+    let is_answered = open.questions.is_empty() && open.approvals.iter().all(is_decided) && requested.keys().all(has_result);
+    if !is_answered || open.approvals.is_empty() && requested.is_empty() {
+        return Ok(None);
+    }
+    let (id, section) = store_answers(thread, message).await?;
+    Ok(Some((id.run, section)))
 }
 
 /// Streams a run from its first event.
-async fn follow(thread: &Thread, run: RunId, section: Section) -> Answer<RunStream> {
-    let profile = thread.service().run_profile(thread.principal(), &run).await?;
-    match thread.service().stream_run(thread.principal(), &run, None).await? {
-        StreamStart::Stream(reader) => Ok(RunStream::of(run, reader, section, profile)),
+async fn follow(thread: &Thread, id: impl Into<AnswerId>, section: Section) -> Answer<RunStream> {
+    let id = id.into();
+    let profile = thread.service().run_profile(thread.principal(), &id.run).await?;
+    match thread.service().stream_run(thread.principal(), &id.run, None).await? {
+        StreamStart::Stream(reader) => Ok(RunStream::of(id, reader, section, profile)),
         StreamStart::Finished { .. } => Err(Error::NotFound("event of this run").into()),
     }
 }

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::answer_id::AnswerId;
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, resets, seqs, tool_call, translated,
-    unknown_outcome, whole,
+    CONVERSATION, RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, log, resets, seqs,
+    tool_call, translated, unknown_outcome, whole,
 };
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
 
 fn chunks(events: &[StoredEvent], version: Version, section: Section) -> Vec<Value> {
-    let facts = ChatRunFacts { id: RunId::parse(RUN).unwrap(), version, section, client_tools: ["look".to_owned()].into() };
+    let facts = ChatRunFacts { id: AnswerId::parse(RUN).unwrap(), version, section, client_tools: ["look".to_owned()].into() };
     translated(UiMessageTranslator::new(facts), events)
 }
 
@@ -101,6 +101,37 @@ fn call_that_waits_is_unmarked_after_the_results() {
         let output = third.iter().find(|chunk| chunk["type"] == "tool-output-available").unwrap();
         assert_eq!(output["providerExecuted"], true);
         check(&first, "client_call_beside_approval");
+    }
+}
+
+#[test]
+fn message_that_joins_a_run_gets_its_own_answer() {
+    let mut events = client_call_beside_approval();
+    let (pauses, resumed) = (seqs(&events, "run.waiting"), seqs(&events, "run.resumed"));
+    let joined = id("msg", 99);
+    let user = json!({
+        "id": joined, "conversation_id": CONVERSATION, "run_id": RUN, "role": "user", "status": "complete", "parts": [],
+        "created_at": "2026-01-01T00:00:00.000Z",
+    });
+    // The message joins after the decision, before the worker claims the run.
+    let place = events.iter().position(|event| event.seq == resumed[1]).unwrap();
+    events[place] = log(&[("message.created", json!({ "message": user }))]).remove(0);
+    events[place].seq = resumed[1];
+    let section = section(pauses[1], seqs(&events, "approval.resolved")[0]);
+    for version in VERSIONS {
+        let name = format!("{RUN}.{joined}");
+        let (id, client_tools) = (AnswerId::parse(&name).unwrap(), ["look".to_owned()].into());
+        let facts = ChatRunFacts { id, version, section: section.clone(), client_tools };
+        let sent = translated(UiMessageTranslator::new(facts), &events);
+        // The new message has the call that runs now, and no output of an earlier call.
+        assert_eq!(
+            types(&sent)[..5],
+            ["start", "start-step", "tool-input-available", "tool-output-available", "finish-step"],
+            "{sent:?}"
+        );
+        assert_eq!((&sent[0]["messageId"], &sent[0]["messageMetadata"]["run_id"]), (&json!(name), &json!(RUN)));
+        assert_eq!(sent.last().unwrap()["finishReason"], "stop");
+        check(&sent, "joined");
     }
 }
 

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::answer_id::AnswerId;
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::ids::{CallId, InputId, PartId, RunId};
+use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::run::plan::PlannedStep;
 use crate::domain::run::question::InputState;
 use crate::domain::run::{FinishReason, WaitReason};
@@ -32,7 +33,7 @@ pub(super) enum Version {
 /// The facts about a run that its events do not contain.
 #[derive(Debug, Clone)]
 pub(super) struct ChatRunFacts {
-    pub id: RunId,
+    pub id: AnswerId,
     pub version: Version,
     pub section: Section,
     /// The names of the tools that the client executes.
@@ -87,6 +88,8 @@ pub(super) struct UiMessageTranslator {
     facts: ChatRunFacts,
     /// Chunks of the current event.
     out: Vec<Value>,
+    /// Whether the message has begun.
+    has_begun: bool,
     /// Whether chunks of the current event are sent.
     sends: bool,
     started: bool,
@@ -111,7 +114,7 @@ impl ChunkTranslator for UiMessageTranslator {
         if self.over {
             return Vec::new();
         }
-        self.sends = event.seq > self.facts.section.after;
+        self.sends = self.has_begun && event.seq > self.facts.section.after;
         if self.facts.section.is_void(event) {
             // The next model call continues the empty step.
             self.step_empty = self.step_open;
@@ -129,6 +132,7 @@ impl ChunkTranslator for UiMessageTranslator {
 impl UiMessageTranslator {
     pub fn new(facts: ChatRunFacts) -> Self {
         Self {
+            has_begun: facts.id.joined.is_none(),
             facts,
             out: Vec::new(),
             sends: false,
@@ -152,11 +156,11 @@ impl UiMessageTranslator {
         }
     }
 
-    /// Begins the message, once per response. Its id is the id of the run in every response.
+    /// Begins the message, once per response. Its id is the same in every response.
     fn start(&mut self, event: &StoredEvent) {
         if self.sends && !std::mem::replace(&mut self.started, true) {
-            let metadata = json!({ "run_id": self.facts.id, "conversation_id": event.conversation_id });
-            self.push(json!({ "type": "start", "messageId": self.facts.id, "messageMetadata": metadata }));
+            let metadata = json!({ "run_id": self.facts.id.run, "conversation_id": event.conversation_id });
+            self.push(json!({ "type": "start", "messageId": self.facts.id.to_string(), "messageMetadata": metadata }));
         }
     }
 
@@ -180,6 +184,7 @@ impl UiMessageTranslator {
             EventBody::PartDelta { part_id, delta } => self.delta(&part_id, &delta),
             EventBody::PartCompleted { part, .. } => self.part_completed(part),
             EventBody::MessageCompleted { message } => self.message_completed(message),
+            EventBody::MessageCreated { message } => self.message_created(&message.id),
             EventBody::ToolStarted { call_id, name, arguments, .. } => self.call_available(call_id, &name, &arguments),
             EventBody::ToolRequested { call } => self.call_available(call.call_id, &call.name, &call.arguments),
             EventBody::ToolProgress { call_id, progress, total, message } => {
@@ -267,9 +272,19 @@ impl UiMessageTranslator {
             | EventBody::ToolBreakerOpened { .. }
             | EventBody::ToolQuarantined { .. }
             | EventBody::ModelAdapted { .. }
-            | EventBody::MessageCreated { .. }
             | EventBody::MessageStarted { .. }
             | EventBody::ConversationUpdated { .. } => {}
+        }
+    }
+
+    /// Begins the message after the user's message that has joined the run. The calls so far are parts of the earlier message, which
+    /// this response cannot change.
+    fn message_created(&mut self, id: &MessageId) {
+        if self.facts.id.joined.as_ref() == Some(id) {
+            self.has_begun = true;
+            self.calls.clear();
+            self.step_calls.clear();
+            self.questions.clear();
         }
     }
 

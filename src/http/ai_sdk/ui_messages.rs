@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::answer_id::AnswerId;
 use super::translator::{client_output, tool_output};
 use crate::domain::conversation::message::{FilePart, Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
-use crate::domain::ids::{CallId, RunId};
+use crate::domain::ids::{CallId, MessageId, RunId};
 use crate::domain::run::question::InputRequest;
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool::approval::Approval;
@@ -34,15 +35,20 @@ fn by_run(messages: &[Message]) -> Vec<&Message> {
     sorted
 }
 
-/// Returns the UI messages of a conversation, oldest first. All answers of a run are one message.
+/// Returns the UI messages of a conversation, oldest first. All answers of a run are one message, up to the next message of the
+/// user that joined the run.
 pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &ClientCalls) -> Vec<Value> {
     let results: BTreeMap<&CallId, &ToolResultPart> =
         messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();
     let mut shown: Vec<Value> = Vec::new();
     let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
+    let mut joined: BTreeMap<&RunId, &MessageId> = BTreeMap::new();
     for message in by_run(messages).into_iter().filter(|message| !message.internal) {
         match message.role {
             Role::User => {
+                if places.remove(&message.run_id).is_some() {
+                    joined.insert(&message.run_id, &message.id);
+                }
                 let parts: Vec<Value> = message.parts.iter().filter_map(user_part).collect();
                 let metadata = json!({ "created_at": message.created_at });
                 shown.push(json!({ "id": message.id, "role": "user", "parts": parts, "metadata": metadata }));
@@ -50,7 +56,9 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
             Role::Assistant if open.streaming.as_ref() != Some(&message.run_id) => {
                 let place = *places.entry(&message.run_id).or_insert_with(|| {
                     let of = json!({ "run_id": message.run_id, "conversation_id": message.conversation_id });
-                    shown.push(json!({ "id": message.run_id, "role": "assistant", "metadata": of, "parts": [] }));
+                    let joined = joined.get(&message.run_id).map(|id| (*id).clone());
+                    let id = AnswerId { run: message.run_id.clone(), joined }.to_string();
+                    shown.push(json!({ "id": id, "role": "assistant", "metadata": of, "parts": [] }));
                     shown.len() - 1
                 });
                 let parts = shown.get_mut(place).and_then(|shown| shown.get_mut("parts")).and_then(Value::as_array_mut);
@@ -63,8 +71,9 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
         }
     }
     for question in &open.questions {
-        let parts = places.get(&question.run_id).and_then(|place| shown.get_mut(*place)?.get_mut("parts")?.as_array_mut());
-        if let Some(parts) = parts {
+        let run = json!(question.run_id);
+        let answer = shown.iter_mut().rfind(|message| message["role"] == "assistant" && message["metadata"]["run_id"] == run);
+        if let Some(parts) = answer.and_then(|answer| answer.get_mut("parts")?.as_array_mut()) {
             let data = json!({
                 "state": question.state, "kind": question.kind, "toolCallId": question.call_id, "question": question.question,
             });
@@ -147,7 +156,7 @@ fn tool_part(call: &ToolCallPart, result: Option<&ToolResultPart>, (open, client
 mod tests {
     use super::*;
     use crate::domain::conversation::message::TextPart;
-    use crate::domain::ids::{ConversationId, MessageId, PartId};
+    use crate::domain::ids::{ConversationId, PartId};
     use crate::http::clients::recorded::{CONVERSATION, id};
 
     /// Returns the ids of the UI messages of texts with these roles and runs.
@@ -166,5 +175,12 @@ mod tests {
     fn queued_message_is_listed_after_the_earlier_answer() {
         let listed = listed(&[(Role::User, 1), (Role::User, 2), (Role::Assistant, 1), (Role::Assistant, 2)]);
         assert_eq!(listed, [id("msg", 1), id("run", 1), id("msg", 2), id("run", 2)]);
+    }
+
+    #[test]
+    fn answer_after_a_message_that_joined_is_another_message() {
+        let run = [Role::User, Role::Assistant, Role::User, Role::Assistant, Role::Assistant];
+        let listed = listed(&run.map(|role| (role, 1)));
+        assert_eq!(listed, [id("msg", 1), id("run", 1), id("msg", 3), format!("{}.{}", id("run", 1), id("msg", 3))]);
     }
 }

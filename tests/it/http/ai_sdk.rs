@@ -175,6 +175,56 @@ async fn paused_run_has_no_active_stream() {
 }
 
 #[tokio::test]
+async fn queued_message_is_listed_after_the_earlier_answer() {
+    let rig = Rig::new().await;
+    let mut replies = Vec::new();
+    for (id, words) in [("m1", "one"), ("m2", "two")] {
+        replies.push(rig.begin(Method::POST, "/api/chat", &[], Some(submit("chat-1", id, words))).await);
+    }
+    rig.play_next().await;
+    rig.play_next().await;
+    let mut ids = Vec::new();
+    for reply in replies {
+        ids.push(chunks(&reply.rest().await)[0]["messageId"].clone());
+    }
+    let list = rig.get("/api/chat/chat-1/messages").await.json();
+    let words = |place: usize| &list[place]["parts"][0]["text"];
+    assert_eq!((words(0), &list[1]["id"], words(2), &list[3]["id"]), (&json!("one"), &ids[0], &json!("two"), &ids[1]), "{list}");
+}
+
+#[tokio::test]
+async fn message_after_a_result_joins_the_waiting_run() {
+    let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
+    let call = rig.asks_client(&fence).await;
+    let part = json!({ "type": "tool-look", "toolCallId": call, "state": "output-available", "input": {}, "output": "a red door" });
+    let answer = json!({ "id": run, "role": "assistant", "parts": [part] });
+    let mut body = submit(&conversation, "m2", "which colour?");
+    body["messages"] = json!([answer, body["messages"][0]]);
+    let reply = rig.begin(Method::POST, "/api/chat", &[], Some(body)).await;
+    let runs = rig.get("/api/v1/runs").await.json();
+    let status = &runs["data"][0]["status"];
+    assert!(runs["data"].as_array().unwrap().len() == 1 && *status != json!("cancelled"), "{runs}");
+    // The result is stored, so a worker can claim the run.
+    let fence = rig.claim().await;
+    rig.play_rest(&fence, act).await;
+    let sent = chunks(&reply.rest().await);
+    let id = text(&sent[0]["messageId"]);
+    assert!(id.starts_with(&format!("{run}.msg_")), "another message of the same run: {id}");
+    assert_eq!(said(&sent), "Hello\nworld");
+}
+
+#[tokio::test]
+async fn message_without_the_result_cancels_the_waiting_run() {
+    let (rig, conversation, run, fence, _) = Rig::with_half_played_run("hello").await;
+    let call = rig.asks_client(&fence).await;
+    let part = json!({ "type": "tool-look", "toolCallId": call, "state": "input-available", "input": {} });
+    let mut body = submit(&conversation, "m2", "never mind");
+    body["messages"] = json!([{ "id": run, "role": "assistant", "parts": [part] }, body["messages"][0]]);
+    let _reply = rig.begin(Method::POST, "/api/chat", &[], Some(body)).await;
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn stop_cancels_the_active_run() {
     let rig = Rig::new().await;
     let (conversation, run) = rig.start("hello").await;
