@@ -66,6 +66,32 @@ async fn ai_sdk_answers_an_approval(#[values("ai6", "ai7", "ai7+websocket")] pac
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
+async fn ai_sdk_answers_two_approvals_at_once(#[values("ai6", "ai7", "ai7+websocket")] package: &str) {
+    let (_model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
+    let appends = r#"[[call:ledger__append {"text":"one"}]][[call:ledger__append {"text":"two"}]]"#;
+    let found = plays("ai_sdk.mjs", &server, package, "approve_all", &format!("[[id:ui]]{appends}[[next]][[say:bye]]")).await;
+    assert_eq!((&found["answered"]["texts"][1], &found["requests"]), (&json!("bye"), &json!(["POST", "POST"])), "{found:#}");
+    let states: Vec<&Value> = list(&found["answered"]["tools"]).iter().map(|tool| &tool["state"]).collect();
+    assert_eq!(states, ["output-available", "output-available"], "{found:#}");
+    assert_eq!((site.ledger.count("append", "one"), site.ledger.count("append", "two")), (1, 1));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn ai_sdk_posts_no_result_twice(#[values("ai6", "ai7", "ai7+websocket")] package: &str) {
+    let (_model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
+    let calls = r#"[[call:look {"at":"door"}]][[call:ledger__append {"text":"one"}]]"#;
+    let found = plays("ai_sdk.mjs", &server, package, "beside", &format!("[[id:ui]]{calls}[[next]][[say:bye]]")).await;
+    let states = |when: &str| -> Vec<Value> { list(&found[when]["tools"]).iter().map(|tool| tool["state"].clone()).collect() };
+    assert_eq!(states("waiting"), ["output-available", "approval-requested"], "{found:#}");
+    assert_eq!(states("answered"), ["output-available", "output-available"], "{found:#}");
+    // The client sends its message, the result and the decision.
+    assert_eq!((&found["calls"], &found["requests"]), (&json!(["look"]), &json!(["POST", "POST", "POST"])), "{found:#}");
+    assert_eq!((&found["answered"]["texts"][1], site.ledger.count("append", "one")), (&json!("bye"), 1));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
 async fn ai_sdk_executes_a_client_tool(#[values("ai5", "ai6", "ai7", "ai7+websocket")] package: &str) {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let script = r#"[[id:ui]][[call:look {"at":"door"}]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;

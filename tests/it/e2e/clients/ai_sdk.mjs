@@ -87,6 +87,34 @@ const tasks = {
     await idle(one, message => text(message).includes('bye'));
     return { asked, paused, answered: shown(one) };
   },
+  async approve_all() {
+    const one = chat({ sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithApprovalResponses });
+    await one.sendMessage({ text: script });
+    for (const part of tools(one.lastMessage).filter(found => found.state === 'approval-requested')) {
+      await one.addToolApprovalResponse({ id: part.approval.id, approved: true });
+    }
+    await idle(one, message => text(message).includes('bye'));
+    return { answered: shown(one) };
+  },
+  async beside() {
+    const calls = [];
+    const one = chat({
+      transport: transport({ body: { tools: [{ name: 'look', description: 'Looks', parameters: { type: 'object' } }] } }),
+      sendAutomaticallyWhen: state =>
+        ai.lastAssistantMessageIsCompleteWithToolCalls(state) || ai.lastAssistantMessageIsCompleteWithApprovalResponses(state),
+      onToolCall({ toolCall }) {
+        calls.push(toolCall.toolName);
+        void one.addToolOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output: { seen: 'a door' } });
+      },
+    });
+    await one.sendMessage({ text: script });
+    await idle(one, () => requests.length >= 2);
+    const waiting = shown(one);
+    const part = tools(one.lastMessage).find(found => found.state === 'approval-requested');
+    await one.addToolApprovalResponse({ id: part.approval.id, approved: true });
+    await idle(one, message => text(message).includes('bye'));
+    return { calls, waiting, answered: shown(one) };
+  },
   async client() {
     const calls = [];
     const one = chat({
