@@ -108,6 +108,8 @@ fn cors(origins: &[String]) -> CorsLayer {
             HeaderName::from_static("share-token"),
             HeaderName::from_static("traceparent"),
             HeaderName::from_static("x-request-id"),
+            // TanStack AI sends it with each request.
+            HeaderName::from_static("x-run-id"),
         ])
         .expose_headers([
             LOCATION,

@@ -7,10 +7,11 @@ use capstan::domain::ids::{CallId, MessageId, PartId};
 use capstan::domain::run::WaitReason;
 use capstan::domain::run::change::Change;
 use capstan::domain::tool::ToolCallState;
+use capstan::http::HttpLimits;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
-use super::rig::{Reply, Rig, text};
+use super::rig::{Keys, Reply, Rig, text};
 
 fn input(thread: &str, run: &str, words: &str) -> Value {
     let message = json!({ "id": format!("m-{run}"), "role": "user", "content": words });
@@ -314,4 +315,19 @@ async fn copilotkit_lists_runs_connects_and_stops() {
     let connected = frames(&connected.rest().await);
     assert_eq!((said(&connected), &connected[3].1["runId"]), ("Hello\nworld".to_owned(), &json!(run)));
     assert_eq!(rig.post(&format!("{path}/stop/thread-1"), json!({})).await.json(), json!({ "stopped": false }));
+}
+
+/// A browser asks before each request of TanStack AI, which has a header of its own.
+#[tokio::test]
+async fn page_of_an_allowed_origin_sends_the_header_of_tanstack() {
+    let page = "https://app.example";
+    let rig = Rig::with(HttpLimits::default(), |options| options.cors_origins = vec![page.to_owned()], Keys::None).await;
+    let headers = [
+        ("origin", page),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type,x-run-id"),
+    ];
+    let reply = rig.exchange(Method::OPTIONS, "/ag-ui/default", &headers, None).await;
+    let allowed = reply.header("access-control-allow-headers");
+    assert!(allowed.split(',').any(|name| name == "x-run-id"), "{allowed}");
 }
