@@ -9,7 +9,8 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::RunId;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    RUN, all, answer, approvals, cancellation, id, plan_and_question, resets, seqs, tool_call, translated, whole,
+    RUN, all, answer, approvals, calls, cancellation, id, log, plan_and_question, resets, runs_tool, says, seqs, tool_call,
+    translated, whole,
 };
 
 fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
@@ -72,6 +73,36 @@ fn run_that_waits_is_several_runs() {
     assert_eq!(ids(&second.last().unwrap()["outcome"]), [json!(id("input", 2))]);
     let third = events_in(&events, false, section(pauses[1], answers[1]));
     assert_eq!(third.last().unwrap().get("outcome"), None);
+}
+
+/// Two answers in one request: the worker claims the run at the first, and waits for the second, which is stored already.
+#[test]
+fn wait_for_a_stored_answer_is_no_pause() {
+    let approval = |number: u32, name: &str| {
+        let request = json!({
+            "id": id("input", number), "call_id": id("call", number), "name": name, "tool": name, "description": "Writes",
+            "arguments": {}, "arguments_hash": "0", "destructive": false, "scopes": ["once"],
+        });
+        ("approval.requested", request)
+    };
+    let resolved = |number: u32| {
+        ("approval.resolved", json!({ "id": id("input", number), "call_id": id("call", number), "status": "allowed" }))
+    };
+    let waits = |number: u32| ("run.waiting", json!({ "reason": "approval", "id": id("input", number) }));
+    let mut events = calls(1, &["write", "erase"]);
+    events.extend([approval(1, "write"), approval(2, "erase"), waits(1), resolved(1), resolved(2)]);
+    events.extend(runs_tool(1, "write", "done", "written"));
+    events.push(waits(2));
+    events.extend(runs_tool(2, "erase", "done", "erased"));
+    events.push(("step.completed", json!({ "step": 2 })));
+    events.extend(says(3, ["Do", "ne."]));
+    events.push(("run.completed", json!({ "finish_reason": "stop", "usage": { "input_tokens": 7, "output_tokens": 5 } })));
+    let events = log(&events);
+    let (pauses, answers) = (seqs(&events, "run.waiting"), seqs(&events, "approval.resolved"));
+    let sent = events_in(&events, true, section(pauses[0], answers[1]));
+    assert_eq!(sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").count(), 2, "{sent:?}");
+    assert_eq!(sent.last().unwrap()["outcome"], json!({ "type": "success" }));
+    check(&sent, "two answers");
 }
 
 #[test]

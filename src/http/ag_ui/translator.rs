@@ -64,6 +64,8 @@ pub(super) struct AgUiTranslator {
     shown: Vec<Value>,
     shown_before: usize,
     interrupts: Vec<(String, Value)>,
+    /// The ids of the approvals and questions that are answered.
+    answered: BTreeSet<String>,
     plan: Vec<Value>,
     budget: Option<Value>,
     model: String,
@@ -113,6 +115,7 @@ impl AgUiTranslator {
             shown: Vec::new(),
             shown_before: 0,
             interrupts: Vec::new(),
+            answered: BTreeSet::new(),
             plan: Vec::new(),
             budget: None,
             model: String::new(),
@@ -199,7 +202,10 @@ impl AgUiTranslator {
             }
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.interrupts.retain(|(open, _)| *open != id.as_str());
+                self.answered.insert(id.to_string());
             }
+            // The worker claims a run at the first of several answers, and may wait for one that has been stored since.
+            EventBody::RunWaiting { id: Some(id), .. } if self.answered.contains(&id) => {}
             EventBody::PlanCreated { steps } => {
                 self.plan = steps.iter().map(|step| json!(step)).collect();
                 for step in &mut self.plan {

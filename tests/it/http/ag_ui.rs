@@ -322,11 +322,8 @@ async fn copilotkit_lists_runs_connects_and_stops() {
 async fn page_of_an_allowed_origin_sends_the_header_of_tanstack() {
     let page = "https://app.example";
     let rig = Rig::with(HttpLimits::default(), |options| options.cors_origins = vec![page.to_owned()], Keys::None).await;
-    let headers = [
-        ("origin", page),
-        ("access-control-request-method", "POST"),
-        ("access-control-request-headers", "content-type,x-run-id"),
-    ];
+    let headers =
+        [("origin", page), ("access-control-request-method", "POST"), ("access-control-request-headers", "content-type,x-run-id")];
     let reply = rig.exchange(Method::OPTIONS, "/ag-ui/default", &headers, None).await;
     let allowed = reply.header("access-control-allow-headers");
     assert!(allowed.split(',').any(|name| name == "x-run-id"), "{allowed}");
