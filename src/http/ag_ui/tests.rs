@@ -105,6 +105,16 @@ fn wait_for_a_stored_answer_is_no_pause() {
     check(&sent, "two answers");
 }
 
+/// The hash is `digestInterruptJson(canonicalInterruptJson(responseSchema))` of `@tanstack/ai`.
+#[test]
+fn binding_of_an_interrupt_has_the_hash_of_its_schema() {
+    let sent = events_in(&approvals(), false, Section::default());
+    let interrupt = &sent.last().unwrap()["outcome"]["interrupts"][0];
+    let binding = &interrupt["metadata"]["tanstack:interruptBinding"];
+    let hash = "sha256:67d7c1941b3806df9339b5c9ee100bb401983fa9ec05a5cb804e0eca6f656663";
+    assert_eq!((&binding["interruptId"], &binding["responseSchemaHash"]), (&interrupt["id"], &json!(hash)));
+}
+
 #[test]
 fn state_has_plan_usage_and_budget() {
     let events = plan_and_question();

@@ -16,6 +16,7 @@ use crate::domain::run::question::Question;
 use crate::domain::tool::approval::{Approval, ApprovalRequest};
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::ChunkTranslator;
+use crate::support::json;
 
 /// The facts about a run that its events do not contain.
 #[derive(Debug, Clone)]
@@ -522,10 +523,14 @@ impl AgUiTranslator {
     }
 }
 
-/// Adds the metadata that TanStack AI needs to answer an interrupt. `run` is the `runId` of the interrupted run.
+/// Adds the metadata that TanStack AI needs to answer an interrupt. `run` is the `runId` of the interrupted run. The client refuses
+/// an answer if the hash differs from that of the schema.
 pub(super) fn with_binding(mut interrupt: Value, run: &str) -> Value {
-    interrupt["metadata"]["tanstack:interruptBinding"] =
-        json!({ "v": 1, "kind": "generic", "interruptId": interrupt["id"], "interruptedRunId": run, "generation": 0 });
+    let schema = format!("sha256:{}", json::hash(&interrupt["responseSchema"]));
+    interrupt["metadata"]["tanstack:interruptBinding"] = json!({
+        "v": 1, "kind": "generic", "interruptId": interrupt["id"], "interruptedRunId": run, "generation": 0,
+        "responseSchemaHash": schema,
+    });
     interrupt
 }
 
