@@ -1,6 +1,8 @@
 //! The input of an AG-UI run. The client sends its whole history. The server uses only the new messages, because it stores the
 //! rest.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -138,16 +140,20 @@ impl RunInput {
         format!("The user's application says:\n{}", lines.join("\n"))
     }
 
+    /// Returns the calls of this server whose results the messages contain.
+    pub fn client_results(&self) -> BTreeSet<CallId> {
+        self.messages.iter().filter(|message| is_result(message)).filter_map(ToolMessage::of).map(|result| result.call_id).collect()
+    }
+
     pub fn intent(&self) -> Answer<RunIntent<'_>> {
         if let Some(resume) = self.resume.as_ref().filter(|resume| !resume.is_empty()) {
             return Ok(RunIntent::Resume(resume.clone()));
         }
-        let is_result = |message: &&Value| message["role"] == "tool";
         let newest = self.messages.iter().rev().find(|message| !is_result(message));
         let user = newest.filter(|message| message["role"] == "user").map(UserMessage);
-        match (self.messages.last().is_some_and(|last| is_result(&last)), user) {
+        match (self.messages.last().is_some_and(is_result), user) {
             (true, user) => {
-                let results = self.messages.iter().rev().take_while(is_result).filter_map(ToolMessage::of);
+                let results = self.messages.iter().rev().take_while(|message| is_result(message)).filter_map(ToolMessage::of);
                 let mut results: Vec<ToolMessage<'_>> = results.collect();
                 results.reverse();
                 Ok(RunIntent::Results(results, user))
@@ -180,6 +186,10 @@ impl<'a> ToolMessage<'a> {
         };
         Ok(NewToolResult { call_id: self.call_id.clone(), content, is_error: error.is_some() })
     }
+}
+
+fn is_result(message: &Value) -> bool {
+    message["role"] == "tool"
 }
 
 fn content(message: &Value) -> Answer<Content> {

@@ -79,8 +79,9 @@ async fn run_agent(
         None => Box::pin(proceed(&thread, agent, (&body, row?), key, cursor)).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
-    let (is_one, messages) = (body.is_one(), kept_messages(&body.messages));
-    let facts = AgUiRunFacts { id, thread: body.thread_id, run: body.run_id, is_one, section, messages, history: Vec::new() };
+    let (is_one, messages, client_results) = (body.is_one(), kept_messages(&body.messages), body.client_results());
+    let (thread_name, run, history) = (body.thread_id, body.run_id, Vec::new());
+    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -334,8 +335,8 @@ async fn join(
     let section = whole_run(&thread, &id, 0).await?;
     let messages = if run.status.is_terminal() { None } else { messages_beside(&thread, &id).await? };
     let (id, reader, section) = follow(&thread, id, section, cursor).await?;
-    let (run, history) = (name.to_owned(), Vec::new());
-    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one: false, section, messages, history };
+    let (run, history, client_results) = (name.to_owned(), Vec::new(), BTreeSet::new());
+    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one: false, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -376,8 +377,9 @@ pub(super) async fn connect_stream(
     let kept = thread.service().run_profile(thread.principal(), &run).await?.protocol;
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
     let (id, reader, section) = follow(&thread, run, section, None).await?;
-    let (is_one, messages) = (body.is_one(), kept_messages(&messages));
-    let facts = AgUiRunFacts { id, thread: body.thread_id, run: name, is_one, section, messages, history };
+    // The snapshot lacks the results of the active run, so its stream has them all.
+    let (is_one, messages, client_results) = (body.is_one(), kept_messages(&messages), BTreeSet::new());
+    let facts = AgUiRunFacts { id, thread: body.thread_id, run: name, is_one, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, None))
 }
 

@@ -6,17 +6,18 @@ use serde_json::{Value, json};
 
 use super::translator::{AgUiRunFacts, AgUiTranslator};
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::RunId;
+use crate::domain::ids::{CallId, RunId};
 use crate::http::clients::pauses::Section;
 use crate::http::clients::recorded::{
-    RUN, all, answer, approvals, calls, cancellation, id, log, plan_and_question, resets, runs_tool, says, seqs, tool_call,
-    translated, whole,
+    CONVERSATION, RUN, all, answer, approvals, calls, cancellation, id, log, plan_and_question, resets, runs_tool, says, seqs,
+    tool_call, translated, whole,
 };
 
 fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
     let (id, thread, run) = (RunId::parse(RUN).unwrap(), "thread-1".to_owned(), "run-1".to_owned());
     let said = json!([{ "id": "m1", "role": "user", "content": "hi" }]);
-    AgUiRunFacts { id, thread, run, is_one, section, messages: Some(said.to_string().into()), history: Vec::new() }
+    let messages = Some(said.to_string().into());
+    AgUiRunFacts { id, thread, run, is_one, section, client_results: BTreeSet::new(), messages, history: Vec::new() }
 }
 
 fn events_in(events: &[StoredEvent], is_one: bool, section: Section) -> Vec<Value> {
@@ -103,6 +104,81 @@ fn wait_for_a_stored_answer_is_no_pause() {
     assert_eq!(sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").count(), 2, "{sent:?}");
     assert_eq!(sent.last().unwrap()["outcome"], json!({ "type": "success" }));
     check(&sent, "two answers");
+}
+
+/// A call of a client tool, its result, and an answer.
+fn client_call() -> Vec<StoredEvent> {
+    let (call, arguments) = (id("call", 1), json!({ "n": 1 }));
+    let mut events = calls(1, &["look"]);
+    events.extend([
+        ("tool.requested", json!({ "call_id": call, "name": "look", "arguments": arguments })),
+        ("run.waiting", json!({ "reason": "client_tool", "id": call })),
+        ("run.resumed", json!({ "cause": "request" })),
+        runs_tool(1, "look", "done", "a door").remove(1),
+        ("step.completed", json!({ "step": 2 })),
+    ]);
+    events.extend(says(3, ["A do", "or."]));
+    events.push(("run.completed", json!({ "finish_reason": "stop", "usage": { "input_tokens": 7, "output_tokens": 5 } })));
+    log(&events)
+}
+
+#[test]
+fn client_call_is_requested_where_the_run_waits() {
+    let events = client_call();
+    let pause = seqs(&events, "run.waiting")[0];
+    let requests = |section: Section| {
+        let sent = events_in(&events, true, section);
+        check(&sent, "client call");
+        sent.into_iter()
+            .filter(|event| event["name"] == "tool-input-available")
+            .map(|event| event["value"].clone())
+            .collect::<Vec<_>>()
+    };
+    let call = json!({ "toolCallId": id("call", 1), "toolName": "look", "input": { "n": 1 } });
+    assert_eq!(requests(Section::default()), [call]);
+    assert_eq!((requests(whole(&events)), requests(section(pause, pause))), (vec![], vec![]), "the call has its result");
+}
+
+#[test]
+fn result_that_the_client_has_sent_is_not_repeated() {
+    let events = client_call();
+    let pause = seqs(&events, "run.waiting")[0];
+    let results = |client_results: BTreeSet<CallId>| {
+        let facts = AgUiRunFacts { client_results, ..facts(true, section(pause, pause)) };
+        let sent = translated(AgUiTranslator::new(facts), &events);
+        sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").count()
+    };
+    let call = CallId::parse(&id("call", 1)).unwrap();
+    assert_eq!((results(BTreeSet::new()), results(BTreeSet::from([call.clone()]))), (1, 0));
+    // TanStack AI sends a message of its own for a decided call, which is no result.
+    let facts = AgUiRunFacts { client_results: BTreeSet::from([call]), ..facts(true, Section::default()) };
+    let sent = translated(AgUiTranslator::new(facts), &tool_call());
+    assert_eq!(sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").count(), 1);
+}
+
+#[test]
+fn call_with_unknown_outcome_has_the_stored_result() {
+    let call = id("call", 1);
+    let part = json!({
+        "type": "tool_result", "id": id("part", 70), "call_id": call, "name": "write", "is_error": true, "state": "unknown",
+        "content": [{ "type": "text", "text": "this call may or may not have taken effect" }],
+    });
+    let message = json!({
+        "id": id("msg", 2), "conversation_id": CONVERSATION, "run_id": RUN, "role": "tool", "status": "complete", "parts": [part],
+        "created_at": "2026-01-01T00:00:00.000Z",
+    });
+    let mut events = calls(1, &["write"]);
+    events.extend([
+        ("tool.outcome_unknown", json!({ "call_id": call, "name": "write", "arguments": { "n": 1 } })),
+        ("message.completed", json!({ "message": message })),
+        ("step.completed", json!({ "step": 2 })),
+        ("run.completed", json!({ "finish_reason": "stop", "usage": { "input_tokens": 7, "output_tokens": 5 } })),
+    ]);
+    let sent = events_in(&log(&events), true, Section::default());
+    let results: Vec<&Value> =
+        sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").map(|event| &event["content"]).collect();
+    assert_eq!(results, ["this call may or may not have taken effect"]);
+    check(&sent, "unknown outcome");
 }
 
 /// The hash is `digestInterruptJson(canonicalInterruptJson(responseSchema))` of `@tanstack/ai`.

@@ -14,6 +14,7 @@ use crate::domain::model::Usage;
 use crate::domain::run::WaitReason;
 use crate::domain::run::question::Question;
 use crate::domain::tool::approval::{Approval, ApprovalRequest};
+use crate::domain::tool::client_tool::ClientCall;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::ChunkTranslator;
 use crate::support::json;
@@ -29,6 +30,8 @@ pub(super) struct AgUiRunFacts {
     /// Whether the client speaks release 1.0.
     pub is_one: bool,
     pub section: Section,
+    /// The calls whose results the request has in its messages. Its client would hold a result twice if the response had it too.
+    pub client_results: BTreeSet<CallId>,
     /// The messages before the run, as a JSON list. Without them, a step reset sends no snapshot.
     pub messages: Option<Box<str>>,
     /// Events that precede `RUN_STARTED` in the response.
@@ -59,8 +62,12 @@ pub(super) struct AgUiTranslator {
     /// Messages whose id is already the id of a text message in the client.
     texts: BTreeSet<MessageId>,
     calls: BTreeSet<CallId>,
+    /// The calls with a result.
+    results: BTreeSet<CallId>,
     /// The calls of client tools that have no result.
     requested: Vec<CallId>,
+    /// Those of them that this response has shown.
+    shown_requests: Vec<ClientCall>,
     /// The messages that this response has shown, and their number when the model step began.
     shown: Vec<Value>,
     shown_before: usize,
@@ -112,7 +119,9 @@ impl AgUiTranslator {
             complete: BTreeSet::new(),
             texts: BTreeSet::new(),
             calls: BTreeSet::new(),
+            results: BTreeSet::new(),
             requested: Vec::new(),
+            shown_requests: Vec::new(),
             shown: Vec::new(),
             shown_before: 0,
             interrupts: Vec::new(),
@@ -178,7 +187,10 @@ impl AgUiTranslator {
             EventBody::ToolStarted { call_id, name, arguments, .. } => self.whole_call(&call_id, &name, &arguments, None),
             EventBody::ToolRequested { call } => {
                 self.whole_call(&call.call_id, &call.name, &call.arguments, None);
-                self.requested.push(call.call_id);
+                self.requested.push(call.call_id.clone());
+                if self.sends {
+                    self.shown_requests.push(call);
+                }
             }
             EventBody::ToolProgress { call_id, progress, total, message } => {
                 let mut content = json!({ "toolCallId": call_id, "progress": progress });
@@ -457,8 +469,12 @@ impl AgUiTranslator {
         }
     }
 
-    /// Sends the parts of a message that earlier events did not show.
+    /// Sends the parts and results of a message that earlier events did not show. A call with an unknown outcome has its result only
+    /// here.
     fn message_completed(&mut self, message: Message) {
+        for result in message.tool_results().filter(|_| !message.internal) {
+            self.call_completed(&result.call_id, &result.content, result.is_error);
+        }
         if message.role == Role::Assistant && !message.internal {
             for part in message.parts {
                 self.part_completed(&message.id, part);
@@ -477,7 +493,15 @@ impl AgUiTranslator {
     }
 
     fn call_completed(&mut self, call: &CallId, content: &[ToolContent], is_error: bool) {
+        if !self.results.insert(call.clone()) {
+            return;
+        }
+        let is_requested = self.requested.contains(call);
         self.requested.retain(|requested| requested != call);
+        self.shown_requests.retain(|requested| requested.call_id != *call);
+        if is_requested && self.facts.client_results.contains(call) {
+            return;
+        }
         let content = messages::result_content(content);
         let id = result_id(call);
         self.push(json!({ "type": "TOOL_CALL_RESULT", "messageId": id, "toolCallId": call, "content": content, "role": "tool" }));
@@ -500,6 +524,15 @@ impl AgUiTranslator {
         self.over = true;
     }
 
+    /// Requests the open calls again, for TanStack AI. It executes a call at this event, even if the result follows, so the event
+    /// stands at an open pause only.
+    fn request_calls(&mut self) {
+        for ClientCall { call_id, name, arguments, .. } in std::mem::take(&mut self.shown_requests) {
+            let value = json!({ "toolCallId": call_id, "toolName": name, "input": arguments });
+            self.push(json!({ "type": "CUSTOM", "name": "tool-input-available", "value": value }));
+        }
+    }
+
     /// Ends the response where the run waits, unless the wait is over.
     fn pause(&mut self, seq: i64, reason: WaitReason) {
         if seq <= self.facts.section.passed {
@@ -510,6 +543,7 @@ impl AgUiTranslator {
             return;
         }
         self.close();
+        self.request_calls();
         let mut end = self.finished();
         let interrupts: Vec<Value> =
             self.interrupts.iter().map(|(_, interrupt)| with_binding(interrupt.clone(), &self.facts.run)).collect();
