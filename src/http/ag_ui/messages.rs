@@ -43,8 +43,8 @@ pub(super) fn show(shown: &mut Vec<Value>, message: &MessageId, text: &str, part
     }
 }
 
-/// Returns the messages of a conversation, oldest first. Omits the answer and the tool results of the run `streaming`: its stream
-/// contains them.
+/// Returns the messages of a conversation in the order of their runs. Omits the answer and the tool results of the run `streaming`:
+/// its stream contains them.
 pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) -> Vec<Value> {
     let mut shown = Vec::new();
     for message in visible(messages, streaming) {
@@ -81,11 +81,19 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
     shown
 }
 
-fn visible<'m>(messages: &'m [Message], streaming: Option<&'m RunId>) -> impl Iterator<Item = &'m Message> {
-    let is_shown = move |message: &&Message| {
+/// Returns the messages that clients see. A message that waited behind a run is stored before that run's answer, so the order is that
+/// of the runs.
+fn visible<'m>(messages: &'m [Message], streaming: Option<&RunId>) -> Vec<&'m Message> {
+    let mut places = BTreeMap::new();
+    for (place, message) in messages.iter().enumerate() {
+        places.entry(&message.run_id).or_insert(place);
+    }
+    let is_shown = |message: &&Message| {
         !message.internal && (message.role == Role::User || streaming.is_none_or(|run| *run != message.run_id))
     };
-    messages.iter().filter(is_shown)
+    let mut shown: Vec<&Message> = messages.iter().filter(is_shown).collect();
+    shown.sort_by_key(|message| places.get(&message.run_id));
+    shown
 }
 
 fn input_part(part: &Part) -> Option<Value> {
@@ -98,12 +106,13 @@ fn input_part(part: &Part) -> Option<Value> {
     }
 }
 
-/// Returns the messages of a conversation in the format of TanStack AI, oldest first. Omits those of the run `streaming`.
+/// Returns the messages of a conversation in the format of TanStack AI, in the order of their runs. Omits those of the run
+/// `streaming`.
 pub(super) fn tanstack_messages(messages: &[Message], streaming: Option<&RunId>) -> Vec<Value> {
     let results: BTreeMap<&CallId, &ToolResultPart> =
         messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();
     let mut shown = Vec::new();
-    for message in visible(messages, streaming).filter(|message| message.role != Role::Tool) {
+    for message in visible(messages, streaming).into_iter().filter(|message| message.role != Role::Tool) {
         let mut parts = Vec::new();
         let mut done = BTreeSet::new();
         for part in &message.parts {

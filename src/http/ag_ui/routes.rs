@@ -354,10 +354,13 @@ async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>
         let shown = ag_ui_messages(&page.items, Some(run));
         let Some(rest) = left.checked_sub(json!(shown).to_string().len()) else { return Ok(None) };
         left = rest;
-        pages.push(shown);
+        pages.push(page.items);
         match page.next.and_then(|next| next.parse().ok()) {
             Some(next) => before = Some(next),
-            None => return Ok(kept_messages(&pages.into_iter().rev().flatten().collect::<Vec<_>>())),
+            None => {
+                let messages: Vec<Message> = pages.into_iter().rev().flatten().collect();
+                return Ok(kept_messages(&ag_ui_messages(&messages, Some(run))));
+            }
         }
     }
 }

@@ -222,6 +222,23 @@ async fn new_message_before_an_open_result_is_read_with_it() {
     drop(answered);
 }
 
+/// The message of a waiting run is stored before the answer of the run before it.
+#[tokio::test]
+async fn thread_is_read_in_the_order_of_its_runs() {
+    let (rig, conversation, _, fence, act) = Rig::with_half_played_run("one").await;
+    let body = json!({ "content": "two", "on_busy": "queue" });
+    assert_eq!(rig.post(&format!("/api/v1/conversations/{conversation}/messages"), body).await.status, StatusCode::ACCEPTED);
+    rig.play_rest(&fence, act).await;
+    rig.play().await;
+    let read = rig.get(&format!("/ag-ui/default?threadId={conversation}")).await.json();
+    let texts: Vec<&Value> = read["messages"].as_array().unwrap().iter().map(|message| &message["parts"][0]["content"]).collect();
+    assert_eq!(texts, ["one", "Hello\nworld", "two", "Hello\nworld"], "{read}");
+    let body = input(&conversation, "connect-1", "");
+    let connected = frames(&rig.post("/copilotkit/agent/default/connect", body).await);
+    let shown: Vec<&Value> = connected[1].1["messages"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!(shown, texts);
+}
+
 #[tokio::test]
 async fn null_in_the_input_is_an_absent_field() {
     let rig = Rig::new().await;
