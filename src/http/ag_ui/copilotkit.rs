@@ -4,17 +4,18 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::messages::ag_ui_messages;
 use super::request::RunInput;
-use super::routes::{self, connect_stream};
+use super::routes::{self, connect_stream, find_run};
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::body;
 use crate::http::clients::thread::Thread;
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::extract::Input;
+use crate::http::wire::extract::{Input, OptionalInput};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
 use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
@@ -87,6 +88,13 @@ async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, re
     connect_stream(thread, (active, head), body, shown).await
 }
 
+/// The optional body of a stop.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StopBody {
+    run_id: Option<String>,
+}
+
 /// Cancels the active run of a thread
 #[utoipa::path(
     post, path = "/copilotkit/agent/{agent}/stop/{thread}", tag = "copilotkit", operation_id = "copilotkit_stop",
@@ -98,9 +106,20 @@ async fn stop(
     access: Access,
     Trace(trace): Trace,
     Path((_agent, thread)): Path<(String, String)>,
+    OptionalInput { body, .. }: OptionalInput<StopBody>,
 ) -> Answer<Json<Value>> {
     let thread = Thread::new(&app, access, trace, ("threadId", &thread))?;
-    let run = thread.row().await?.and_then(|row| row.active_run_id);
+    let active = thread.row().await?.and_then(|row| row.active_run_id);
+    let named = match &body.run_id {
+        Some(name) => find_run(&app, thread.principal(), name).await?,
+        None => None,
+    };
+    let run = match named {
+        // A late stop must not cancel the run after the named one.
+        Some(run) => Some(run).filter(|run| run.conversation_id == thread.id && !run.status.is_terminal()).map(|run| run.id),
+        // A request with answers continues a run that has the name of an earlier request.
+        None => active,
+    };
     if let Some(run) = &run {
         thread.service().cancel_run(thread.principal(), run, None).await?;
     }

@@ -211,7 +211,7 @@ async fn after_results(thread: &Thread, results: &[ToolMessage<'_>], is_new: boo
 }
 
 /// Returns the run with this `runId`: a name that a client chose, or a run id of the native API.
-async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
+pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
     ids::check("runId", name)?;
     for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
         match app.service.run(owner, &id).await {

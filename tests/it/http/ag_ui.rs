@@ -334,6 +334,22 @@ async fn copilotkit_lists_runs_connects_and_stops() {
     assert_eq!(rig.post(&format!("{path}/stop/thread-1"), json!({})).await.json(), json!({ "stopped": false }));
 }
 
+#[tokio::test]
+async fn copilotkit_stops_the_named_run_only() {
+    let rig = Rig::new().await;
+    played(&rig, &input("thread-1", "run-1", "hello")).await;
+    let second = rig.begin(Method::POST, "/ag-ui/default", &[], Some(input("thread-1", "run-2", "again"))).await;
+    let stop = async |body: Value| rig.post("/copilotkit/agent/default/stop/thread-1", body).await.json()["stopped"].clone();
+    assert_eq!(stop(json!({ "runId": "run-1" })).await, json!(false), "a late stop of the run before");
+    assert_eq!(rig.get("/api/v1/runs").await.json()["data"][0]["status"], "queued");
+    assert_eq!(stop(json!({ "runId": "run-2" })).await, json!(true));
+    assert_eq!(frames(&second.rest().await).last().unwrap().1["code"], "cancelled");
+    // A request that continued a run names no run of its own.
+    let third = rig.begin(Method::POST, "/ag-ui/default", &[], Some(input("thread-1", "run-3", "again"))).await;
+    assert_eq!(stop(json!({ "runId": "continued" })).await, json!(true));
+    assert_eq!(frames(&third.rest().await).last().unwrap().1["code"], "cancelled");
+}
+
 /// A browser asks before each request of TanStack AI, which has a header of its own.
 #[tokio::test]
 async fn page_of_an_allowed_origin_sends_the_header_of_tanstack() {
