@@ -127,17 +127,24 @@ impl RunInput {
         self.forwarded_props.as_ref()?.get("model")?.as_str().filter(|model| model.contains('/')).map(str::to_owned)
     }
 
-    /// Returns the context of the client as instructions.
+    /// Returns the instructions of the client: its messages to the model, and its context.
     pub fn instructions(&self) -> String {
+        let texts = self.messages.iter().filter(|message| message["role"] == "system" || message["role"] == "developer");
+        let mut texts: Vec<String> = texts.map(instruction_text).filter(|text| !text.is_empty()).collect();
+        texts.extend(self.context_text());
+        texts.join("\n\n")
+    }
+
+    fn context_text(&self) -> Option<String> {
         if self.context.is_empty() {
-            return String::new();
+            return None;
         }
         let line = |item: &ContextItem| {
             let value = item.value.as_str().map_or_else(|| item.value.to_string(), str::to_owned);
             format!("- {}: {value}", item.description)
         };
         let lines: Vec<String> = self.context.iter().map(line).collect();
-        format!("The user's application says:\n{}", lines.join("\n"))
+        Some(format!("The user's application says:\n{}", lines.join("\n")))
     }
 
     /// Returns the calls of this server whose results the messages contain.
@@ -185,6 +192,15 @@ impl<'a> ToolMessage<'a> {
             }
         };
         Ok(NewToolResult { call_id: self.call_id.clone(), content, is_error: error.is_some() })
+    }
+}
+
+/// Returns the text of a message to the model. Files in it have no meaning as instructions.
+fn instruction_text(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => String::new(),
     }
 }
 
@@ -282,6 +298,21 @@ mod tests {
         };
         assert_eq!(found(json!([user, results[0], results[1]])), (1, Some("m1".to_owned())));
         assert_eq!(found(json!([user, { "role": "assistant" }, results[1]])), (1, None));
+    }
+
+    #[test]
+    fn messages_to_the_model_are_instructions() {
+        let parts = json!([{ "type": "text", "text": "Rhyme." }]);
+        let body = json!({
+            "threadId": "t", "runId": "r", "context": [{ "description": "page", "value": "home" }],
+            "messages": [
+                { "role": "system", "content": "Be a pirate." },
+                { "role": "developer", "content": parts },
+                { "role": "user", "content": "hi" },
+            ],
+        });
+        let input: RunInput = serde_json::from_value(body).unwrap();
+        assert_eq!(input.instructions(), "Be a pirate.\n\nRhyme.\n\nThe user's application says:\n- page: home");
     }
 
     #[test]
