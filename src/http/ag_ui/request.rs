@@ -65,28 +65,36 @@ pub(super) enum ResumeStatus {
     Cancelled,
 }
 
-/// The kind of request that an input contains.
+/// The new facts in an input: answers to a run, a message of the user, or both.
 #[derive(Debug)]
-pub(super) enum RunIntent<'a> {
+pub(super) struct RunIntent<'a> {
     /// Answers to the interrupts of a run.
-    Resume(Vec<ResumeEntry>),
-    /// Tool results at the end of the history, and the user message directly before them. Clients repeat old results.
-    Results(Vec<ToolMessage<'a>>, Option<UserMessage<'a>>),
-    /// A new message of the user.
-    Message(UserMessage<'a>),
+    pub decisions: &'a [ResumeEntry],
+    /// Tool results at the end of the history, or directly before its last message of the user. Clients repeat old results.
+    pub results: Vec<ToolMessage<'a>>,
+    /// The last message, or the message directly before the results.
+    pub message: Option<UserMessage<'a>>,
+    /// Whether the message is the last one, so that the client asks for an answer to it.
+    pub ends_with_message: bool,
+}
+
+impl RunIntent<'_> {
+    pub fn has_answers(&self) -> bool {
+        !self.decisions.is_empty() || !self.results.is_empty()
+    }
 }
 
 /// A message of the user, as the client sent it.
 #[derive(Debug)]
 pub(super) struct UserMessage<'a>(&'a Value);
 
-impl UserMessage<'_> {
+impl<'a> UserMessage<'a> {
     pub fn content(&self) -> Answer<Content> {
         content(self.0)
     }
 
     /// Returns the id that the client gave the message.
-    pub fn name(&self) -> Option<&str> {
+    pub fn name(&self) -> Option<&'a str> {
         self.0["id"].as_str().filter(|name| !name.is_empty())
     }
 }
@@ -153,21 +161,23 @@ impl RunInput {
     }
 
     pub fn intent(&self) -> Answer<RunIntent<'_>> {
-        if let Some(resume) = self.resume.as_ref().filter(|resume| !resume.is_empty()) {
-            return Ok(RunIntent::Resume(resume.clone()));
+        let decisions = self.resume.as_deref().unwrap_or_default();
+        let (last, earlier) = match self.messages.split_last() {
+            Some((last, earlier)) if last["role"] == "user" => (Some(last), earlier),
+            Some(_) | None => (None, self.messages.as_slice()),
+        };
+        let first_result = earlier.iter().rposition(|message| !is_result(message)).map_or(0, |at| at + 1);
+        let (before, results) = earlier.split_at(first_result);
+        if decisions.is_empty() && last.is_none() && results.is_empty() {
+            return Err(Error::field("/messages", "must end with a message of the user, or with results of tools").into());
         }
-        let newest = self.messages.iter().rev().find(|message| !is_result(message));
-        let user = newest.filter(|message| message["role"] == "user").map(UserMessage);
-        match (self.messages.last().is_some_and(is_result), user) {
-            (true, user) => {
-                let results = self.messages.iter().rev().take_while(|message| is_result(message)).filter_map(ToolMessage::of);
-                let mut results: Vec<ToolMessage<'_>> = results.collect();
-                results.reverse();
-                Ok(RunIntent::Results(results, user))
-            }
-            (false, Some(user)) => Ok(RunIntent::Message(user)),
-            (false, None) => Err(Error::field("/messages", "must end with a message of the user, or with results of tools").into()),
-        }
+        let before = before.last().filter(|message| message["role"] == "user" && !results.is_empty());
+        Ok(RunIntent {
+            decisions,
+            results: results.iter().filter_map(ToolMessage::of).collect(),
+            message: last.or(before).map(UserMessage),
+            ends_with_message: last.is_some(),
+        })
     }
 }
 
@@ -261,8 +271,7 @@ mod tests {
         let call = json!({ "id": "m1", "role": "tool", "toolCallId": format!("call_{:032x}", 1) });
         message.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
         let input = input(json!([message]));
-        let RunIntent::Results(results, None) = input.intent().unwrap() else { panic!("results") };
-        results[0].result()
+        input.intent().unwrap().results[0].result()
     }
 
     #[test]
@@ -288,16 +297,29 @@ mod tests {
     }
 
     #[test]
-    fn message_before_results_is_kept() {
-        let user = json!({ "id": "m1", "role": "user", "content": "hi" });
+    fn answers_are_read_beside_a_message() {
+        let user = |id: &str| json!({ "id": id, "role": "user", "content": "hi" });
         let call = format!("call_{:032x}", 1);
         let results = ["foreign", &call].map(|call| json!({ "role": "tool", "toolCallId": call, "content": "x" }));
-        let found = |messages: Value| match input(messages).intent() {
-            Ok(RunIntent::Results(results, user)) => (results.len(), user.and_then(|user| user.name().map(str::to_owned))),
-            other => panic!("{other:?}"),
+        let found = |messages: Value| {
+            let input = input(messages);
+            let RunIntent { results, message, ends_with_message, .. } = input.intent().unwrap();
+            (results.len(), message.and_then(|message| message.name().map(str::to_owned)), ends_with_message)
         };
-        assert_eq!(found(json!([user, results[0], results[1]])), (1, Some("m1".to_owned())));
-        assert_eq!(found(json!([user, { "role": "assistant" }, results[1]])), (1, None));
+        let (m1, assistant) = (Some("m1".to_owned()), json!({ "role": "assistant" }));
+        assert_eq!(found(json!([user("m1"), results[0], results[1]])), (1, m1.clone(), false));
+        assert_eq!(found(json!([user("m0"), assistant, results[1]])), (1, None, false));
+        assert_eq!(found(json!([user("m0"), assistant, results[1], user("m1")])), (1, m1.clone(), true));
+        assert_eq!(found(json!([results[1], assistant, user("m1")])), (0, m1, true));
+        let body = |messages: Value| {
+            let resume = json!([{ "interruptId": "input_1", "status": "resolved" }]);
+            let body = json!({ "threadId": "t", "runId": "r", "messages": messages, "resume": resume });
+            serde_json::from_value::<RunInput>(body).unwrap()
+        };
+        for messages in [json!([]), json!([user("m0"), assistant]), json!([user("m0"), assistant, results[1], user("m1")])] {
+            assert_eq!(body(messages).intent().unwrap().decisions.len(), 1);
+        }
+        assert!(input(json!([user("m0"), assistant])).intent().is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt,
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
-use crate::domain::ids::{CallId, InputId, RunId};
+use crate::domain::ids::{CallId, InputId, MessageId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::run::{OnBusy, Run};
@@ -31,7 +31,7 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Cursor, Error, Reader, RequestKey, RunSetup, StartRun, StreamStart};
+use crate::service::{Access, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
@@ -109,38 +109,43 @@ async fn proceed(
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
     let intent = body.intent()?;
-    // A message begins a run with the client's `runId`, which the database accepts once. Results may continue an earlier run.
-    let begins_run = matches!(intent, RunIntent::Message(_));
-    if begins_run && cursor.is_some() {
+    let (has_answers, ends_with_message) = (intent.has_answers(), intent.ends_with_message);
+    // A message alone begins a run with the client's `runId`, which the database accepts once. Answers may continue an earlier run.
+    if !has_answers && cursor.is_some() {
         let detail = "the run of this runId was deleted; send the message with a new runId";
         return Err(Problem::new(ProblemCode::NotFound, detail));
     }
-    let (message, continued) = match intent {
-        RunIntent::Resume(entries) => return resume(thread, entries, cursor).await,
-        RunIntent::Message(message) => (message, None),
-        RunIntent::Results(results, message) => {
-            let name = message.as_ref().and_then(UserMessage::name);
-            let repeated = match name {
-                Some(name) => thread.run_of_repeated_message(name, |_| true).await?,
-                None => None,
-            };
-            // A message without a name may be the newest one again.
-            let is_new = name.is_some() && repeated.is_none();
-            match (after_results(thread, &results, is_new).await?, message, repeated) {
-                (continued, Some(message), _) if is_new => (message, continued),
-                (Some((run, section)), ..) => return follow(thread, run, section, cursor).await,
-                (None, Some(_), Some(run)) => return follow(thread, run, Section::default(), cursor).await,
-                (None, Some(message), None) => (message, None),
-                (None, None, _) => {
-                    let reason = "must end with a message of the user, or with results of calls that this thread has requested";
-                    return Err(Error::field("/messages", reason).into());
-                }
-            }
+    let name = intent.message.as_ref().and_then(UserMessage::name);
+    let repeated = match name.filter(|_| row.is_some()) {
+        Some(name) => thread.run_of_repeated_message(name, |_| true).await?,
+        None => None,
+    };
+    // A message without a name before results may be the newest one again.
+    let is_new = intent.message.is_some() && repeated.is_none() && (ends_with_message || name.is_some());
+    let continued = after_answers(thread, row.as_ref(), &intent, is_new).await?;
+    let (message, continued, edits) = match (continued, intent.message, repeated) {
+        (continued, Some(message), _) if is_new => (message, continued, None),
+        (Some((run, section)), ..) => return follow(thread, run, section, cursor).await,
+        (None, Some(_), Some(run)) if has_answers || !ends_with_message => {
+            return follow(thread, run, Section::default(), cursor).await;
+        }
+        (None, Some(message), Some(run)) => match begin_regeneration(thread, (row.as_ref(), &run), (body, &message)).await? {
+            Some(edited) => (message, None, Some(edited)),
+            None => return follow(thread, run, Section::default(), cursor).await,
+        },
+        (None, Some(message), None) => (message, None, None),
+        (None, None, _) => {
+            let reason = "must end with a message of the user, or with results of calls that this thread has requested";
+            return Err(Error::field("/messages", reason).into());
         }
     };
-    let (content, name) = (message.content()?, message.name());
-    // The run that continues with the results reads the message with them.
-    let on_busy = if continued.is_some() { OnBusy::Steer } else { Thread::on_busy(row.as_ref()) };
+    let content = message.content()?;
+    let on_busy = match (&continued, &edits) {
+        // The run that continues with the answers reads the message with them.
+        (Some(_), _) => OnBusy::Steer,
+        (None, Some(_)) => OnBusy::Reject,
+        (None, None) => Thread::on_busy(row.as_ref()),
+    };
     let setup = RunSetup {
         instructions: body.instructions(),
         protocol: Some(json!({ "thread": body.thread_id, "run": body.run_id })),
@@ -160,11 +165,11 @@ async fn proceed(
         on_busy,
         create: row.is_none(),
         stored_choice: Some(row.as_ref().map(Conversation::choice).unwrap_or_default()),
-        edits: None,
+        edits,
         setup,
         trace: thread.trace.clone(),
     };
-    let key = key.or_else(|| (!begins_run).then(|| thread.request_key("run", &body.run_id)));
+    let key = key.or_else(|| has_answers.then(|| thread.request_key("run", &body.run_id)));
     let started = match thread.service().start_run(thread.principal(), request, key).await {
         Ok(started) => started,
         // The same request may have arrived at the same time, and begun the run.
@@ -183,28 +188,87 @@ async fn proceed(
     }
 }
 
+/// Decides whether the client asks for another answer to the user's newest message, which `run` answers. Ends that run, and returns
+/// the message that is sent again. Returns `None` if `run` is to be followed: this request began it, or another run is before it.
+async fn begin_regeneration(
+    thread: &Thread,
+    (row, run): (Option<&Conversation>, &RunId),
+    (body, message): (&RunInput, &UserMessage<'_>),
+) -> Answer<Option<MessageId>> {
+    let is_own = *run == ids::run(&thread.principal().user_id, &body.run_id);
+    let is_queued = row.and_then(|row| row.active_run_id.as_ref()).is_some_and(|active| active != run);
+    let Some(name) = message.name().filter(|_| !is_own && !is_queued) else { return Ok(None) };
+    thread.end_active_run().await?;
+    Ok(thread.find_message(name).await?.map(|message| message.id))
+}
+
+/// Stores the answers in an input. Returns the run that continues with them, and its section after them. `is_new` is whether the
+/// message of the user is new.
+async fn after_answers(
+    thread: &Thread,
+    row: Option<&Conversation>,
+    intent: &RunIntent<'_>,
+    is_new: bool,
+) -> Answer<Option<(RunId, Section)>> {
+    let last = || row.and_then(|row| row.last_run.as_ref()).map(|run| run.id.clone());
+    let newest = row.and_then(|row| row.active_run_id.clone()).or_else(last).filter(|_| !intent.results.is_empty());
+    if intent.decisions.is_empty() {
+        return match newest {
+            Some(run) => after_results(thread, run, &intent.results, is_new).await,
+            None => Ok(None),
+        };
+    }
+    let mut answered = BTreeSet::new();
+    if let Some(run) = newest {
+        let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
+        let open = open_results(&pauses, &intent.results)?;
+        answered.extend(open.iter().map(|result| result.call_id.to_string()));
+        if !open.is_empty() {
+            // A run continues at the first answer. It must find the results then, because no event shows that they are stored.
+            thread.section_after(&run, BTreeSet::new(), (&[], open)).await?;
+        }
+    }
+    let mut run = None;
+    for entry in intent.decisions {
+        let id: InputId = entry.interrupt_id.parse().map_err(|_| Error::NotFound("interrupt"))?;
+        run = Some(answer(thread, &id, entry).await?);
+        answered.insert(id.to_string());
+    }
+    let Some(run) = run else { return Ok(None) };
+    let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
+    Ok(Some((run, pauses.section_after(&answered))))
+}
+
+/// Returns the results for which a run waits.
+fn open_results(pauses: &RunPauses, results: &[ToolMessage<'_>]) -> Answer<Vec<NewToolResult>> {
+    let open = results.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
+    open.map(ToolMessage::result).collect()
+}
+
 /// Stores the results for which the newest run waits. Returns the run that requested the calls, and its section after the results.
 /// Ignores results that the run has, and those of other calls. A repeat of the newest message is followed as well.
 ///
 /// Returns `None` if no result is left and the user's message `is_new`, or if the thread has requested none of the calls.
-async fn after_results(thread: &Thread, results: &[ToolMessage<'_>], is_new: bool) -> Answer<Option<(RunId, Section)>> {
-    let newest = thread.row().await?.and_then(|row| row.active_run_id.or(row.last_run.map(|run| run.id)));
-    let Some(mut run) = newest else { return Ok(None) };
+async fn after_results(
+    thread: &Thread,
+    mut run: RunId,
+    results: &[ToolMessage<'_>],
+    is_new: bool,
+) -> Answer<Option<(RunId, Section)>> {
     let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
-    let known: Vec<&ToolMessage<'_>> = results.iter().filter(|result| pauses.has_requested(&result.call_id)).collect();
-    let open = known.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
-    let open = open.map(|result| result.result()).collect::<Answer<Vec<_>>>()?;
+    let open = open_results(&pauses, results)?;
     if open.is_empty() && is_new {
         return Ok(None);
     }
-    let mut calls: Vec<CallId> = known.iter().map(|result| result.call_id.clone()).collect();
+    let sent = results.iter().map(|result| result.call_id.clone());
+    let mut calls: Vec<CallId> = sent.clone().filter(|call| pauses.has_requested(call)).collect();
     if calls.is_empty() {
         // The results of an earlier run arrive late, or are repeated.
         let of_call =
             |message: &Message| message.tool_calls().any(|call| results.iter().any(|result| result.call_id == call.call_id));
         let Some(message) = thread.find(of_call).await? else { return Ok(None) };
         run = message.run_id;
-        calls = results.iter().map(|result| result.call_id.clone()).collect();
+        calls = sent.collect();
     }
     let section = thread.section_after(&run, BTreeSet::new(), (&calls, open)).await?;
     Ok(Some((run, section)))
@@ -223,31 +287,17 @@ pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer
     Ok(None)
 }
 
-/// Answers the interrupts of a run, and streams the events after the answers.
-async fn resume(thread: &Thread, entries: Vec<ResumeEntry>, cursor: StreamCursor) -> Answer<RunStream> {
-    let mut run = None;
-    let mut answered = BTreeSet::new();
-    for entry in entries {
-        let id: InputId = entry.interrupt_id.parse().map_err(|_| Error::NotFound("interrupt"))?;
-        run = Some(answer(thread, &id, entry).await?);
-        answered.insert(id.to_string());
-    }
-    let run = run.ok_or(Error::NotFound("interrupt"))?;
-    let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
-    follow(thread, run, pauses.section_after(&answered), cursor).await
-}
-
 /// Answers one interrupt: an approval or a question. Returns its run.
-async fn answer(thread: &Thread, id: &InputId, entry: ResumeEntry) -> Answer<RunId> {
+async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<RunId> {
     let ResumeEntry { status, payload, .. } = entry;
-    let is_resolved = status == ResumeStatus::Resolved;
+    let is_resolved = *status == ResumeStatus::Resolved;
     match thread.service().input_request(thread.principal(), id).await {
         Ok(asked) => {
             if asked.request.conversation_id != thread.id {
                 return Err(Error::NotFound("interrupt").into());
             }
             if asked.request.state == InputState::Pending {
-                let answer = if is_resolved { resolved(&payload) } else { asked.request.declining_answer() };
+                let answer = if is_resolved { resolved(payload) } else { asked.request.declining_answer() };
                 thread.service().resolve_input(thread.principal(), id, answer, None).await?;
             }
             Ok(asked.request.run_id)

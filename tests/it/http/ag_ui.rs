@@ -3,9 +3,10 @@
 use axum::http::{Method, StatusCode};
 use capstan::domain::conversation::message::{Message, Part, Role, ToolCallPart};
 use capstan::domain::event::EventBody;
-use capstan::domain::ids::{CallId, MessageId, PartId};
+use capstan::domain::ids::{CallId, InputId, MessageId, PartId};
 use capstan::domain::run::WaitReason;
 use capstan::domain::run::change::Change;
+use capstan::domain::run::question::{InputKind, InputRequest, Question};
 use capstan::domain::tool::ToolCallState;
 use capstan::http::HttpLimits;
 use capstan::support::ids::UuidIds;
@@ -202,24 +203,102 @@ async fn odd_result_of_a_tool_fails_no_request() {
     }
 }
 
-#[tokio::test]
-async fn new_message_before_an_open_result_is_read_with_it() {
-    let rig = Rig::new().await;
+/// Begins a run that waits for a question and for its client. Returns the run, the question and the call.
+async fn waiting_run(rig: &Rig) -> (String, String, String) {
     let mut begin = input("thread-1", "run-1", "look");
     begin["tools"] = json!([{ "name": "look", "description": "Looks", "parameters": {} }]);
     let first = rig.begin(Method::POST, "/ag-ui/default", &[], Some(begin)).await;
-    let call = rig.asks_client(&rig.claim().await).await;
-    frames(&first.rest().await);
-    let mut second = input("thread-1", "run-2", "");
-    let user = json!({ "id": "m2", "role": "user", "content": "and then?" });
+    let fence = rig.claim().await;
+    let (asker, id) = (CallId::generate(&UuidIds), InputId::generate(&UuidIds));
+    let question = Question { text: "Which colour?".to_owned(), ..Question::default() };
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    let asked = InputRequest::about(&asker, id.clone(), of, InputKind::Question, question.clone(), 0);
+    let requested = EventBody::InputRequested { id: id.clone(), kind: InputKind::Question, call_id: Some(asker), question };
+    rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
+    let call = rig.asks_client(&fence).await;
+    let events = frames(&first.rest().await);
+    let interrupts = &events.last().unwrap().1["outcome"]["interrupts"];
+    assert_eq!((interrupts.as_array().unwrap().len(), &interrupts[0]["id"]), (1, &json!(id)));
+    (fence.run_id.to_string(), id.to_string(), call)
+}
+
+/// Clients answer and write at once: everything is stored, and the message joins the run that the answers continue.
+#[tokio::test]
+async fn new_message_joins_the_run_that_its_answers_continue() {
+    let user = |id: &str, words: &str| json!({ "id": id, "role": "user", "content": words });
+    let (look, assistant, new) = (user("m-run-1", "look"), json!({ "role": "assistant" }), user("m2", "and then?"));
+    for (place, resumes) in [("before", false), ("behind", false), ("behind", true)] {
+        let rig = Rig::new().await;
+        let (run, question, call) = waiting_run(&rig).await;
+        let result = json!({ "id": "r", "role": "tool", "toolCallId": call, "content": "a door" });
+        let mut second = input("thread-1", "run-2", "");
+        second["messages"] = match place {
+            "before" => json!([new, result]),
+            _ => json!([look, assistant, result, new]),
+        };
+        if resumes {
+            second["resume"] = json!([{ "interruptId": question, "status": "resolved", "payload": { "text": "red" } }]);
+        }
+        let answered = rig.begin(Method::POST, "/ag-ui/default", &[], Some(second)).await;
+        let read = rig.get("/ag-ui/default?threadId=thread-1").await.json();
+        let users = read["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "user").count();
+        let runs = rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len();
+        assert_eq!((users, runs), (2, 1), "{place} {resumes}: {read}");
+        let again = json!({ "results": [{ "call_id": call, "content": "a window" }] });
+        let again = rig.post(&format!("/api/v1/runs/{run}/tool-results"), again).await;
+        assert_eq!(again.status, StatusCode::CONFLICT, "{place} {resumes}: {}", again.body);
+        let asked = rig.get(&format!("/api/v1/input-requests/{question}")).await.json();
+        assert_eq!(asked["state"] == "pending", !resumes, "{asked}");
+        drop(answered);
+    }
+}
+
+#[tokio::test]
+async fn result_beside_a_decision_is_stored() {
+    let rig = Rig::new().await;
+    let (run, question, call) = waiting_run(&rig).await;
     let result = json!({ "id": "r", "role": "tool", "toolCallId": call, "content": "a door" });
-    second["messages"] = json!([user, result]);
+    let mut second = input("thread-1", "run-2", "");
+    second["messages"] = json!([{ "id": "m-run-1", "role": "user", "content": "look" }, { "role": "assistant" }, result]);
+    second["resume"] = json!([{ "interruptId": question, "status": "resolved", "payload": { "text": "red" } }]);
     let answered = rig.begin(Method::POST, "/ag-ui/default", &[], Some(second)).await;
-    let read = rig.get("/ag-ui/default?threadId=thread-1").await.json();
-    let texts: Vec<&Value> = read["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "user").collect();
-    assert_eq!(texts.len(), 2, "{read}");
-    assert_eq!(rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len(), 1, "the message joins the run");
-    drop(answered);
+    let again = json!({ "results": [{ "call_id": call, "content": "a window" }] });
+    let again = rig.post(&format!("/api/v1/runs/{run}/tool-results"), again).await;
+    assert_eq!(again.status, StatusCode::CONFLICT, "{}", again.body);
+    // Both answers are in the one response, which begins behind the pause.
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    rig.play_rest(&fence, act).await;
+    let events = frames(&answered.rest().await);
+    assert_eq!((said(&events), &events[0].1["runId"]), ("Hello\nworld".to_owned(), &json!("run-2")));
+}
+
+/// Clients regenerate by sending their newest message again, in a new run.
+#[tokio::test]
+async fn repeated_message_in_a_new_run_replaces_the_answer() {
+    let rig = Rig::new().await;
+    played(&rig, &input("thread-1", "run-1", "hello")).await;
+    let mut again = input("thread-1", "run-2", "hello");
+    again["messages"][0]["id"] = json!("m-run-1");
+    let second = played(&rig, &again).await;
+    assert_eq!((said(&second), &second[0].1["runId"]), ("Hello\nworld".to_owned(), &json!("run-2")));
+    let roles = async || {
+        let read = rig.get("/ag-ui/default?threadId=thread-1").await.json();
+        read["messages"].as_array().unwrap().iter().map(|message| text(&message["role"])).collect::<Vec<_>>()
+    };
+    assert_eq!(roles().await, ["user", "assistant"]);
+    // The same request attaches to its run.
+    assert_eq!(frames(&post(&rig, &again, &[]).await), second);
+    assert_eq!(frames(&rig.get("/ag-ui/default?offset=-1&runId=run-2").await), second);
+    assert_eq!((roles().await.len(), rig.get("/api/v1/runs").await.json()["data"].as_array().unwrap().len()), (2, 2));
+
+    // A run that has not ended is cancelled for the next one.
+    again["runId"] = json!("run-3");
+    let third = rig.begin(Method::POST, "/ag-ui/default", &[], Some(again.clone())).await;
+    again["runId"] = json!("run-4");
+    played(&rig, &again).await;
+    assert_eq!(frames(&third.rest().await).last().unwrap().1["code"], "cancelled");
+    assert_eq!(roles().await, ["user", "assistant"]);
 }
 
 /// The message of a waiting run is stored before the answer of the run before it.
