@@ -210,8 +210,9 @@ async fn after_answers(
     intent: &RunIntent<'_>,
     is_new: bool,
 ) -> Answer<Option<(RunId, Section)>> {
-    let last = || row.and_then(|row| row.last_run.as_ref()).map(|run| run.id.clone());
-    let newest = row.and_then(|row| row.active_run_id.clone()).or_else(last).filter(|_| !intent.results.is_empty());
+    // A run that has ended takes no results, and they must not refuse a new message.
+    let ended = || row.and_then(|row| row.last_run.as_ref()).filter(|_| !is_new).map(|run| run.id.clone());
+    let newest = row.and_then(|row| row.active_run_id.clone()).or_else(ended).filter(|_| !intent.results.is_empty());
     if intent.decisions.is_empty() {
         return match newest {
             Some(run) => after_results(thread, run, &intent.results, is_new).await,

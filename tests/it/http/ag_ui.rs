@@ -253,6 +253,20 @@ async fn new_message_joins_the_run_that_its_answers_continue() {
     }
 }
 
+/// The tool of a stopped run may return late, and its result stays in the history of the client.
+#[tokio::test]
+async fn late_result_of_a_stopped_run_refuses_no_message() {
+    let rig = Rig::new().await;
+    let (run, _, call) = waiting_run(&rig).await;
+    let stopped = rig.post("/copilotkit/agent/default/stop/thread-1", json!({ "runId": "run-1" })).await;
+    assert_eq!(stopped.json(), json!({ "stopped": true }));
+    assert_eq!(rig.get(&format!("/api/v1/runs/{run}")).await.json()["status"], "cancelled");
+    let result = json!({ "id": "r", "role": "tool", "toolCallId": call, "content": "a door" });
+    let mut next = input("thread-1", "run-2", "next");
+    next["messages"] = json!([{ "role": "assistant" }, result, next["messages"][0]]);
+    assert_eq!(said(&played(&rig, &next).await), "Hello\nworld");
+}
+
 #[tokio::test]
 async fn result_beside_a_decision_is_stored() {
     let rig = Rig::new().await;
