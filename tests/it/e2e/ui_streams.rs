@@ -197,7 +197,10 @@ async fn ag_ui_takes_results_of_frontend_tools(#[values(AG_UI[0], AG_UI[1])] pac
     let found = plays("ag_ui.mjs", &server, package, "client", script).await;
     let outcome = is_one(package).then(|| json!({"type": "success", "pendingToolCallIds": [found["call"]["id"]]}));
     assert_eq!(found["asked"]["last"].get("outcome"), outcome.as_ref(), "{found:#}");
-    assert_eq!(list(&found["answered"]["messages"]).last().unwrap()["content"], "bye", "{found:#}");
+    let messages = list(&found["answered"]["messages"]);
+    assert_eq!(messages.last().unwrap()["content"], "bye", "{found:#}");
+    let results: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").map(|message| &message["id"]).collect();
+    assert_eq!(results, ["t1"], "the client has its own result only");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,6 +214,25 @@ async fn tanstack_reconnects_hydrates_and_joins() {
     }
     assert_eq!((&found["count"], &found["activeRun"]), (&json!(1), &Value::Null));
     assert!(list(&found["posts"])[1].as_str().unwrap().contains('-'), "{found:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tanstack_decides_and_executes() {
+    let (model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
+    let script = r#"[[id:ui]][[call:ledger__append {"text":"one"}]][[next]][[call:look {"at":"door"}]][[next]][[say:bye]]"#;
+    let found = plays("ag_ui.mjs", &server, "@tanstack/ai-client", "act", script).await;
+    assert_eq!((&found["canResolve"], &found["calls"]), (&json!(true), &json!([{"at": "door"}])), "{found:#}");
+    assert_eq!((&found["count"], site.ledger.count("append", "one")), (&json!(1), 1), "{found:#}");
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tanstack_reload_replaces_the_answer() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let script = "[[id:ui]][[say:one]]";
+    let found = plays("ag_ui.mjs", &server, "@tanstack/ai-client", "reload", script).await;
+    let said = json!([script, "one"]);
+    assert_eq!((&found["texts"], &found["hydrated"], &found["count"]), (&said, &said, &json!(2)), "{found:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

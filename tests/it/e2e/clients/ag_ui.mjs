@@ -100,6 +100,28 @@ const tanstack = {
       joined: joined.filter(chunk => chunk.type === 'TEXT_MESSAGE_CONTENT').map(chunk => chunk.delta).join(''),
     };
   },
+  // Answers an approval, and executes a client tool.
+  async act() {
+    const calls = [];
+    const execute = async given => { calls.push(given); return 'a door'; };
+    const tools = [{ __toolSide: 'client', name: 'look', description: 'Looks', inputSchema: { type: 'object' }, execute }];
+    const connection = client.fetchServerSentEvents(address);
+    const chat = new client.ChatClient({ threadId: 'act', tools, connection, onError: error => errors.push(String(error)) });
+    await chat.sendMessage(script);
+    const [interrupt] = chat.getInterrupts();
+    interrupt.resolveInterrupt({ approved: true });
+    await until('answered', () => chat.getMessages().some(message => message.role === 'assistant' && text(message) === 'bye'));
+    return { canResolve: interrupt.canResolve, calls, count: (await runs()).length };
+  },
+  // Regenerates the answer.
+  async reload() {
+    const connection = client.fetchServerSentEvents(address);
+    const chat = new client.ChatClient({ threadId: 'reload', connection, onError: error => errors.push(String(error)) });
+    await chat.sendMessage(script);
+    await chat.reload();
+    const hydrated = await connection.hydrate('reload');
+    return { texts: chat.getMessages().map(text), hydrated: hydrated.messages.map(text), count: (await runs()).length };
+  },
 };
 
 const until = async (what, test) => {
