@@ -72,8 +72,6 @@ pub(super) struct AgUiTranslator {
     shown: Vec<Value>,
     shown_before: usize,
     interrupts: Vec<(String, Value)>,
-    /// The ids of the approvals and questions that are answered.
-    answered: BTreeSet<String>,
     plan: Vec<Value>,
     budget: Option<Value>,
     model: String,
@@ -125,7 +123,6 @@ impl AgUiTranslator {
             shown: Vec::new(),
             shown_before: 0,
             interrupts: Vec::new(),
-            answered: BTreeSet::new(),
             plan: Vec::new(),
             budget: None,
             model: String::new(),
@@ -154,6 +151,7 @@ impl AgUiTranslator {
     }
 
     fn body(&mut self, event: &StoredEvent, body: EventBody) {
+        let is_pause = self.facts.section.pauses_at(event.seq, &body);
         match body {
             EventBody::RunQueued { .. } => self.queued = true,
             EventBody::RunStarted { model, .. } => self.model = model,
@@ -215,10 +213,7 @@ impl AgUiTranslator {
             }
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.interrupts.retain(|(open, _)| *open != id.as_str());
-                self.answered.insert(id.to_string());
             }
-            // The worker claims a run at the first of several answers, and may wait for one that has been stored since.
-            EventBody::RunWaiting { id: Some(id), .. } if self.answered.contains(&id) => {}
             EventBody::PlanCreated { steps } => {
                 self.plan = steps.iter().map(|step| json!(step)).collect();
                 for step in &mut self.plan {
@@ -240,7 +235,7 @@ impl AgUiTranslator {
                 let value = json!({ "afterMs": after_ms, "message": error.detail, "code": error.code });
                 self.push(json!({ "type": "CUSTOM", "name": "run.retrying", "value": value }));
             }
-            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => self.pause(event.seq, reason),
+            EventBody::RunWaiting { reason, .. } if is_pause => self.pause(event.seq, reason),
             EventBody::RunCompleted { finish_reason, notice, .. } => {
                 self.close();
                 let mut result = json!({ "finishReason": finish_reason });

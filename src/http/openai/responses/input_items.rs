@@ -10,6 +10,7 @@ use crate::domain::access::principal::Principal;
 use crate::domain::event::EventBody;
 use crate::domain::run::Run;
 use crate::domain::tool::approval::ApprovalState;
+use crate::http::clients::pauses::Section;
 use crate::http::openai::ids::{Order, derived, list as page_of};
 use crate::http::openai::responses::request::system_items;
 use crate::http::openai::responses::{find, items};
@@ -108,12 +109,10 @@ async fn begun_with(app: &App, principal: &Principal, run: &Run) -> Answer<Vec<V
 async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u32) -> Answer<Vec<Value>> {
     let log = app.service.run_events_of_kinds(principal, &run.id, &KINDS).await?;
     let (mut items, mut requested, mut pauses) = (Vec::new(), Vec::new(), 0);
-    for body in log.events.iter().filter_map(|event| event.body()) {
+    let mut whole = Section::default();
+    for (seq, body) in log.events.iter().filter_map(|event| Some((event.seq, event.body()?))) {
+        pauses += u32::from(whole.pauses_at(seq, &body));
         let item = match body {
-            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
-                pauses += 1;
-                None
-            }
             EventBody::ToolRequested { call } => {
                 requested.push(call.call_id);
                 None

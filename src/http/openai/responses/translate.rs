@@ -14,6 +14,7 @@ use crate::domain::ids::{CallId, InputId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::FinishReason;
+use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::{ChunkTranslator, push_chunk};
 use crate::http::openai::content::question_text;
 use crate::http::openai::events::{Flow, Translator};
@@ -70,6 +71,8 @@ pub(super) struct ResponseTranslator {
     /// The open questions, in the order of their events.
     questions: Vec<(InputId, String)>,
     usage: Usage,
+    /// The whole log so far, with its answers.
+    log: Section,
     flow: Flow,
     /// The events of the response for the newest event of the log.
     chunks: Vec<Value>,
@@ -93,6 +96,7 @@ impl ResponseTranslator {
             approvals: HashMap::new(),
             questions: Vec::new(),
             usage: Usage::default(),
+            log: Section::default(),
             flow: Flow::Continue,
             chunks: Vec::new(),
         }
@@ -262,6 +266,7 @@ impl ResponseTranslator {
 
     fn apply(&mut self, event: &StoredEvent, body: EventBody) -> Flow {
         let at = event.at.0 / 1000;
+        let is_pause = self.log.pauses_at(event.seq, &body);
         match body {
             EventBody::RunStarted { .. } if self.outcome == Outcome::Queued => {
                 self.outcome = Outcome::InProgress;
@@ -319,7 +324,7 @@ impl ResponseTranslator {
             }
             EventBody::InputRequested { id, question, .. } => self.questions.push((id, question_text(&question))),
             EventBody::InputResolved { id, .. } => self.questions.retain(|(open, _)| *open != id),
-            EventBody::RunWaiting { reason, .. } if reason.needs_answer() => {
+            EventBody::RunWaiting { .. } if is_pause => {
                 self.ask();
                 return self.end("response.completed", Outcome::Completed { at }, Flow::Suspended);
             }
@@ -405,7 +410,7 @@ mod tests {
     use crate::domain::run::question::{InputKind, InputState, Question};
     use crate::domain::run::{Run, RunStatus, WaitReason};
     use crate::domain::tool::ToolCallState;
-    use crate::domain::tool::approval::ApprovalRequest;
+    use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
     use crate::domain::tool::client_tool::{ClientCall, ClientTool};
     use crate::support::clock::UnixMillis;
     use crate::support::ids::SequentialIds;
@@ -681,6 +686,31 @@ mod tests {
             assert_eq!((*kinds(&frames).last().unwrap(), &response["status"]), ("completed", &json!("completed")));
         }
         assert_eq!(log.read(2, None).1["output"], json!([]));
+    }
+
+    // The worker claims the run at the first of two decisions, and reports a wait for the second, which is stored already.
+    #[test]
+    fn wait_for_a_stored_decision_is_no_response() {
+        let mut log = Log::new();
+        let [first, second] = [(), ()].map(|()| InputId::generate(&log.ids));
+        let waiting = |id: &InputId| EventBody::RunWaiting { reason: WaitReason::Approval, id: Some(id.to_string()), detail: None };
+        let allowed = |id: &InputId| EventBody::ApprovalResolved {
+            id: id.clone(),
+            call_id: None,
+            status: ApprovalState::Allowed,
+            scope: None,
+            edited_arguments: None,
+            reason: None,
+            by: None,
+        };
+        for body in [waiting(&first), allowed(&first), allowed(&second), waiting(&second)] {
+            log.add(body);
+        }
+        log.step(3);
+        log.part("text", &["Done."], true);
+        log.completed(FinishReason::Stop);
+        let (frames, response) = log.read(1, None);
+        assert_eq!((*kinds(&frames).last().unwrap(), &response["output"][0]["content"][0]["text"]), ("completed", &json!("Done.")));
     }
 
     // Clients append the deltas to the arguments of the item that was added.
