@@ -138,7 +138,7 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
         }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
         return match store_answers_before(thread, body, row.as_ref()).await? {
-            Some(answered) => join(thread, answered, request, key).await,
+            Some(answered) => Box::pin(join(thread, answered, request, key)).await,
             None => start(thread, request, key).await,
         };
     };
@@ -205,7 +205,7 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
     if let Some(message) = body.newest_message()
         && is_answer_to_new_message(thread, message, body.message_id.as_deref()).await?
     {
-        return submit(thread, body, message, key).await;
+        return Box::pin(submit(thread, body, message, key)).await;
     }
     let Regeneration { run, method } = decide_regeneration(thread, body.message_id.as_deref()).await?;
     let key = key.unwrap_or_else(|| thread.request_key("regenerate", run.as_str()));
