@@ -88,12 +88,14 @@ fn visible<'m>(messages: &'m [Message], streaming: Option<&RunId>) -> Vec<&'m Me
     for (place, message) in messages.iter().enumerate() {
         places.entry(&message.run_id).or_insert(place);
     }
-    let is_shown = |message: &&Message| {
-        !message.internal && (message.role == Role::User || streaming.is_none_or(|run| *run != message.run_id))
-    };
-    let mut shown: Vec<&Message> = messages.iter().filter(is_shown).collect();
+    let mut shown: Vec<&Message> = messages.iter().filter(|message| is_visible(message, streaming)).collect();
     shown.sort_by_key(|message| places.get(&message.run_id));
     shown
+}
+
+/// Returns whether clients see a message. The stream of the run `streaming` contains its answer.
+pub(super) fn is_visible(message: &Message, streaming: Option<&RunId>) -> bool {
+    !message.internal && (message.role == Role::User || streaming.is_none_or(|run| *run != message.run_id))
 }
 
 fn input_part(part: &Part) -> Option<Value> {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::IntoParams;
 
-use super::messages::{ag_ui_messages, tanstack_messages};
+use super::messages::{ag_ui_messages, is_visible, tanstack_messages};
 use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages};
 use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
@@ -31,7 +31,7 @@ use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
+use crate::service::{Access, Content, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
 const FRAMES: Frames = Frames { end: None, ids: true };
 
@@ -109,6 +109,8 @@ async fn proceed(
     cursor: StreamCursor,
 ) -> Answer<RunStream> {
     let intent = body.intent()?;
+    // The message is checked before any answer is stored.
+    let content = intent.message.as_ref().map(UserMessage::content).transpose()?;
     let (has_answers, ends_with_message) = (intent.has_answers(), intent.ends_with_message);
     // A message alone begins a run with the client's `runId`, which the database accepts once. Answers may continue an earlier run.
     if !has_answers && cursor.is_some() {
@@ -123,23 +125,22 @@ async fn proceed(
     // A message without a name before results may be the newest one again.
     let is_new = intent.message.is_some() && repeated.is_none() && (ends_with_message || name.is_some());
     let continued = after_answers(thread, row.as_ref(), &intent, is_new).await?;
-    let (message, continued, edits) = match (continued, intent.message, repeated) {
-        (continued, Some(message), _) if is_new => (message, continued, None),
+    let (continued, edits) = match (continued, intent.message, repeated) {
+        (continued, Some(_), _) if is_new => (continued, None),
         (Some((run, section)), ..) => return follow(thread, run, section, cursor).await,
         (None, Some(_), Some(run)) if has_answers || !ends_with_message => {
             return follow(thread, run, Section::default(), cursor).await;
         }
         (None, Some(message), Some(run)) => match begin_regeneration(thread, (row.as_ref(), &run), (body, &message)).await? {
-            Some(edited) => (message, None, Some(edited)),
+            Some(edited) => (None, Some(edited)),
             None => return follow(thread, run, Section::default(), cursor).await,
         },
-        (None, Some(message), None) => (message, None, None),
+        (None, Some(_), None) => (None, None),
         (None, None, _) => {
             let reason = "must end with a message of the user, or with results of calls that this thread has requested";
             return Err(Error::field("/messages", reason).into());
         }
     };
-    let content = message.content()?;
     let on_busy = match (&continued, &edits) {
         // The run that continues with the answers reads the message with them.
         (Some(_), _) => OnBusy::Steer,
@@ -154,7 +155,7 @@ async fn proceed(
         ..RunSetup::default()
     };
     let request = StartRun {
-        content,
+        content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
         content_field: "messages",
         conversation_id: Some(thread.id.clone()),
         agent: Some(agent),
@@ -401,7 +402,9 @@ async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>
     }
     let (mut pages, mut before, mut left) = (Vec::new(), None, MAX_KEPT_BYTES);
     loop {
-        let page = thread.service().earlier_messages(thread.principal(), &thread.id, before, SNAPSHOT_ROWS).await?;
+        let mut page = thread.service().earlier_messages(thread.principal(), &thread.id, before, SNAPSHOT_ROWS).await?;
+        // The order of the runs needs all messages of the snapshot, so only those are kept.
+        page.items.retain(|message| is_visible(message, Some(run)));
         let shown = ag_ui_messages(&page.items, Some(run));
         let Some(rest) = left.checked_sub(json!(shown).to_string().len()) else { return Ok(None) };
         left = rest;

@@ -54,14 +54,16 @@ pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> 
     };
     let run = run.ok_or(Error::NotFound("message in this chat"))?;
     thread.check_run(&run).await?;
-    if newest.as_ref() == Some(&run) {
+    let joined = name.and_then(AnswerId::parse).and_then(|answer| answer.joined);
+    if newest.as_ref() == Some(&run) && joined.is_none() {
         return Ok(Regeneration { run, method: RegenerationMethod::RetryRun });
     }
-    // The later messages leave the conversation, so the user's message that this run answers is sent again.
+    // The later messages leave the conversation, so the user's message that the answer follows is sent again.
     let mut is_reached = false;
     let question = thread.find(|message| {
         is_reached |= message.run_id == run;
-        is_reached && message.role == Role::User && !message.internal
+        let is_named = joined.as_ref().is_none_or(|joined| *joined == message.id);
+        is_reached && is_named && message.role == Role::User && !message.internal
     });
     let question = question.await?;
     let method = match question {

@@ -20,6 +20,8 @@ use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use super::ui_messages::{OpenRun, ui_messages};
 use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::Conversation;
+use crate::domain::conversation::message::Role;
+use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::approval::Approval;
@@ -134,7 +136,13 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
             && let Some(run) = thread.run_of_repeated_message(name, |message| has_content(message, &request.content)).await?
         {
             // The client repeats a message whose idempotency record has expired or never existed.
-            return follow(thread, run, Section::default()).await;
+            let id = answer_after(thread, run).await?;
+            let section = match id.joined {
+                // The pauses before the message are over.
+                Some(_) => RunPauses::read(thread.service(), thread.principal(), &id.run).await?.after_pauses(),
+                None => Section::default(),
+            };
+            return follow(thread, id, section).await;
         }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
         return match store_answers_before(thread, body, row.as_ref()).await? {
@@ -318,7 +326,23 @@ pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> 
     // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
     let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
     let section = RunPauses::read(thread.service(), thread.principal(), &run).await?.whole(head);
-    follow(thread, run, section).await.map(Some)
+    let id = answer_after(thread, run).await?;
+    follow(thread, id, section).await.map(Some)
+}
+
+/// Returns the id of the newest message of the assistant in a run: a message of the user may have joined the run after an answer.
+async fn answer_after(thread: &Thread, run: RunId) -> Answer<AnswerId> {
+    let kinds = ["message.created", "message.completed"];
+    let log = thread.service().run_events_of_kinds(thread.principal(), &run, &kinds).await?;
+    let (mut is_answered, mut joined) = (false, None);
+    for body in log.events.iter().filter_map(|event| event.body()) {
+        match body {
+            EventBody::MessageCompleted { message } => is_answered |= message.role == Role::Assistant && !message.internal,
+            EventBody::MessageCreated { message } if is_answered => joined = Some(message.id),
+            _ => {}
+        }
+    }
+    Ok(AnswerId { run, joined })
 }
 
 /// Cancels the active run

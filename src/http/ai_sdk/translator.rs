@@ -282,6 +282,9 @@ impl UiMessageTranslator {
     fn message_created(&mut self, id: &MessageId) {
         if self.facts.id.joined.as_ref() == Some(id) {
             self.has_begun = true;
+            // A part that was begun before is sent whole at its end.
+            self.parts.clear();
+            self.step_open = false;
             self.calls.clear();
             self.step_calls.clear();
             self.questions.clear();

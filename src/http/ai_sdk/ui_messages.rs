@@ -43,7 +43,12 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
     let mut shown: Vec<Value> = Vec::new();
     let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
     let mut joined: BTreeMap<&RunId, &MessageId> = BTreeMap::new();
-    for message in by_run(messages).into_iter().filter(|message| !message.internal) {
+    let ordered: Vec<&Message> = by_run(messages).into_iter().filter(|message| !message.internal).collect();
+    // The stream contains the answer to the newest message of its run.
+    let is_of_stream = |message: &&&Message| open.streaming.as_ref() == Some(&message.run_id) && message.role == Role::User;
+    let streamed_from = ordered.iter().rposition(|message| is_of_stream(&message)).unwrap_or(0);
+    for (at, message) in ordered.into_iter().enumerate() {
+        let is_streamed = at >= streamed_from && open.streaming.as_ref() == Some(&message.run_id);
         match message.role {
             Role::User => {
                 if places.remove(&message.run_id).is_some() {
@@ -53,7 +58,7 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
                 let metadata = json!({ "created_at": message.created_at });
                 shown.push(json!({ "id": message.id, "role": "user", "parts": parts, "metadata": metadata }));
             }
-            Role::Assistant if open.streaming.as_ref() != Some(&message.run_id) => {
+            Role::Assistant if !is_streamed => {
                 let place = *places.entry(&message.run_id).or_insert_with(|| {
                     let of = json!({ "run_id": message.run_id, "conversation_id": message.conversation_id });
                     let joined = joined.get(&message.run_id).map(|id| (*id).clone());

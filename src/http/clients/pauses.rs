@@ -142,6 +142,12 @@ impl RunPauses {
         Section { passed, voided: self.voided, ..Section::default() }
     }
 
+    /// Returns the section of the whole run, whose pauses so far are over, except one at which the run waits.
+    pub fn after_pauses(self) -> Section {
+        let passed = if self.is_paused() { self.before_last() } else { self.head };
+        self.whole(passed)
+    }
+
     /// Returns the number of the newest response, counted from 0. The client's results, or the first event after a pause, begin the
     /// next response. Only pauses that were read with results are exact here.
     pub fn newest_response(&self) -> u32 {

@@ -1,6 +1,7 @@
 //! Runs for clients that send all earlier messages with each request.
 //!
-//! Such a request gets a conversation of its own, with the messages as the client sent them. Owns the check of these messages. Must
+//! Such a request gets a conversation of its own, with the messages as the client sent them. Its messages may also continue a
+//! conversation that has other ones. Owns the check of these messages. Must
 //! not know any protocol.
 
 use std::collections::HashMap;
@@ -63,7 +64,8 @@ pub struct SentTranscript {
 }
 
 impl Service {
-    /// Accepts the messages of a request in a conversation of their own. `request` has no content and names no conversation.
+    /// Accepts the messages of a request in a new conversation, or at the end of the one that `request` names. `request` has no
+    /// content.
     ///
     /// Ends the runs that wait for results or answers which the messages contain: the client has repeated their history, and goes
     /// on in the new run.
@@ -93,7 +95,8 @@ impl Service {
             profile.title = TitlePolicy::None;
         }
         let run_id = RunId::generate(self.ids.as_ref());
-        let conversation_id = ConversationId::generate(self.ids.as_ref());
+        let create = request.conversation_id.is_none();
+        let conversation_id = request.conversation_id.clone().unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         let admission = profile.admission.and(self.limits.admission());
         let mut messages = Vec::with_capacity(sent.messages.len());
         let mut calls = HashMap::new();
@@ -111,7 +114,7 @@ impl Service {
             ));
         };
         let transcript = Transcript { role: last.role, earlier: messages, hidden: sent.hidden };
-        let request = StartRun { conversation_id: Some(conversation_id), create: true, content_field: field, ..request };
+        let request = StartRun { conversation_id: Some(conversation_id), create, content_field: field, ..request };
         let prepared = PreparedRun { profile, parts: last.parts, run_id, transcript: Some(transcript) };
         let started = self.accept(principal, request, prepared, key).await?;
         self.end_answered_runs(principal, &sent).await;

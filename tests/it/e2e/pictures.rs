@@ -39,7 +39,7 @@ async fn pictures_of_the_documents_show_the_page() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("notes.txt"), "Buy rope. Oil the capstan.\n").unwrap();
     let site = Site::new(Kind::Sqlite).await;
-    let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS", r#"{"read_file":"ask"}"#);
+    let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS__READ_FILE", "ask");
     let site = site.env("CAPSTAN_TOOLS__FILES_ROOT", &files.path().display().to_string());
     let server = site.start().await;
     answered(&server, "Count to 20").await;

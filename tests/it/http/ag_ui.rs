@@ -310,8 +310,10 @@ async fn repeated_message_in_a_new_run_replaces_the_answer() {
     again["runId"] = json!("run-3");
     let third = rig.begin(Method::POST, "/ag-ui/default", &[], Some(again.clone())).await;
     again["runId"] = json!("run-4");
-    played(&rig, &again).await;
+    let fourth = rig.begin(Method::POST, "/ag-ui/default", &[], Some(again)).await;
     assert_eq!(frames(&third.rest().await).last().unwrap().1["code"], "cancelled");
+    rig.play().await;
+    assert_eq!(said(&frames(&fourth.rest().await)), "Hello\nworld");
     assert_eq!(roles().await, ["user", "assistant"]);
 }
 

@@ -1,7 +1,12 @@
 //! The routes of the AI SDK.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
+use capstan::domain::event::EventBody;
+use capstan::domain::ids::{MessageId, PartId};
 use capstan::domain::run::WaitReason;
+use capstan::domain::run::change::Change;
+use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, new_conversation_id, text};
@@ -195,22 +200,44 @@ async fn queued_message_is_listed_after_the_earlier_answer() {
 #[tokio::test]
 async fn message_after_a_result_joins_the_waiting_run() {
     let (rig, conversation, run, fence, act) = Rig::with_half_played_run("hello").await;
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    let words = Part::Text(TextPart { id: PartId::generate(&UuidIds), text: "I look.".to_owned() });
+    let first = Message::new(MessageId::generate(&UuidIds), of, Role::Assistant, vec![words]);
+    rig.write(&fence, &[EventBody::MessageCompleted { message: first.clone() }], vec![Change::AddMessage(first)]).await;
     let call = rig.asks_client(&fence).await;
     let part = json!({ "type": "tool-look", "toolCallId": call, "state": "output-available", "input": {}, "output": "a red door" });
     let answer = json!({ "id": run, "role": "assistant", "parts": [part] });
     let mut body = submit(&conversation, "m2", "which colour?");
     body["messages"] = json!([answer, body["messages"][0]]);
-    let reply = rig.begin(Method::POST, "/api/chat", &[], Some(body)).await;
+    let reply = rig.begin(Method::POST, "/api/chat", &[], Some(body.clone())).await;
     let runs = rig.get("/api/v1/runs").await.json();
     let status = &runs["data"][0]["status"];
     assert!(runs["data"].as_array().unwrap().len() == 1 && *status != json!("cancelled"), "{runs}");
     // The result is stored, so a worker can claim the run.
     let fence = rig.claim().await;
+    let resumed = rig.begin(Method::GET, &format!("/api/chat/{conversation}/stream"), &[], None).await;
+    let list = async || {
+        let messages = rig.get(&format!("/api/chat/{conversation}/messages")).await.json();
+        messages.as_array().unwrap().iter().map(|message| text(&message["id"])).collect::<Vec<_>>()
+    };
+    assert_eq!(list().await.len(), 3, "the first answer is listed, and the stream has the second one");
     rig.play_rest(&fence, act).await;
     let sent = chunks(&reply.rest().await);
     let id = text(&sent[0]["messageId"]);
     assert!(id.starts_with(&format!("{run}.msg_")), "another message of the same run: {id}");
     assert_eq!(said(&sent), "Hello\nworld");
+    // The stream of the active run, and the request that is sent again, have the same message.
+    for same in [resumed.rest().await, post(&rig, body).await] {
+        let same = chunks(&same);
+        assert_eq!((text(&same[0]["messageId"]), said(&same)), (id.clone(), "Hello\nworld".to_owned()));
+    }
+    let before = list().await;
+    assert_eq!((before.len(), &before[1], &before[3]), (4, &run, &id));
+    // Another answer to the second message keeps the first one.
+    let regenerate = json!({ "id": conversation, "trigger": "regenerate-message", "messageId": id, "messages": [] });
+    let again = played(&rig, regenerate).await;
+    let after = list().await;
+    assert_eq!((after.len(), &after[1], &after[3]), (4, &run, &text(&again[0]["messageId"])));
 }
 
 #[tokio::test]

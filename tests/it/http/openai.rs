@@ -3,12 +3,13 @@
 use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use capstan::domain::conversation::message::Role;
+use capstan::domain::conversation::message::{Role, ToolContent};
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::{CallId, InputId};
 use capstan::domain::run::WaitReason;
 use capstan::domain::run::change::Change;
 use capstan::domain::run::question::{InputKind, InputRequest, Question};
+use capstan::domain::tool::ToolCallState;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -399,7 +400,13 @@ async fn earlier_messages_of_a_request_join_its_conversation() {
     begun(&rig, json!({"conversation": id, "input": input})).await;
     let (_, history) = play_with_input(&rig).await;
     let roles: Vec<Role> = history.iter().map(|(role, _)| *role).collect();
-    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::Assistant, Role::User], "{history:?}");
+    let expected = [Role::User, Role::Assistant, Role::Tool, Role::Assistant, Role::User];
+    assert_eq!(roles, expected, "{history:?}");
+    // A refused request stores nothing.
+    let refused = json!({"model": "default", "conversation": id, "metadata": {"k": 7}, "input": [say("D"), {"role": "assistant", "content": "E"}, say("F")]});
+    assert_eq!(error(&post(&rig, "/v1/responses", &[], refused).await).0, 400);
+    begun(&rig, json!({"conversation": id, "input": "G"})).await;
+    assert_eq!(play_with_input(&rig).await.1.len(), expected.len() + 2);
     let unknown = post(&rig, "/v1/responses", &[], json!({"model": "default", "conversation": "conv_123", "input": "x"})).await;
     assert_eq!(error(&unknown).0, 404, "{}", unknown.body);
 }
@@ -417,6 +424,12 @@ async fn request_of_instructions_alone_is_a_message() {
         });
         assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     }
+    // It is listed once, and does not apply to later responses.
+    let first = begun(&rig, json!({"input": [system]})).await;
+    play_with_input(&rig).await;
+    assert_eq!(get(&rig, &format!("/v1/responses/{first}/input_items")).await["data"].as_array().unwrap().len(), 1);
+    begun(&rig, json!({"previous_response_id": first, "input": "Thanks"})).await;
+    assert!(!play_with_input(&rig).await.0.contains("joke"));
     let blank = post(&rig, "/v1/chat/completions", &[], json!({"model": "default", "messages": [say("a"), say("")]})).await;
     assert_eq!(error(&blank).0, 400, "{}", blank.body);
 }
@@ -446,7 +459,21 @@ async fn another_answer_to_an_answered_response_is_refused() {
     let (first, call) = waiting_response(&rig).await;
     let answer = output(&first, &call);
     let next = text(&post(&rig, "/v1/responses", &[], answer.clone()).await.json()["id"]);
-    rig.play().await;
+    let fence = rig.claim().await;
+    let completed = EventBody::ToolCompleted {
+        call_id: CallId::from_stored(call),
+        name: "look".to_owned(),
+        server: None,
+        state: ToolCallState::Done,
+        content: vec![ToolContent::text("a door")],
+        is_error: false,
+        duration_ms: 1,
+        truncated: false,
+        undoable: false,
+    };
+    rig.write(&fence, &[completed], Vec::new()).await;
+    let act = rig.play_half(&fence).await;
+    rig.play_rest(&fence, act).await;
     assert_eq!(post(&rig, "/v1/responses", &[], answer.clone()).await.json()["id"], json!(next), "the request is repeated");
     let mut other = answer;
     other["input"][0]["output"] = json!("a window");
@@ -501,6 +528,9 @@ async fn response_that_ended_in_a_call_is_deleted() {
     let deleted = rig.exchange(Method::DELETE, &format!("/v1/responses/{second}"), &[], None).await;
     assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
     assert_eq!(get(&rig, &format!("/v1/responses/{first}")).await["status"], "completed");
+    let run = get(&rig, &format!("/api/v1/runs/{}", second.replace("resp_", "run_"))).await;
+    assert_eq!(run["status"], "cancelled", "its run must not wait for an answer that no client can give");
+    begun(&rig, json!({"previous_response_id": first, "input": "go on"})).await;
 }
 
 #[tokio::test]

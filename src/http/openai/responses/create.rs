@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use serde_json::Map;
 
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::ToolContent;
@@ -30,8 +29,8 @@ use crate::http::wire::extract::Input;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{
-    Access, Content, CopyUntil, Error, NewPart, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter,
-    SentConversation, SentMessage, SentResult, SentTranscript, StartRun, StartedRun,
+    Access, Content, CopyUntil, Error, NewPart, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter, SentMessage,
+    SentResult, SentTranscript, StartRun, StartedRun,
 };
 use crate::support::text;
 
@@ -252,7 +251,7 @@ impl Creation<'_> {
     async fn has_same_answers(&self, run: &Run, input: &ResponseInput) -> Answer<bool> {
         let log = self.app.service.run_events_of_kinds(self.principal, &run.id, &["tool.completed", "approval.resolved"]).await?;
         Ok(log.events.iter().filter_map(|event| event.body()).all(|body| match body {
-            EventBody::ToolCompleted { call_id, content, .. } => {
+            EventBody::ToolCompleted { call_id, content, truncated: false, .. } => {
                 let mut sent = input.results().filter(|result| result.call_id == call_id.as_str());
                 sent.all(|result| is_same_result(&result.content, &content))
             }
@@ -295,11 +294,13 @@ impl Creation<'_> {
             return Err(Error::field("/input", format!("no run waits for the output of the call {call:?}")).into());
         }
         if !earlier.is_empty() {
-            let sent = SentConversation { messages: earlier, system_prompt: None, metadata: Map::new(), field: "input" };
-            let added = self.app.service.append_messages(self.principal, &conversation, sent, self.key_of("items")).await;
-            if let Err(error) = added {
-                return Err(unfinished(self.app, self.principal, error).await);
-            }
+            let run = self.body.run(&input, Some(conversation), None, self.trace.clone())?;
+            let messages = earlier.into_iter().chain(content.map(SentMessage::User)).collect();
+            let sent = SentTranscript { messages, questions: Vec::new(), hidden: false, field: "input" };
+            return match self.app.service.start_transcript(self.principal, run, sent, self.key.clone()).await {
+                Ok(started) => self.started(started).await,
+                Err(error) => Err(unfinished(self.app, self.principal, error).await),
+            };
         }
         let run = self.body.run(&input, Some(conversation), content, self.trace.clone())?;
         match self.app.service.start_run(self.principal, run, self.key.clone()).await {
@@ -409,13 +410,14 @@ impl Creation<'_> {
     }
 }
 
-/// Returns whether a run stores `sent` as `stored`. Files are not compared.
+/// Returns whether a run stores `sent` as `stored`. Files and the ends of lines are not compared.
 fn is_same_result(sent: &Content, stored: &[ToolContent]) -> bool {
     let has_file = |content: &Content| match content {
         Content::Text(_) => false,
         Content::Parts(parts) => parts.iter().any(|part| !matches!(part, NewPart::Text { .. })),
     };
-    has_file(sent) || text::storable(&text_of(sent)) == items::tool_text(stored)
+    let without_ends = |text: &str| text.replace('\n', "");
+    has_file(sent) || without_ends(&text::storable(&text_of(sent))) == without_ends(&items::tool_text(stored))
 }
 
 /// Returns the call of the first result whose call is not among the messages before it.

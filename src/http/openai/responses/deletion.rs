@@ -36,8 +36,13 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
         delete_conversation(app, principal, &run).await?;
     } else {
         let pauses = RunPauses::read_with_results(&app.service, principal, &run.id).await?;
-        if facts.segment == pauses.newest_response() && !pauses.is_paused() && !run.status.is_terminal() {
-            return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
+        if facts.segment == pauses.newest_response() && !run.status.is_terminal() {
+            if !pauses.is_paused() {
+                return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
+            }
+            // Its run must not wait for an answer that no client can give. The end of the run begins another response.
+            app.service.cancel_run(principal, &run.id, None).await?;
+            app.service.delete_response(principal, &run.id, facts.segment + 1).await?;
         }
         app.service.delete_response(principal, &run.id, facts.segment).await?;
         // Another request may have deleted the other remaining response after the first check.

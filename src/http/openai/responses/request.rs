@@ -13,7 +13,7 @@ use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::openai::content::{WireContent, merged};
+use crate::http::openai::content::{WireContent, merged, text_of};
 use crate::http::openai::responses::items;
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
@@ -22,6 +22,9 @@ use crate::service::{Content, Error, Result, RunSetup, SentCall, SentConversatio
 const MAX_METADATA_KEYS: usize = 16;
 const MAX_METADATA_KEY_CHARS: usize = 64;
 const MAX_METADATA_VALUE_CHARS: usize = 512;
+
+/// Limit of the texts that earlier system items add to the instructions of a response, in characters. The oldest ones are left out.
+const MAX_EARLIER_SYSTEM_CHARS: usize = 32_000;
 
 /// Limit of the items that one request adds to a conversation, as at OpenAI.
 const MAX_ADDED_ITEMS: usize = 20;
@@ -247,7 +250,15 @@ impl Input {
         let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
         let own: Vec<String> = own.map(str::to_owned).collect();
         earlier_system_texts.extend(own);
-        self.earlier_system_texts = earlier_system_texts;
+        let mut left = MAX_EARLIER_SYSTEM_CHARS;
+        let is_kept = |text: &&String| {
+            let rest = left.checked_sub(text.chars().count());
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let mut kept: Vec<String> = earlier_system_texts.iter().rev().take_while(is_kept).cloned().collect();
+        kept.reverse();
+        self.earlier_system_texts = kept;
     }
 
     /// Returns the texts of all system items. A client may send an item again that applies already.
@@ -270,6 +281,16 @@ impl Input {
             SentMessage::Results(results) => results.as_slice(),
             SentMessage::User(_) | SentMessage::Assistant { .. } => &[],
         })
+    }
+
+    /// Turns the system items into a message of the user if there is no other input: some clients send a question so.
+    fn ask_system_items(&mut self) {
+        let is_blank = |message: &SentMessage| matches!(message, SentMessage::User(content) if text_of(content).trim().is_empty());
+        if self.approvals.is_empty() && self.messages.iter().all(is_blank) && !self.system_items.is_empty() {
+            let text = texts_of(&self.system_items).collect::<Vec<_>>().join("\n\n");
+            self.messages = vec![SentMessage::User(Content::Text(text))];
+            self.system_items.clear();
+        }
     }
 
     /// Returns whether the input has results of calls, or answers to approval requests.
@@ -337,6 +358,7 @@ impl CreateRequest {
                 }
             }
         }
+        input.ask_system_items();
         Ok(input)
     }
 
@@ -606,7 +628,6 @@ fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::openai::content::text_of;
     use crate::support::ids::UuidIds;
 
     fn input(items: Value) -> Result<Input> {
@@ -638,6 +659,19 @@ mod tests {
     }
 
     #[test]
+    fn oldest_system_items_are_left_out_above_the_limit() {
+        let item = |letter: &str| SystemItem { role: "system".to_owned(), text: letter.repeat(MAX_EARLIER_SYSTEM_CHARS / 2) };
+        let stored =
+            |items: &[SystemItem]| AgentProfile { protocol: Some(json!({ "system_items": items })), ..AgentProfile::default() };
+        let kept = |items: &[SystemItem]| {
+            let mut input = Input::default();
+            input.follow(&stored(items));
+            input.earlier_system_texts.iter().map(|text| text[..1].to_owned()).collect::<String>()
+        };
+        assert_eq!((kept(&[item("a"), item("b")]), kept(&[item("a"), item("b"), item("c")])), ("ab".to_owned(), "bc".to_owned()));
+    }
+
+    #[test]
     fn messages_after_the_last_item_of_this_server_are_new() {
         let user = |text: &str| json!({"role": "user", "content": text});
         let assistant = |id: Option<&str>| json!({"type": "message", "id": id, "role": "assistant", "content": "B"});
@@ -657,7 +691,8 @@ mod tests {
     #[test]
     fn system_items_apply_to_later_responses_once() {
         let sent = |texts: &[&str]| -> CreateRequest {
-            let items: Vec<Value> = texts.iter().map(|text| json!({"role": "system", "content": text})).collect();
+            let mut items: Vec<Value> = texts.iter().map(|text| json!({"role": "system", "content": text})).collect();
+            items.push(json!({"role": "user", "content": "hi"}));
             serde_json::from_value(json!({ "input": items, "instructions": "Now." })).unwrap()
         };
         let mut profile = AgentProfile::default();
