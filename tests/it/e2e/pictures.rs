@@ -50,7 +50,6 @@ async fn pictures_of_the_documents_show_the_page() {
     let browser = looking_at(&server).await;
     picture(&browser, ("ui.png", &format!("#/{conversation}")), ("main", "Allow once")).await;
     picture(&browser, ("ui-run.png", &format!("#/run/{run}")), ("main", "read_file")).await;
-    picture(&browser, ("ui-setup.png", "#/setup/models"), ("main", "demo")).await;
     browser.look("dark", 390).await;
     picture(&browser, ("ui-phone.png", &format!("#/{conversation}")), ("main", "Allow once")).await;
 }
