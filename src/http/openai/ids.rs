@@ -5,12 +5,24 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::domain::ids::ConversationId;
+use crate::domain::problem::ProblemCode;
+use crate::http::wire::problem::{Answer, Problem};
 use crate::support::clock::UnixMillis;
 
 /// Returns a native id with another prefix, such as `chatcmpl-`.
 pub(super) fn derived(prefix: &str, id: &str) -> String {
     let digits = id.split_once('_').map_or(id, |(_, digits)| digits);
     format!("{prefix}{digits}")
+}
+
+/// Parses the id of a conversation. The error is that of an unknown one.
+pub(super) fn parse_conversation(id: &str) -> Answer<ConversationId> {
+    ConversationId::parse(id).map_err(|_| missing_conversation(id))
+}
+
+pub(super) fn missing_conversation(id: &str) -> Problem {
+    Problem::new(ProblemCode::NotFound, format!("Conversation with id {id:?} not found."))
 }
 
 /// Returns an RFC 3339 time as seconds since the Unix epoch; 0 if it is not valid.

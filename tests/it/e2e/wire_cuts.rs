@@ -355,8 +355,8 @@ async fn cut_streams_of_all_protocols_go_on(#[values(Kind::Sqlite, Kind::Postgre
         for part in ["ledger__lookup", "https://example.org/", "think0"] {
             assert!(whole.contains(part), "{} without {part}: {whole}", talk.id);
         }
-        // A client of AG-UI has the result that it has sent.
-        assert_eq!(whole.contains("a door"), talk.wire == Wire::AiSdk, "{}: {whole}", talk.id);
+        // A client of AG-UI has the result that it has sent, so only a join shows it.
+        assert!(whole.contains("a door") || talk.wire == Wire::AgUi, "{}: {whole}", talk.id);
     }
     let audited = server.get_json("/audit?tool=ledger__lookup").await;
     let runs: BTreeSet<&str> = audited["data"].as_array().unwrap().iter().map(|row| row["run_id"].as_str().unwrap()).collect();

@@ -4,8 +4,8 @@ use axum::http::{Method, StatusCode};
 use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::{MessageId, PartId};
-use capstan::domain::run::WaitReason;
 use capstan::domain::run::change::Change;
+use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -215,6 +215,8 @@ async fn message_after_a_result_joins_the_waiting_run() {
     assert!(runs["data"].as_array().unwrap().len() == 1 && *status != json!("cancelled"), "{runs}");
     // The result is stored, so a worker can claim the run.
     let fence = rig.claim().await;
+    let resumes = EventBody::RunResumed { cause: "request".to_owned() };
+    rig.write(&fence, &[resumes], vec![Change::Status(RunStatus::Processing, None)]).await;
     let resumed = rig.begin(Method::GET, &format!("/api/chat/{conversation}/stream"), &[], None).await;
     let list = async || {
         let messages = rig.get(&format!("/api/chat/{conversation}/messages")).await.json();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
-use crate::http::openai::ids::{Order, list, seconds};
+use crate::http::openai::ids::{Order, list, missing_conversation, parse_conversation, seconds};
 use crate::http::openai::responses::input_items::ItemParams;
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{ConversationRequest, check_metadata};
@@ -19,19 +19,10 @@ use crate::service::{ConversationPatch, Error, PageRequest};
 /// Number of messages in one read.
 const MESSAGES: u32 = 50;
 
-/// Parses the id of a conversation. The error is that of an unknown one.
-pub(super) fn parse(id: &str) -> Answer<ConversationId> {
-    ConversationId::parse(id).map_err(|_| missing(id))
-}
-
-fn missing(id: &str) -> Problem {
-    Problem::new(ProblemCode::NotFound, format!("Conversation with id {id:?} not found."))
-}
-
 /// Names the conversation in a not-found error.
 fn named(id: &str, error: Error) -> Problem {
     match error {
-        Error::NotFound(_) => missing(id),
+        Error::NotFound(_) => missing_conversation(id),
         other => other.into(),
     }
 }
@@ -65,7 +56,7 @@ pub(in crate::http) async fn create(
     responses((status = 200, description = "The conversation", body = Object)),
 )]
 pub(in crate::http) async fn get(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
-    let own = parse(&id)?;
+    let own = parse_conversation(&id)?;
     let found = caller.app.service.conversation(&caller.principal, &own).await.map_err(|error| named(&id, error))?;
     Ok(conversation_object(&found.id, &found.created_at, &found.metadata))
 }
@@ -81,7 +72,7 @@ pub(in crate::http) async fn update(
     Path(id): Path<String>,
     Input { body, .. }: Input<Value>,
 ) -> Answer<Json<Value>> {
-    let own = parse(&id)?;
+    let own = parse_conversation(&id)?;
     let metadata = match body.get("metadata") {
         Some(Value::Object(metadata)) => metadata.clone(),
         Some(Value::Null) => Map::new(),
@@ -101,7 +92,7 @@ pub(in crate::http) async fn update(
     responses((status = 200, description = "The conversation is deleted", body = Object)),
 )]
 pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
-    let own = parse(&id)?;
+    let own = parse_conversation(&id)?;
     caller.app.service.delete_conversation(&caller.principal, &own).await.map_err(|error| named(&id, error))?;
     Ok(Json(json!({ "id": id, "object": "conversation.deleted", "deleted": true })))
 }
@@ -150,7 +141,7 @@ pub(in crate::http) async fn create_items(
     Path(id): Path<String>,
     Input { body, key }: Input<ConversationRequest>,
 ) -> Answer<Json<Value>> {
-    let own = parse(&id)?;
+    let own = parse_conversation(&id)?;
     let known = known_items(&caller.app.service, &caller.principal, body.references()).await?;
     let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added(&known)?, key).await;
     let messages = match added {
@@ -202,7 +193,7 @@ struct ItemReader<'a> {
 
 impl<'a> ItemReader<'a> {
     fn new(caller: &'a Caller, id: &'a str, is_ascending: bool) -> Answer<Self> {
-        Ok(Self { caller, id, own: parse(id)?, is_ascending, cursor: None, is_over: false })
+        Ok(Self { caller, id, own: parse_conversation(id)?, is_ascending, cursor: None, is_over: false })
     }
 
     /// Returns the items of the next messages; `None` after the last ones.

@@ -18,11 +18,12 @@ use crate::http::clients::thread::open_questions;
 use crate::http::clients::{body, stream};
 use crate::http::openai::content::{question_answer, text_of};
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
+use crate::http::openai::ids::parse_conversation;
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{conversations, failure, items, json_answer, reader, unfinished, unfinished_response};
+use crate::http::openai::responses::{failure, items, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -105,7 +106,7 @@ impl Creation<'_> {
             (Some(_), Some(_)) => Err(Error::field("/conversation", "cannot be sent together with previous_response_id").into()),
             (Some(previous), None) => self.follow(previous, input).await,
             (None, Some(conversation)) => {
-                let id = conversations::parse(conversation.id())?;
+                let id = parse_conversation(conversation.id())?;
                 match self.waiting_run(&id).await? {
                     Some(run) => self.continue_newest(run, input).await,
                     None => {
