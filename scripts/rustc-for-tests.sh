@@ -11,9 +11,9 @@ shift
 case " $* " in
 *" src/lib.rs "*" --test "*) ;;
 *" --crate-name build_script_build "*)
-    # See test.sh. CAPSTAN_PAGE_BUILD is the process that builds the page.
-    while [ -n "${CAPSTAN_PAGE_BUILD:-}" ] && [ ! -e "$CAPSTAN_BUILT_PAGE" ]; do
-        kill -0 "$CAPSTAN_PAGE_BUILD" 2>/dev/null || { echo "test: the page could not be built" >&2; exit 1; }
+    # The build script reads the page, so its compiler waits until test.sh has built it.
+    while [ -n "${CAPSTAN_PAGE_PID:-}" ] && [ ! -e "$CAPSTAN_PAGE_MARKER" ]; do
+        kill -0 "$CAPSTAN_PAGE_PID" 2>/dev/null || { echo "test: the page could not be built" >&2; exit 1; }
         sleep 0.2
     done
     ;;

@@ -17,14 +17,14 @@ echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
 scripts/setup-tests.sh >"$work/prepare.log" 2>&1 &
 preparing=$!
 
-# The program embeds the page. The first build of a clone compiles the dependencies meanwhile, and its compiler waits for the page
-# before the program's own build script. Later, cargo decides at its start whether the page is another one.
-export CAPSTAN_BUILT_PAGE=$work/page
-(scripts/build-page.sh --required && touch "$CAPSTAN_BUILT_PAGE" && cd web && npm run --silent check) >"$work/page.log" 2>&1 &
+# The program embeds the page. The first build in a clone compiles the dependencies while the page is built, and the compiler of the
+# build script waits for the page. Later builds begin after the page, because cargo looks for its changes only at the start.
+export CAPSTAN_PAGE_MARKER=$work/page
+(scripts/build-page.sh --required && touch "$CAPSTAN_PAGE_MARKER" && cd web && npm run --silent check) >"$work/page.log" 2>&1 &
 checking=$!
-export CAPSTAN_PAGE_BUILD=$checking
+export CAPSTAN_PAGE_PID=$checking
 if compgen -G 'target/debug/build/capstan-*' >/dev/null; then
-    until [ -e "$CAPSTAN_BUILT_PAGE" ] || ! kill -0 "$checking" 2>/dev/null; do sleep 0.2; done
+    until [ -e "$CAPSTAN_PAGE_MARKER" ] || ! kill -0 "$checking" 2>/dev/null; do sleep 0.2; done
 fi
 
 if ! cargo nextest --version >/dev/null 2>&1; then

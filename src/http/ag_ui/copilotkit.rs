@@ -95,7 +95,7 @@ struct StopBody {
     run_id: Option<String>,
 }
 
-/// Cancels the active run of a thread
+/// Cancels the run of a thread that the body names, or else the active run
 #[utoipa::path(
     post, path = "/copilotkit/agent/{agent}/stop/{thread}", tag = "copilotkit", operation_id = "copilotkit_stop",
     params(("agent" = String, Path, description = "Any agent"), ("thread" = String, Path, description = "The client's name of the thread")),

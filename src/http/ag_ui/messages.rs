@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::domain::conversation::message::{FilePart, Message, Part, Role, ToolContent, ToolResultPart};
 use crate::domain::ids::{CallId, MessageId, RunId};
+use crate::http::clients::thread::messages_by_run;
 
 /// Returns the id of the message with the result of a call.
 pub(super) fn result_id(call: &CallId) -> String {
@@ -81,16 +82,9 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
     shown
 }
 
-/// Returns the messages that clients see. A message that waited behind a run is stored before that run's answer, so the order is that
-/// of the runs.
+/// Returns the messages that clients see.
 fn visible<'m>(messages: &'m [Message], streaming: Option<&RunId>) -> Vec<&'m Message> {
-    let mut places = BTreeMap::new();
-    for (place, message) in messages.iter().enumerate() {
-        places.entry(&message.run_id).or_insert(place);
-    }
-    let mut shown: Vec<&Message> = messages.iter().filter(|message| is_visible(message, streaming)).collect();
-    shown.sort_by_key(|message| places.get(&message.run_id));
-    shown
+    messages_by_run(messages).into_iter().filter(|message| is_visible(message, streaming)).collect()
 }
 
 /// Returns whether clients see a message. The stream of the run `streaming` contains its answer.

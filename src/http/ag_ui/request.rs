@@ -69,7 +69,7 @@ pub(super) enum ResumeStatus {
 #[derive(Debug)]
 pub(super) struct RunIntent<'a> {
     /// Answers to the interrupts of a run.
-    pub decisions: &'a [ResumeEntry],
+    pub interrupt_answers: &'a [ResumeEntry],
     /// Tool results at the end of the history, or directly before its last message of the user. Clients repeat old results.
     pub results: Vec<ToolMessage<'a>>,
     /// The last message, or the message directly before the results.
@@ -80,7 +80,7 @@ pub(super) struct RunIntent<'a> {
 
 impl RunIntent<'_> {
     pub fn has_answers(&self) -> bool {
-        !self.decisions.is_empty() || !self.results.is_empty()
+        !self.interrupt_answers.is_empty() || !self.results.is_empty()
     }
 }
 
@@ -135,7 +135,7 @@ impl RunInput {
         self.forwarded_props.as_ref()?.get("model")?.as_str().filter(|model| model.contains('/')).map(str::to_owned)
     }
 
-    /// Returns the instructions of the client: its messages to the model, and its context.
+    /// Returns the instructions of the client: its `system` and `developer` messages, and its context.
     pub fn instructions(&self) -> String {
         let texts = self.messages.iter().filter(|message| message["role"] == "system" || message["role"] == "developer");
         let mut texts: Vec<String> = texts.map(instruction_text).filter(|text| !text.is_empty()).collect();
@@ -161,19 +161,19 @@ impl RunInput {
     }
 
     pub fn intent(&self) -> Answer<RunIntent<'_>> {
-        let decisions = self.resume.as_deref().unwrap_or_default();
+        let interrupt_answers = self.resume.as_deref().unwrap_or_default();
         let (last, earlier) = match self.messages.split_last() {
             Some((last, earlier)) if last["role"] == "user" => (Some(last), earlier),
             Some(_) | None => (None, self.messages.as_slice()),
         };
         let first_result = earlier.iter().rposition(|message| !is_result(message)).map_or(0, |at| at + 1);
         let (before, results) = earlier.split_at(first_result);
-        if decisions.is_empty() && last.is_none() && results.is_empty() {
+        if interrupt_answers.is_empty() && last.is_none() && results.is_empty() {
             return Err(Error::field("/messages", "must end with a message of the user, or with results of tools").into());
         }
         let before = before.last().filter(|message| message["role"] == "user" && !results.is_empty());
         Ok(RunIntent {
-            decisions,
+            interrupt_answers,
             results: results.iter().filter_map(ToolMessage::of).collect(),
             message: last.or(before).map(UserMessage),
             ends_with_message: last.is_some(),
@@ -205,7 +205,7 @@ impl<'a> ToolMessage<'a> {
     }
 }
 
-/// Returns the text of a message to the model. Files in it have no meaning as instructions.
+/// Returns the text of a `system` or `developer` message. Files in it have no meaning as instructions.
 fn instruction_text(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -317,13 +317,13 @@ mod tests {
             serde_json::from_value::<RunInput>(body).unwrap()
         };
         for messages in [json!([]), json!([user("m0"), assistant]), json!([user("m0"), assistant, results[1], user("m1")])] {
-            assert_eq!(body(messages).intent().unwrap().decisions.len(), 1);
+            assert_eq!(body(messages).intent().unwrap().interrupt_answers.len(), 1);
         }
         assert!(input(json!([user("m0"), assistant])).intent().is_err());
     }
 
     #[test]
-    fn messages_to_the_model_are_instructions() {
+    fn system_messages_are_instructions() {
         let parts = json!([{ "type": "text", "text": "Rhyme." }]);
         let body = json!({
             "threadId": "t", "runId": "r", "context": [{ "description": "page", "value": "home" }],

@@ -122,9 +122,9 @@ async fn proceed(
         Some(name) => thread.run_of_repeated_message(name, |_| true).await?,
         None => None,
     };
-    // A message without a name before results may be the newest one again.
+    // A message without a name that stands before results may be one that the server has, so it does not count as new.
     let is_new = intent.message.is_some() && repeated.is_none() && (ends_with_message || name.is_some());
-    let continued = after_answers(thread, row.as_ref(), &intent, is_new).await?;
+    let continued = store_answers(thread, row.as_ref(), &intent, is_new).await?;
     let (continued, edits) = match (continued, intent.message, repeated) {
         (continued, Some(_), _) if is_new => (continued, None),
         (Some((run, section)), ..) => return follow(thread, run, section, cursor).await,
@@ -189,8 +189,8 @@ async fn proceed(
     }
 }
 
-/// Decides whether the client asks for another answer to the user's newest message, which `run` answers. Ends that run, and returns
-/// the message that is sent again. Returns `None` if `run` is to be followed: this request began it, or another run is before it.
+/// Decides whether the client asks for another answer to the user's newest message, which `run` answers. Ends the active run, and
+/// returns the id of the message to replace. Returns `None` if this request began `run`, or if `run` is queued.
 async fn begin_regeneration(
     thread: &Thread,
     (row, run): (Option<&Conversation>, &RunId),
@@ -205,18 +205,18 @@ async fn begin_regeneration(
 
 /// Stores the answers in an input. Returns the run that continues with them, and its section after them. `is_new` is whether the
 /// message of the user is new.
-async fn after_answers(
+async fn store_answers(
     thread: &Thread,
     row: Option<&Conversation>,
     intent: &RunIntent<'_>,
     is_new: bool,
 ) -> Answer<Option<(RunId, Section)>> {
-    // A run that has ended takes no results, and they must not refuse a new message.
-    let ended = || row.and_then(|row| row.last_run.as_ref()).filter(|_| !is_new).map(|run| run.id.clone());
-    let newest = row.and_then(|row| row.active_run_id.clone()).or_else(ended).filter(|_| !intent.results.is_empty());
-    if intent.decisions.is_empty() {
+    // A run that has ended takes no results. A new message must not fail because of them.
+    let last_run = || row.and_then(|row| row.last_run.as_ref()).filter(|_| !is_new).map(|run| run.id.clone());
+    let newest = row.and_then(|row| row.active_run_id.clone()).or_else(last_run).filter(|_| !intent.results.is_empty());
+    if intent.interrupt_answers.is_empty() {
         return match newest {
-            Some(run) => after_results(thread, run, &intent.results, is_new).await,
+            Some(run) => store_results(thread, run, &intent.results, is_new).await,
             None => Ok(None),
         };
     }
@@ -226,12 +226,12 @@ async fn after_answers(
         let open = open_results(&pauses, &intent.results)?;
         answered.extend(open.iter().map(|result| result.call_id.to_string()));
         if !open.is_empty() {
-            // A run continues at the first answer. It must find the results then, because no event shows that they are stored.
+            // The results are stored before the first decision, because a worker may claim the run right after it.
             thread.section_after(&run, BTreeSet::new(), (&[], open)).await?;
         }
     }
     let mut run = None;
-    for entry in intent.decisions {
+    for entry in intent.interrupt_answers {
         let id: InputId = entry.interrupt_id.parse().map_err(|_| Error::NotFound("interrupt"))?;
         run = Some(answer(thread, &id, entry).await?);
         answered.insert(id.to_string());
@@ -247,11 +247,11 @@ fn open_results(pauses: &RunPauses, results: &[ToolMessage<'_>]) -> Answer<Vec<N
     open.map(ToolMessage::result).collect()
 }
 
-/// Stores the results for which the newest run waits. Returns the run that requested the calls, and its section after the results.
-/// Ignores results that the run has, and those of other calls. A repeat of the newest message is followed as well.
+/// Stores the results for which the run waits. Returns the run that requested the calls, and its section after the results. Ignores
+/// results that the run has, and those of other calls.
 ///
 /// Returns `None` if no result is left and the user's message `is_new`, or if the thread has requested none of the calls.
-async fn after_results(
+async fn store_results(
     thread: &Thread,
     mut run: RunId,
     results: &[ToolMessage<'_>],
@@ -403,7 +403,7 @@ async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>
     let (mut pages, mut before, mut left) = (Vec::new(), None, MAX_KEPT_BYTES);
     loop {
         let mut page = thread.service().earlier_messages(thread.principal(), &thread.id, before, SNAPSHOT_ROWS).await?;
-        // The order of the runs needs all messages of the snapshot, so only those are kept.
+        // The snapshot has the order of the runs, so it needs the messages of all pages. Hidden ones are dropped at once.
         page.items.retain(|message| is_visible(message, Some(run)));
         let shown = ag_ui_messages(&page.items, Some(run));
         let Some(rest) = left.checked_sub(json!(shown).to_string().len()) else { return Ok(None) };

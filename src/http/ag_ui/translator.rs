@@ -151,7 +151,7 @@ impl AgUiTranslator {
     }
 
     fn body(&mut self, event: &StoredEvent, body: EventBody) {
-        let is_pause = self.facts.section.pauses_at(event.seq, &body);
+        let is_pause = self.facts.section.observe_pause(event.seq, &body);
         match body {
             EventBody::RunQueued { .. } => self.queued = true,
             EventBody::RunStarted { model, .. } => self.model = model,
@@ -519,8 +519,8 @@ impl AgUiTranslator {
         self.over = true;
     }
 
-    /// Requests the open calls again, for TanStack AI. It executes a call at this event, even if the result follows, so the event
-    /// stands at an open pause only.
+    /// Sends `tool-input-available` for each open client call, for TanStack AI. The client executes a call at this event, even if the
+    /// result follows, so only an open pause sends it.
     fn request_calls(&mut self) {
         for ClientCall { call_id, name, arguments, .. } in std::mem::take(&mut self.shown_requests) {
             let value = json!({ "toolCallId": call_id, "toolName": name, "input": arguments });

@@ -1,9 +1,10 @@
 //! The UI message stream of the Vercel AI SDK: `useChat` with `DefaultChatTransport` or `WebSocketChatTransport`, without adapters.
 //!
-//! A run is one assistant message, and the id of the run is the id of the message. A response ends where the run waits for an
-//! answer. The client sends the answer in the same message, and the next response continues that message.
+//! A run is one assistant message with the id of the run. After a message of the user that joins the run, the assistant has another
+//! message, `run_X.msg_Y`. A response ends where the run waits for an answer. The client sends the answer in the same message, and the
+//! next response continues that message.
 
-mod answer_id;
+mod assistant_message_id;
 mod regenerate;
 mod request;
 mod routes;

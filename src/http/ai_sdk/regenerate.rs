@@ -1,7 +1,7 @@
 //! Decides which message or run a regenerated answer or an edited message replaces, and so which later messages leave the
 //! conversation. Must not know how the new run starts, or how its stream is sent.
 
-use super::answer_id::AnswerId;
+use super::assistant_message_id::AssistantMessageId;
 use super::request::UiMessage;
 use crate::domain::conversation::message::{FilePart, Message, Part, Role};
 use crate::domain::ids::{MessageId, PartId, RunId};
@@ -31,9 +31,9 @@ pub(super) struct ResentMessage {
     pub first_part: Option<PartId>,
 }
 
-/// Returns whether the client regenerates the answer to a message of the user that never arrived, such as after a network error. The
+/// Returns whether the request regenerates the answer to a message that the server does not have, such as after a network error. The
 /// `message` is the last one, and `answer` is the id in the request.
-pub(super) async fn is_answer_to_new_message(thread: &Thread, message: &UiMessage, answer: Option<&str>) -> Answer<bool> {
+pub(super) async fn regenerates_unknown_message(thread: &Thread, message: &UiMessage, answer: Option<&str>) -> Answer<bool> {
     let Some(name) = message.id.as_deref().filter(|name| !name.is_empty() && message.role == "user") else { return Ok(false) };
     if answer.is_some_and(|answer| answer != name) {
         return Ok(false);
@@ -47,14 +47,14 @@ pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> 
     let newest = row.last_run.as_ref().map(|run| run.id.clone());
     let run = match name {
         None => newest.clone(),
-        Some(name) => match AnswerId::parse(name) {
+        Some(name) => match AssistantMessageId::parse(name) {
             Some(answer) => Some(answer.run),
             None => thread.find_message(name).await?.map(|message| message.run_id).or_else(|| newest.clone()),
         },
     };
     let run = run.ok_or(Error::NotFound("message in this chat"))?;
     thread.check_run(&run).await?;
-    let joined = name.and_then(AnswerId::parse).and_then(|answer| answer.joined);
+    let joined = name.and_then(AssistantMessageId::parse).and_then(|answer| answer.joined);
     if newest.as_ref() == Some(&run) && joined.is_none() {
         return Ok(Regeneration { run, method: RegenerationMethod::RetryRun });
     }

@@ -124,7 +124,7 @@ impl ChatBody {
     }
 
     /// Returns the assistant's message directly before the newest message.
-    pub fn answer_before(&self) -> Option<&UiMessage> {
+    pub fn assistant_message_before(&self) -> Option<&UiMessage> {
         match self.messages.as_slice() {
             [.., before, _] if self.message.is_none() && before.role == "assistant" => Some(before),
             _ => None,

@@ -10,10 +10,10 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::answer_id::AnswerId;
+use super::assistant_message_id::AssistantMessageId;
 use super::regenerate::{
-    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_answer_to_new_message,
-    is_repeated_edit,
+    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_repeated_edit,
+    regenerates_unknown_message,
 };
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
@@ -94,13 +94,13 @@ async fn send(
 /// A run to stream, and what its translator needs.
 pub(super) struct RunStream {
     pub reader: Reader,
-    id: AnswerId,
+    id: AssistantMessageId,
     section: Section,
     client_tools: BTreeSet<String>,
 }
 
 impl RunStream {
-    fn of(id: AnswerId, reader: Reader, section: Section, profile: AgentProfile) -> Self {
+    fn of(id: AssistantMessageId, reader: Reader, section: Section, profile: AgentProfile) -> Self {
         let client_tools = profile.client_tools.into_iter().map(|tool| tool.name).collect();
         Self { reader, id, section, client_tools }
     }
@@ -136,7 +136,7 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
             && let Some(run) = thread.run_of_repeated_message(name, |message| has_content(message, &request.content)).await?
         {
             // The client repeats a message whose idempotency record has expired or never existed.
-            let id = answer_after(thread, run).await?;
+            let id = newest_assistant_message(thread, run).await?;
             let section = match id.joined {
                 // The pauses before the message are over.
                 Some(_) => RunPauses::read(thread.service(), thread.principal(), &id.run).await?.after_pauses(),
@@ -145,8 +145,8 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
             return follow(thread, id, section).await;
         }
         let key = key.or_else(|| name.map(|name| thread.request_key("message", name)));
-        return match store_answers_before(thread, body, row.as_ref()).await? {
-            Some(answered) => Box::pin(join(thread, answered, request, key)).await,
+        return match store_answers_beside_message(thread, body, row.as_ref()).await? {
+            Some(answered) => Box::pin(steer(thread, answered, request, key)).await,
             None => start(thread, request, key).await,
         };
     };
@@ -192,14 +192,14 @@ async fn stream_started(thread: &Thread, mut started: StartedRun) -> Answer<RunS
 }
 
 /// Adds a message to a run that has just got its answers, so that the run reads the message with them.
-async fn join(thread: &Thread, (run, section): (RunId, Section), request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn steer(thread: &Thread, (run, section): (RunId, Section), request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
     let request = StartRun { on_busy: OnBusy::Steer, ..request };
     let started = thread.service().start_run(thread.principal(), request, key).await?;
     if started.run.id != run {
         // The run has ended meanwhile, so the message has begun another.
         return stream_started(thread, started).await;
     }
-    follow(thread, AnswerId { run, joined: Some(started.message.id) }, section).await
+    follow(thread, AssistantMessageId { run, joined: Some(started.message.id) }, section).await
 }
 
 /// Replaces a message of the user. Ends the active run first, because it answers a message that leaves the conversation.
@@ -211,7 +211,7 @@ async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> An
 /// Answers the message of a run again, in a new run.
 async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
     if let Some(message) = body.newest_message()
-        && is_answer_to_new_message(thread, message, body.message_id.as_deref()).await?
+        && regenerates_unknown_message(thread, message, body.message_id.as_deref()).await?
     {
         return Box::pin(submit(thread, body, message, key)).await;
     }
@@ -240,8 +240,8 @@ async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
 
 /// Stores the answers in an assistant's message: decisions about approvals, and results of client tools. Returns the message's id,
 /// and the section of its run after the answers.
-async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AnswerId, Section)> {
-    let mut id = message.id.as_deref().and_then(AnswerId::parse);
+async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AssistantMessageId, Section)> {
+    let mut id = message.id.as_deref().and_then(AssistantMessageId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
     for decided in message.decisions() {
         // Ids come from an untrusted client: only an approval of the caller in this chat counts.
@@ -261,12 +261,16 @@ async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AnswerId
 
 /// Stores the answers in the assistant's message before a new message of the user, if the active run waits for nothing else. Returns
 /// the run, and its section after the answers. A client that does not send answers automatically sends them with the next message.
-async fn store_answers_before(thread: &Thread, body: &ChatBody, row: Option<&Conversation>) -> Answer<Option<(RunId, Section)>> {
+async fn store_answers_beside_message(
+    thread: &Thread,
+    body: &ChatBody,
+    row: Option<&Conversation>,
+) -> Answer<Option<(RunId, Section)>> {
     let waits = row.filter(|row| row.reason.is_some_and(|reason| reason.needs_answer()));
-    let Some((message, active)) = body.answer_before().zip(waits.and_then(|row| row.active_run_id.as_ref())) else {
+    let Some((message, active)) = body.assistant_message_before().zip(waits.and_then(|row| row.active_run_id.as_ref())) else {
         return Ok(None);
     };
-    if message.id.as_deref().and_then(AnswerId::parse).is_none_or(|id| id.run != *active) {
+    if message.id.as_deref().and_then(AssistantMessageId::parse).is_none_or(|id| id.run != *active) {
         return Ok(None);
     }
     let open = thread.open_questions(active).await?;
@@ -283,7 +287,7 @@ async fn store_answers_before(thread: &Thread, body: &ChatBody, row: Option<&Con
 }
 
 /// Streams a run from its first event.
-async fn follow(thread: &Thread, id: impl Into<AnswerId>, section: Section) -> Answer<RunStream> {
+async fn follow(thread: &Thread, id: impl Into<AssistantMessageId>, section: Section) -> Answer<RunStream> {
     let id = id.into();
     let profile = thread.service().run_profile(thread.principal(), &id.run).await?;
     match thread.service().stream_run(thread.principal(), &id.run, None).await? {
@@ -326,12 +330,12 @@ pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> 
     // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
     let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
     let section = RunPauses::read(thread.service(), thread.principal(), &run).await?.whole(head);
-    let id = answer_after(thread, run).await?;
+    let id = newest_assistant_message(thread, run).await?;
     follow(thread, id, section).await.map(Some)
 }
 
 /// Returns the id of the newest message of the assistant in a run: a message of the user may have joined the run after an answer.
-async fn answer_after(thread: &Thread, run: RunId) -> Answer<AnswerId> {
+async fn newest_assistant_message(thread: &Thread, run: RunId) -> Answer<AssistantMessageId> {
     let kinds = ["message.created", "message.completed"];
     let log = thread.service().run_events_of_kinds(thread.principal(), &run, &kinds).await?;
     let (mut is_answered, mut joined) = (false, None);
@@ -342,7 +346,7 @@ async fn answer_after(thread: &Thread, run: RunId) -> Answer<AnswerId> {
             _ => {}
         }
     }
-    Ok(AnswerId { run, joined })
+    Ok(AssistantMessageId { run, joined })
 }
 
 /// Cancels the active run

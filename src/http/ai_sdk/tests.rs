@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::answer_id::AnswerId;
+use super::assistant_message_id::AssistantMessageId;
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::http::clients::pauses::Section;
@@ -16,7 +16,8 @@ use crate::http::clients::recorded::{
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
 
 fn chunks(events: &[StoredEvent], version: Version, section: Section) -> Vec<Value> {
-    let facts = ChatRunFacts { id: AnswerId::parse(RUN).unwrap(), version, section, client_tools: ["look".to_owned()].into() };
+    let facts =
+        ChatRunFacts { id: AssistantMessageId::parse(RUN).unwrap(), version, section, client_tools: ["look".to_owned()].into() };
     translated(UiMessageTranslator::new(facts), events)
 }
 
@@ -120,7 +121,7 @@ fn message_that_joins_a_run_gets_its_own_answer() {
     let section = section(pauses[1], seqs(&events, "approval.resolved")[0]);
     for version in VERSIONS {
         let name = format!("{RUN}.{joined}");
-        let (id, client_tools) = (AnswerId::parse(&name).unwrap(), ["look".to_owned()].into());
+        let (id, client_tools) = (AssistantMessageId::parse(&name).unwrap(), ["look".to_owned()].into());
         let facts = ChatRunFacts { id, version, section: section.clone(), client_tools };
         let sent = translated(UiMessageTranslator::new(facts), &events);
         // The new message has the call that runs now, and no output of an earlier call.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::answer_id::AnswerId;
+use super::assistant_message_id::AssistantMessageId;
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
@@ -33,7 +33,7 @@ pub(super) enum Version {
 /// The facts about a run that its events do not contain.
 #[derive(Debug, Clone)]
 pub(super) struct ChatRunFacts {
-    pub id: AnswerId,
+    pub id: AssistantMessageId,
     pub version: Version,
     pub section: Section,
     /// The names of the tools that the client executes.
@@ -88,8 +88,8 @@ pub(super) struct UiMessageTranslator {
     facts: ChatRunFacts,
     /// Chunks of the current event.
     out: Vec<Value>,
-    /// Whether the message has begun.
-    has_begun: bool,
+    /// Whether the events have come to this message.
+    is_reached: bool,
     /// Whether chunks of the current event are sent.
     sends: bool,
     started: bool,
@@ -114,7 +114,7 @@ impl ChunkTranslator for UiMessageTranslator {
         if self.over {
             return Vec::new();
         }
-        self.sends = self.has_begun && event.seq > self.facts.section.after;
+        self.sends = self.is_reached && event.seq > self.facts.section.after;
         if self.facts.section.is_void(event) {
             // The next model call continues the empty step.
             self.step_empty = self.step_open;
@@ -132,7 +132,7 @@ impl ChunkTranslator for UiMessageTranslator {
 impl UiMessageTranslator {
     pub fn new(facts: ChatRunFacts) -> Self {
         Self {
-            has_begun: facts.id.joined.is_none(),
+            is_reached: facts.id.joined.is_none(),
             facts,
             out: Vec::new(),
             sends: false,
@@ -156,7 +156,7 @@ impl UiMessageTranslator {
         }
     }
 
-    /// Begins the message, once per response. Its id is the same in every response.
+    /// Begins the message, once per response. All responses that continue the message have its id.
     fn start(&mut self, event: &StoredEvent) {
         if self.sends && !std::mem::replace(&mut self.started, true) {
             let metadata = json!({ "run_id": self.facts.id.run, "conversation_id": event.conversation_id });
@@ -169,7 +169,7 @@ impl UiMessageTranslator {
         if !matches!(body, EventBody::RunQueued { .. } | EventBody::MessageCreated { .. } | EventBody::ConversationUpdated { .. }) {
             self.start(event);
         }
-        let is_pause = self.facts.section.pauses_at(event.seq, &body);
+        let is_pause = self.facts.section.observe_pause(event.seq, &body);
         match body {
             EventBody::StepStarted { step, kind, .. } => {
                 self.model_step = (kind == "model").then_some(step);
@@ -281,7 +281,7 @@ impl UiMessageTranslator {
     /// this response cannot change.
     fn message_created(&mut self, id: &MessageId) {
         if self.facts.id.joined.as_ref() == Some(id) {
-            self.has_begun = true;
+            self.is_reached = true;
             // A part that was begun before is sent whole at its end.
             self.parts.clear();
             self.step_open = false;
@@ -545,12 +545,12 @@ impl UiMessageTranslator {
         self.push(json!({ "type": "data-plan", "id": "plan", "data": { "steps": self.plan } }));
     }
 
-    /// Removes the marks of the calls that wait for a human, if the client has executed its own calls of the step.
+    /// Repeats the calls that wait for a human without `providerExecuted`, if the client has executed its own calls of the step.
     ///
-    /// The client sends a message again when all its calls have outputs, and ignores calls with these marks. It would repeat the
-    /// results for as long as the run waits. The call becomes one whose input is incomplete, because the client executes a call
-    /// whose input is complete.
-    fn unmark_waiting_calls(&mut self) {
+    /// The client sends a message again when all its calls have outputs, and ignores calls that a provider executes. It would repeat
+    /// the results for as long as the run waits. The input stays incomplete, because the client executes a call whose input is
+    /// complete.
+    fn repeat_waiting_calls(&mut self) {
         let step = self.step_calls.iter().filter_map(|id| self.calls.get(id));
         let mut own = step.filter(|call| self.facts.client_tools.contains(&call.name)).peekable();
         if own.peek().is_none() || own.any(|call| call.stage != CallStage::Over) {
@@ -574,7 +574,7 @@ impl UiMessageTranslator {
     /// Ends the response where the run waits, unless the wait is over.
     fn pause(&mut self, seq: i64, reason: WaitReason) {
         if seq > self.facts.section.passed {
-            self.unmark_waiting_calls();
+            self.repeat_waiting_calls();
             self.close_step();
             let metadata = json!({ "waiting": reason });
             self.push(json!({ "type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata }));

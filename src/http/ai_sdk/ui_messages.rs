@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::answer_id::AnswerId;
+use super::assistant_message_id::AssistantMessageId;
 use super::translator::{client_output, tool_output};
 use crate::domain::conversation::message::{FilePart, Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::ids::{CallId, MessageId, RunId};
 use crate::domain::run::question::InputRequest;
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool::approval::Approval;
+use crate::http::clients::thread::messages_by_run;
 
 /// The run whose answer is not complete.
 #[derive(Debug, Default)]
@@ -24,17 +25,6 @@ pub(super) struct OpenRun {
 /// The calls that clients execute.
 pub(super) type ClientCalls = BTreeSet<CallId>;
 
-/// Returns the messages by run, in the order in which the runs began. A message may be queued before the earlier run has answered.
-fn by_run(messages: &[Message]) -> Vec<&Message> {
-    let mut runs: BTreeMap<&RunId, usize> = BTreeMap::new();
-    for (place, message) in messages.iter().enumerate() {
-        runs.entry(&message.run_id).or_insert(place);
-    }
-    let mut sorted: Vec<&Message> = messages.iter().collect();
-    sorted.sort_by_key(|message| runs.get(&message.run_id));
-    sorted
-}
-
 /// Returns the UI messages of a conversation, oldest first. All answers of a run are one message, up to the next message of the
 /// user that joined the run.
 pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &ClientCalls) -> Vec<Value> {
@@ -43,7 +33,7 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
     let mut shown: Vec<Value> = Vec::new();
     let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
     let mut joined: BTreeMap<&RunId, &MessageId> = BTreeMap::new();
-    let ordered: Vec<&Message> = by_run(messages).into_iter().filter(|message| !message.internal).collect();
+    let ordered: Vec<&Message> = messages_by_run(messages).into_iter().filter(|message| !message.internal).collect();
     // The stream contains the answer to the newest message of its run.
     let is_of_stream = |message: &&&Message| open.streaming.as_ref() == Some(&message.run_id) && message.role == Role::User;
     let streamed_from = ordered.iter().rposition(|message| is_of_stream(&message)).unwrap_or(0);
@@ -62,7 +52,7 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
                 let place = *places.entry(&message.run_id).or_insert_with(|| {
                     let of = json!({ "run_id": message.run_id, "conversation_id": message.conversation_id });
                     let joined = joined.get(&message.run_id).map(|id| (*id).clone());
-                    let id = AnswerId { run: message.run_id.clone(), joined }.to_string();
+                    let id = AssistantMessageId { run: message.run_id.clone(), joined }.to_string();
                     shown.push(json!({ "id": id, "role": "assistant", "metadata": of, "parts": [] }));
                     shown.len() - 1
                 });

@@ -23,22 +23,23 @@ pub(in crate::http) struct Section {
     pub passed: i64,
     /// The `seq` ranges of reset model steps, from their first event to the reset. A response that begins later omits their parts.
     pub voided: Vec<RangeInclusive<i64>>,
-    /// The ids of the answers that the client has sent, and of the answers in the events so far.
+    /// The ids of the approvals, questions and client tool calls that have an answer: one of the client, or one in the events so far.
     pub answered: BTreeSet<String>,
 }
 
 impl Section {
-    /// Returns whether the run pauses at an event. A translator asks once about each event of the run, in order.
+    /// Records the answer in an event, and returns whether the run pauses there. A translator calls this for each event of the run, in
+    /// order.
     ///
-    /// A worker that has claimed the run after one answer does not see the next one. It reports a wait that is over already, and
-    /// the run continues without a further answer.
-    pub fn pauses_at(&mut self, seq: i64, body: &EventBody) -> bool {
+    /// A worker claims the run after the first of several answers. It then reports a wait for the next one, although that answer is
+    /// stored, and the run continues.
+    pub fn observe_pause(&mut self, seq: i64, body: &EventBody) -> bool {
         match body {
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.answered.insert(id.to_string());
                 false
             }
-            // The client's answers are newer than the pauses of earlier responses.
+            // The earlier response ended at this pause, because the client had sent no answer then.
             EventBody::RunWaiting { reason, id, .. } => {
                 let is_answered = seq > self.after && id.as_ref().is_some_and(|id| self.answered.contains(id));
                 reason.needs_answer() && !is_answered
@@ -106,7 +107,7 @@ impl RunPauses {
 
     fn event(&mut self, seq: i64, body: EventBody) {
         match body {
-            // A wait whose answer is in the log already is over: see `Section::pauses_at`.
+            // As in `Section::observe_pause`.
             EventBody::RunWaiting { reason, id, .. } => {
                 let is_answered = id.is_some_and(|id| self.answers.contains_key(&id));
                 if reason.needs_answer() && !is_answered {
@@ -236,7 +237,7 @@ mod tests {
         let mut section = pauses.section_after(&ids);
         assert_eq!((section.after, section.passed), (waits[0], answers[1]));
         let pausing = |section: &mut Section| -> Vec<i64> {
-            log.iter().filter(|event| section.pauses_at(event.seq, &event.body().unwrap())).map(|event| event.seq).collect()
+            log.iter().filter(|event| section.observe_pause(event.seq, &event.body().unwrap())).map(|event| event.seq).collect()
         };
         assert_eq!(pausing(&mut section), [waits[0]]);
         assert_eq!(pausing(&mut Section::default()), [waits[0]], "the log has the answer");
@@ -246,8 +247,8 @@ mod tests {
     fn wait_for_an_answer_of_the_request_is_no_pause() {
         let waits = EventBody::RunWaiting { reason: WaitReason::ClientTool, id: Some(id("call", 1)), detail: None };
         let mut section = Section { after: 10, answered: [id("call", 1)].into(), ..Section::default() };
-        assert!(section.pauses_at(10, &waits), "the earlier response ended here");
-        assert!(!section.pauses_at(12, &waits), "no event shows the result yet");
+        assert!(section.observe_pause(10, &waits), "the earlier response ended here");
+        assert!(!section.observe_pause(12, &waits), "no event shows the result yet");
     }
 
     #[test]

@@ -79,6 +79,17 @@ pub(in crate::http) async fn open_questions(
     Ok(open)
 }
 
+/// Returns the messages in the order in which their runs began. A message that waited behind a run is stored before that run's answer.
+pub(in crate::http) fn messages_by_run(messages: &[Message]) -> Vec<&Message> {
+    let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
+    for (place, message) in messages.iter().enumerate() {
+        places.entry(&message.run_id).or_insert(place);
+    }
+    let mut ordered: Vec<&Message> = messages.iter().collect();
+    ordered.sort_by_key(|message| places.get(&message.run_id));
+    ordered
+}
+
 impl Thread {
     /// Returns the conversation that the client calls `name` in this field of its request.
     pub fn new(app: &App, access: Access, trace: TraceId, (field, name): (&str, &str)) -> Answer<Self> {

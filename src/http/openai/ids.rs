@@ -21,6 +21,7 @@ pub(super) fn parse_conversation(id: &str) -> Answer<ConversationId> {
     ConversationId::parse(id).map_err(|_| missing_conversation(id))
 }
 
+/// Returns the problem of a conversation that does not exist. Its text is that of OpenAI's own service.
 pub(super) fn missing_conversation(id: &str) -> Problem {
     Problem::new(ProblemCode::NotFound, format!("Conversation with id {id:?} not found."))
 }

@@ -32,7 +32,7 @@ pub enum Content {
 
 impl Content {
     /// Returns whether the content has no file, and no text but white space.
-    pub(in crate::service) fn is_blank(&self) -> bool {
+    pub fn is_blank(&self) -> bool {
         match self {
             Self::Text(text) => text.trim().is_empty(),
             Self::Parts(parts) => parts.iter().all(|part| matches!(part, NewPart::Text { text } if text.trim().is_empty())),

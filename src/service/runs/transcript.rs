@@ -1,8 +1,7 @@
 //! Runs for clients that send all earlier messages with each request.
 //!
-//! Such a request gets a conversation of its own, with the messages as the client sent them. Its messages may also continue a
-//! conversation that has other ones. Owns the check of these messages. Must
-//! not know any protocol.
+//! Such a request begins a conversation with these messages, or adds them to the conversation that it names. Owns the check of these
+//! messages. Must not know any protocol.
 
 use std::collections::HashMap;
 
@@ -245,8 +244,8 @@ impl Service {
     }
 }
 
-/// Returns the messages with their numbers, without those of the user that have no text or file. The last message stays if there are
-/// others, because it should begin the run.
+/// Returns the messages with their numbers, without those of the user that have no text or file. A blank last message stays if another
+/// one has content, so that the request is refused.
 fn without_blank(messages: &[SentMessage]) -> Vec<(usize, &SentMessage)> {
     let is_blank = |message: &SentMessage| matches!(message, SentMessage::User(content) if content.is_blank());
     let last = messages.len().checked_sub(1).filter(|_| !messages.iter().all(is_blank));
@@ -267,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blank_messages_are_left_out_unless_they_should_begin_the_run() {
+    fn blank_messages_are_left_out_except_the_last() {
         let user = |text: &str| SentMessage::User(Content::Text(text.to_owned()));
         let kept = |texts: &[&str]| {
             let messages: Vec<SentMessage> = texts.iter().map(|text| user(text)).collect();

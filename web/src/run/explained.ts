@@ -1,10 +1,10 @@
-// The explanation of a run for people: the server writes it for programs too, with seconds, routes and ids.
+// Rewrites the summary of a run for people. The server writes seconds, routes and ids for programs, in src/service/runs/explain.rs.
 
 import { span } from "../text/words";
 
 const ID = "_[0-9a-f]{32}";
 
-/** Returns the summary without routes and ids of machines, and with lengths of time that people read. */
+/** Returns the summary without routes and ids, and with lengths of time that people read. */
 export function explained(summary: string): string {
   return summary
     .replace(/ POST \/api\/v1\/\S+ answers:/g, " The question:")

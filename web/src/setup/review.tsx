@@ -14,8 +14,8 @@ const indented = (value: object | undefined): string => (value === undefined ? "
 export function ReviewCard({ review }: { review: ToolReview }) {
   const { data: me } = useMe();
   const server = useServerName(review.server);
-  const { before = review } = review;
-  const hints = [before, review].map((one) => indented(one.hints));
+  const { before } = review;
+  const hints = [before?.hints, review.hints].map(indented);
   return (
     <div className="card" data-review={review.tool}>
       <div className="card-head">
@@ -35,15 +35,15 @@ export function ReviewCard({ review }: { review: ToolReview }) {
           <span className="faint">An administrator decides about it.</span>
         )}
       </div>
-      <Text label="Description" before={before.description} after={review.description} />
-      <Text label="Parameters" before={indented(before.parameters)} after={indented(review.parameters)} />
-      {hints.some((one) => one !== "") && <Text label="Hints of the server" before={hints[0] ?? ""} after={hints[1] ?? ""} />}
+      <DefinitionDiff label="Description" before={before?.description ?? ""} after={review.description} />
+      <DefinitionDiff label="Parameters" before={indented(before?.parameters)} after={indented(review.parameters)} />
+      {hints.some((one) => one !== "") && <DefinitionDiff label="Hints of the server" before={hints[0] ?? ""} after={hints[1] ?? ""} />}
     </div>
   );
 }
 
-/** A text of both versions, with all its lines. */
-function Text({ label, before, after }: { label: string; before: string; after: string }) {
+/** Shows a text of both versions, with all its lines. */
+function DefinitionDiff({ label, before, after }: { label: string; before: string; after: string }) {
   return (
     <>
       <div className="label">{before === after ? `${label}, unchanged` : label}</div>

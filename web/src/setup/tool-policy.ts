@@ -1,4 +1,4 @@
-// Whether the calls of a tool ask first, for an agent: the rules of the server, for people to read. Knows no page.
+// Tells whether the calls of a tool ask first, for an agent. Mirrors `ApprovalPolicy::mode` in src/domain/tool/approval.rs: change both.
 
 import type { ToolDefinition } from "../api/types";
 
@@ -26,13 +26,21 @@ export function approvalMode({ name, safety }: Pick<ToolDefinition, "name" | "sa
 /** Returns the rule for a name. A rule that asks also holds for a tool whose name got a hash because of a conflict. */
 function ruleOf(name: string, rules: Record<string, ApprovalMode>): ApprovalMode | undefined {
   if (Object.hasOwn(rules, name)) return rules[name];
-  const halves = name.split("__");
-  const isForm = (plain: string) => {
-    const wanted = plain.split("__");
-    return halves.length > 1 && wanted.length === halves.length && halves.every((half, at) => half === wanted[at] || half.replace(/_[0-9a-f]{8,}$/, "") === wanted[at]);
-  };
-  const kin = Object.entries(rules).filter(([plain, mode]) => mode !== "auto" && isForm(plain));
-  return kin.map(([, mode]) => mode).sort((one, other) => STRICTNESS.indexOf(other) - STRICTNESS.indexOf(one))[0];
+  const matching = Object.entries(rules).filter(([plain, mode]) => mode !== "auto" && isHashedForm(name, plain));
+  return matching.map(([, mode]) => mode).sort((one, other) => STRICTNESS.indexOf(other) - STRICTNESS.indexOf(one))[0];
+}
+
+/** Returns the server and the tool of a name, or null for another name. */
+function halvesOf(name: string): [string, string] | null {
+  const at = name.indexOf("__");
+  return at < 0 ? null : [name.slice(0, at), name.slice(at + 2)];
+}
+
+/** Returns whether a name is `plain` with a hash after one or both of its halves. */
+function isHashedForm(name: string, plain: string): boolean {
+  const isForm = (half: string, wanted: string) => half === wanted || half.replace(/_[0-9a-f]{8,}$/, "") === wanted;
+  const [halves, wanted] = [halvesOf(name), halvesOf(plain)];
+  return halves !== null && wanted !== null && isForm(halves[0], wanted[0]) && isForm(halves[1], wanted[1]);
 }
 
 /** Returns the policy of a tool in words. */

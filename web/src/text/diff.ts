@@ -10,10 +10,10 @@ export interface DiffLine {
 /** Limit of compared pairs of lines; beyond it, the whole changed region counts as replaced. */
 const MOST_PAIRS = 1_000_000;
 
-/** Returns how many elements the lists have in common, from `at(0)` on. */
-function common(most: number, isSame: (at: number) => boolean): number {
+/** Returns how often `holds` is true in a row, from 0 on; at most `most`. */
+function countWhile(most: number, holds: (at: number) => boolean): number {
   let count = 0;
-  while (count < most && isSame(count)) count += 1;
+  while (count < most && holds(count)) count += 1;
   return count;
 }
 
@@ -23,18 +23,18 @@ const linesOf = (text: string): string[] => (text === "" ? [] : text.split("\n")
 export function diffLines(before: string, after: string): DiffLine[] {
   const [old, now] = [linesOf(before), linesOf(after)];
   const shorter = Math.min(old.length, now.length);
-  const head = common(shorter, (at) => old[at] === now[at]);
-  const tail = common(shorter - head, (at) => old[old.length - 1 - at] === now[now.length - 1 - at]);
+  const head = countWhile(shorter, (at) => old[at] === now[at]);
+  const tail = countWhile(shorter - head, (at) => old[old.length - 1 - at] === now[now.length - 1 - at]);
   const kept = (text: string): DiffLine => ({ sign: " ", text });
   return [
     ...old.slice(0, head).map(kept),
-    ...marked(compared(old.slice(head, old.length - tail), now.slice(head, now.length - tail))),
+    ...markChangedParts(compareLines(old.slice(head, old.length - tail), now.slice(head, now.length - tail))),
     ...old.slice(old.length - tail).map(kept),
   ];
 }
 
 /** Compares lists by their longest common subsequence. */
-function compared(old: string[], now: string[]): DiffLine[] {
+function compareLines(old: string[], now: string[]): DiffLine[] {
   const removed = (text: string): DiffLine => ({ sign: "-", text });
   const added = (text: string): DiffLine => ({ sign: "+", text });
   if (old.length * now.length > MOST_PAIRS) return [...old.map(removed), ...now.map(added)];
@@ -65,17 +65,17 @@ function compared(old: string[], now: string[]): DiffLine[] {
 }
 
 /** Marks the changed part of lines that replace as many others. */
-function marked(lines: DiffLine[]): DiffLine[] {
+function markChangedParts(lines: DiffLine[]): DiffLine[] {
   const result = [...lines];
   for (let at = 0; at < result.length; at += 1) {
-    const removed = common(result.length - at, (next) => result[at + next]?.sign === "-");
-    const added = common(result.length - at - removed, (next) => result[at + removed + next]?.sign === "+");
+    const removed = countWhile(result.length - at, (next) => result[at + next]?.sign === "-");
+    const added = countWhile(result.length - at - removed, (next) => result[at + removed + next]?.sign === "+");
     for (let pair = 0; removed === added && pair < removed; pair += 1) {
       const [one, other] = [result[at + pair], result[at + removed + pair]];
       if (one === undefined || other === undefined) continue;
       const shorter = Math.min(one.text.length, other.text.length);
-      let head = common(shorter, (letter) => one.text[letter] === other.text[letter]);
-      let tail = common(shorter - head, (letter) => one.text[one.text.length - 1 - letter] === other.text[other.text.length - 1 - letter]);
+      let head = countWhile(shorter, (letter) => one.text[letter] === other.text[letter]);
+      let tail = countWhile(shorter - head, (letter) => one.text[one.text.length - 1 - letter] === other.text[other.text.length - 1 - letter]);
       // A letter of two code units stays whole.
       if (/[\ud800-\udbff]$/.test(one.text.slice(0, head))) head -= 1;
       if (/^[\udc00-\udfff]/.test(one.text.slice(one.text.length - tail))) tail -= 1;

@@ -288,7 +288,7 @@ impl Creation<'_> {
     /// come before them.
     async fn send(self, conversation: ConversationId, previous: Option<Run>, mut input: ResponseInput) -> Answer<Begun> {
         if let Some(previous) = &previous {
-            input.follow(&self.app.service.run_profile(self.principal, &previous.id).await?);
+            input.add_earlier_system_items(&self.app.service.run_profile(self.principal, &previous.id).await?);
         }
         let (content, earlier) = input.new_messages();
         if let Some(call) = unknown_call(&earlier) {
@@ -411,14 +411,15 @@ impl Creation<'_> {
     }
 }
 
-/// Returns whether a run stores `sent` as `stored`. Files and the ends of lines are not compared.
+/// Returns whether a run has stored the result `sent` as `stored`. Files are not compared, because they are stored apart. Line breaks
+/// are not compared, because the pieces of a result are joined by them.
 fn is_same_result(sent: &Content, stored: &[ToolContent]) -> bool {
     let has_file = |content: &Content| match content {
         Content::Text(_) => false,
         Content::Parts(parts) => parts.iter().any(|part| !matches!(part, NewPart::Text { .. })),
     };
-    let without_ends = |text: &str| text.replace('\n', "");
-    has_file(sent) || without_ends(&text::storable(&text_of(sent))) == without_ends(&items::tool_text(stored))
+    let without_line_breaks = |text: &str| text.replace('\n', "");
+    has_file(sent) || without_line_breaks(&text::storable(&text_of(sent))) == without_line_breaks(&items::tool_text(stored))
 }
 
 /// Returns the call of the first result whose call is not among the messages before it.

@@ -22,7 +22,7 @@ const RUNS: u32 = 100;
 /// Deletes a response
 ///
 /// Later responses stay, and their conversation keeps the messages of this one. The conversation is deleted with the last of its
-/// responses, unless the client has created it.
+/// responses, unless the client has created it. A run that waits for an answer to this response is cancelled.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "responses", operation_id = "openai_delete_response",
     params(("id" = String, Path, description = "The id of the response")),
@@ -40,7 +40,7 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
             if !pauses.is_paused() {
                 return Err(Problem::new(ProblemCode::Conflict, "the response is unfinished; cancel it first"));
             }
-            // Its run must not wait for an answer that no client can give. The end of the run begins another response.
+            // The run must not wait for an answer that no client can give. Its cancellation is the next response, which goes as well.
             app.service.cancel_run(principal, &run.id, None).await?;
             app.service.delete_response(principal, &run.id, facts.segment + 1).await?;
         }

@@ -109,9 +109,9 @@ async fn begun_with(app: &App, principal: &Principal, run: &Run) -> Answer<Vec<V
 async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u32) -> Answer<Vec<Value>> {
     let log = app.service.run_events_of_kinds(principal, &run.id, &KINDS).await?;
     let (mut items, mut requested, mut pauses) = (Vec::new(), Vec::new(), 0);
-    let mut whole = Section::default();
+    let mut section = Section::default();
     for (seq, body) in log.events.iter().filter_map(|event| Some((event.seq, event.body()?))) {
-        pauses += u32::from(whole.pauses_at(seq, &body));
+        pauses += u32::from(section.observe_pause(seq, &body));
         let item = match body {
             EventBody::ToolRequested { call } => {
                 requested.push(call.call_id);

@@ -77,17 +77,17 @@ pub(super) fn question_id(id: &InputId) -> String {
 }
 
 /// The id prefix of the items of the roles `system` and `developer`.
-const SYSTEM: &str = "msg_system_";
+const SYSTEM_ID_PREFIX: &str = "msg_system_";
 
 /// Returns whether an id is that of an item of the role `system` or `developer`.
 pub(super) fn is_system(id: &str) -> bool {
-    id.starts_with(SYSTEM)
+    id.starts_with(SYSTEM_ID_PREFIX)
 }
 
-/// Returns the item of a text of the role `system` or `developer`, the number `at` of its run.
+/// Returns the item of a text of the role `system` or `developer`. `at` is its position among those of the run.
 pub(super) fn system(run: &RunId, at: u32, SystemItem { role, text }: &SystemItem) -> Value {
     let content = json!([{ "type": "input_text", "text": text }]);
-    let id = format!("{}_{at}", derived(SYSTEM, run.as_str()));
+    let id = format!("{}_{at}", derived(SYSTEM_ID_PREFIX, run.as_str()));
     json!({ "type": "message", "id": id, "status": "completed", "role": role, "content": content })
 }
 

@@ -13,7 +13,7 @@ use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::openai::content::{WireContent, merged, text_of};
+use crate::http::openai::content::{WireContent, merged};
 use crate::http::openai::responses::items;
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
@@ -189,9 +189,9 @@ fn texts_of(items: &[SystemItem]) -> impl Iterator<Item = &str> {
     items.iter().map(|item| item.text.as_str()).filter(|text| !text.is_empty())
 }
 
-/// The fields of a request, as the agent profile of its run stores them for later requests.
+/// The system items of a response, as the agent profile of its run stores them for later responses.
 #[derive(Debug, Default, Deserialize, Serialize)]
-struct StoredFields {
+struct SystemTextRecord {
     /// The system items of the request.
     #[serde(default)]
     system_items: Vec<SystemItem>,
@@ -200,7 +200,7 @@ struct StoredFields {
     earlier_system_texts: Vec<String>,
 }
 
-impl StoredFields {
+impl SystemTextRecord {
     fn of(profile: &AgentProfile) -> Self {
         profile.protocol.as_ref().and_then(|stored| Self::deserialize(stored).ok()).unwrap_or_default()
     }
@@ -208,7 +208,7 @@ impl StoredFields {
 
 /// Returns the system items of the request that began a run.
 pub(super) fn system_items(profile: &AgentProfile) -> Vec<SystemItem> {
-    StoredFields::of(profile).system_items
+    SystemTextRecord::of(profile).system_items
 }
 
 /// The input of a request.
@@ -224,20 +224,21 @@ pub(super) struct Input {
     /// The references so far. Clients may refer to a call twice: for the call, and for its result.
     referenced: BTreeSet<String>,
     /// The number of messages up to the last item of a model.
-    until_model: usize,
-    /// The number of messages up to the last item that the model of this server has made. The server has these messages.
-    known: usize,
+    messages_until_model: usize,
+    /// The number of messages up to the last item with an id of this server's model. If that item is of this conversation, the server
+    /// has these messages.
+    stored_messages: usize,
 }
 
 impl Input {
     /// Returns the content of the user's messages after the last item of a model, and all results: what a paused run waits for.
     pub(super) fn answers(&self) -> (Option<Content>, Vec<SentResult>) {
-        (contents(self.messages.iter().skip(self.until_model)), self.results().cloned().collect())
+        (contents(self.messages.iter().skip(self.messages_until_model)), self.results().cloned().collect())
     }
 
     /// Returns the content of the user's messages at the end, and the messages before them that the server does not have.
     pub(super) fn new_messages(&self) -> (Option<Content>, Vec<SentMessage>) {
-        let mut earlier = self.messages.get(self.known..).unwrap_or_default().to_vec();
+        let mut earlier = self.messages.get(self.stored_messages..).unwrap_or_default().to_vec();
         let is_user = |message: &SentMessage| matches!(message, SentMessage::User(_));
         let begins = earlier.iter().rposition(|message| !is_user(message)).map_or(0, |at| at + 1);
         let last = earlier.split_off(begins);
@@ -245,8 +246,8 @@ impl Input {
     }
 
     /// Adds the system items of the responses before this one, whose run has `profile`.
-    pub(super) fn follow(&mut self, profile: &AgentProfile) {
-        let StoredFields { system_items, mut earlier_system_texts } = StoredFields::of(profile);
+    pub(super) fn add_earlier_system_items(&mut self, profile: &AgentProfile) {
+        let SystemTextRecord { system_items, mut earlier_system_texts } = SystemTextRecord::of(profile);
         let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
         let own: Vec<String> = own.map(str::to_owned).collect();
         earlier_system_texts.extend(own);
@@ -284,8 +285,8 @@ impl Input {
     }
 
     /// Turns the system items into a message of the user if there is no other input: some clients send a question so.
-    fn ask_system_items(&mut self) {
-        let is_blank = |message: &SentMessage| matches!(message, SentMessage::User(content) if text_of(content).trim().is_empty());
+    fn turn_system_items_into_message(&mut self) {
+        let is_blank = |message: &SentMessage| matches!(message, SentMessage::User(content) if content.is_blank());
         if self.approvals.is_empty() && self.messages.iter().all(is_blank) && !self.system_items.is_empty() {
             let text = texts_of(&self.system_items).collect::<Vec<_>>().join("\n\n");
             self.messages = vec![SentMessage::User(Content::Text(text))];
@@ -358,7 +359,7 @@ impl CreateRequest {
                 }
             }
         }
-        input.ask_system_items();
+        input.turn_system_items_into_message();
         Ok(input)
     }
 
@@ -568,26 +569,26 @@ impl WireItem {
         let is_of_client = self.role.as_deref().is_some_and(|role| role != "assistant")
             || ["function_call_output", "mcp_approval_response"].contains(&kind);
         if !is_of_client {
-            input.until_model = input.messages.len();
+            input.messages_until_model = input.messages.len();
         }
         if self.is_of_this_server() {
-            input.known = input.messages.len();
+            input.stored_messages = input.messages.len();
         }
         Ok(())
     }
 
-    /// Returns whether the model of this server has made the item, so that the server has it and all items before it. The ids of
-    /// other items have another form.
+    /// Returns whether the model of this server has made the item, so that the server has it and all items before it. Only the form
+    /// of the id counts: an item of another conversation is taken for one of this conversation.
     fn is_of_this_server(&self) -> bool {
-        let names = |id: &Option<String>, prefix: &str| {
+        let has_own_id = |id: &Option<String>, prefix: &str| {
             let digits = id.as_deref().and_then(|id| id.strip_prefix(prefix)?.split('_').next());
             digits.is_some_and(|digits| CallId::parse(&format!("call_{digits}")).is_ok())
         };
         match self.kind() {
-            "message" => self.role.as_deref() == Some("assistant") && names(&self.id, "msg_"),
-            "function_call" => names(&self.call_id, "call_"),
-            "mcp_call" => names(&self.id, "mcp_"),
-            "mcp_approval_request" => names(&self.id, "mcpr_"),
+            "message" => self.role.as_deref() == Some("assistant") && has_own_id(&self.id, "msg_"),
+            "function_call" => has_own_id(&self.call_id, "call_"),
+            "mcp_call" => has_own_id(&self.id, "mcp_"),
+            "mcp_approval_request" => has_own_id(&self.id, "mcpr_"),
             _ => false,
         }
     }
@@ -628,6 +629,7 @@ fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::openai::content::text_of;
     use crate::support::ids::UuidIds;
 
     fn input(items: Value) -> Result<Input> {
@@ -659,13 +661,22 @@ mod tests {
     }
 
     #[test]
+    fn system_items_are_asked_only_without_other_input() {
+        let system = json!({"role": "system", "content": "Describe it."});
+        let picture = json!({"role": "user", "content": [{"type": "input_image", "image_url": "https://example.org/a.png"}]});
+        let is_asked = |items: Value| input(items).unwrap().system_items.is_empty();
+        let blank = json!({"role": "user", "content": " "});
+        assert!(is_asked(json!([system])) && is_asked(json!([system, blank])) && !is_asked(json!([system, picture])));
+    }
+
+    #[test]
     fn oldest_system_items_are_left_out_above_the_limit() {
         let item = |letter: &str| SystemItem { role: "system".to_owned(), text: letter.repeat(MAX_EARLIER_SYSTEM_CHARS / 2) };
         let stored =
             |items: &[SystemItem]| AgentProfile { protocol: Some(json!({ "system_items": items })), ..AgentProfile::default() };
         let kept = |items: &[SystemItem]| {
             let mut input = Input::default();
-            input.follow(&stored(items));
+            input.add_earlier_system_items(&stored(items));
             input.earlier_system_texts.iter().map(|text| text[..1].to_owned()).collect::<String>()
         };
         assert_eq!((kept(&[item("a"), item("b")]), kept(&[item("a"), item("b"), item("c")])), ("ab".to_owned(), "bc".to_owned()));
@@ -701,7 +712,7 @@ mod tests {
         {
             let request = sent(&texts);
             let mut input = request.input(&KnownItems::new()).unwrap();
-            input.follow(&profile);
+            input.add_earlier_system_items(&profile);
             let run = request.run(&input, None, None, TraceId::generate(&UuidIds)).unwrap();
             assert_eq!(run.setup.instructions, expected);
             profile.protocol = run.setup.protocol;

@@ -71,8 +71,8 @@ pub(super) struct ResponseTranslator {
     /// The open questions, in the order of their events.
     questions: Vec<(InputId, String)>,
     usage: Usage,
-    /// The whole log so far, with its answers.
-    log: Section,
+    /// The pauses so far, with their answers.
+    pauses: Section,
     flow: Flow,
     /// The events of the response for the newest event of the log.
     chunks: Vec<Value>,
@@ -96,7 +96,7 @@ impl ResponseTranslator {
             approvals: HashMap::new(),
             questions: Vec::new(),
             usage: Usage::default(),
-            log: Section::default(),
+            pauses: Section::default(),
             flow: Flow::Continue,
             chunks: Vec::new(),
         }
@@ -266,7 +266,7 @@ impl ResponseTranslator {
 
     fn apply(&mut self, event: &StoredEvent, body: EventBody) -> Flow {
         let at = event.at.0 / 1000;
-        let is_pause = self.log.pauses_at(event.seq, &body);
+        let is_pause = self.pauses.observe_pause(event.seq, &body);
         match body {
             EventBody::RunStarted { .. } if self.outcome == Outcome::Queued => {
                 self.outcome = Outcome::InProgress;
