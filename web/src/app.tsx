@@ -12,7 +12,7 @@ import { Start } from "./chat/start";
 import { Transcript } from "./chat/transcript";
 import { messagesOf, rate } from "./conversation/state";
 import { ConversationStore } from "./conversation/store";
-import { refresh, told } from "./shell/conversations";
+import { refresh, showChange } from "./shell/conversations";
 import { followList } from "./shell/feed";
 import { Icon } from "./shell/icons";
 import { KeyDialog } from "./shell/key-dialog";
@@ -90,15 +90,15 @@ function Page() {
   const { data: me } = useMe();
   const { data: questions } = useOpenQuestions();
   const { data: changed } = useReviews();
-  const asked = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
+  const openQuestions = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
   const reviews = useMemo(() => me && changed?.filter((review) => mayAccept(review, me)), [changed, me]);
-  const waiting = new Set(asked?.map((question) => question.conversation_id));
+  const waiting = new Set(openQuestions?.map((question) => question.conversation_id));
 
   const go = useCallback((to: string) => {
     history.pushState(null, "", `#/${to}`);
     setRoute(routeOf(location.hash));
   }, []);
-  useNotices(asked, go);
+  useNotices(openQuestions, go);
   useNotices(reviews, go);
   useEffect(followList, []);
   /** Leaves a conversation that is gone, so that the way back does not lead to it. */
@@ -165,13 +165,13 @@ function Page() {
     };
   }, [open]);
 
-  const count = (asked?.length ?? 0) + (reviews?.length ?? 0);
+  const inboxCount = (openQuestions?.length ?? 0) + (reviews?.length ?? 0);
   useEffect(() => {
     const base = document.title.replace(/^\(\d+\) /, "");
-    document.title = count > 0 ? `(${count}) ${base}` : base;
-  }, [count, route]);
+    document.title = inboxCount > 0 ? `(${inboxCount}) ${base}` : base;
+  }, [inboxCount, route]);
 
-  const begin = () => {
+  const startSession = () => {
     queries.clear();
     tabSocket.renew();
     setSession(session + 1);
@@ -204,12 +204,12 @@ function Page() {
         open={route.id}
         place={route.place}
         waiting={waiting}
-        toDo={count}
+        inboxCount={inboxCount}
         go={go}
         share={setSharing}
         openPalette={() => setPalette(true)}
         close={closeMenu}
-        left={leave}
+        onDeleted={leave}
         user={
           me === undefined ? null : (
             <div className="user-line">
@@ -238,7 +238,7 @@ function Page() {
         )}
       </main>
       {isDropping && <div className="drop-place">Drop files to attach them</div>}
-      <KeyDialog used={begin} />
+      <KeyDialog used={startSession} />
       {isPalette && (
         <Suspense>
           <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
@@ -275,13 +275,13 @@ function Chat({ id, message, go, leave, composer, menu, isMenu }: ChatProps) {
     setTrouble("");
     if (id === null) return setOpened(null);
     const store = new ConversationStore(id, {
-      changed: (changed, change) => told(changed, change as Partial<Conversation>),
+      changed: (changed, change) => showChange(changed, change as Partial<Conversation>),
       gone: () => {
         leave();
         refresh();
         toast({ words: "This conversation does not exist any more." });
       },
-      asked: () => {
+      inboxChanged: () => {
         void queries.invalidateQueries({ queryKey: ["questions"] });
         void queries.invalidateQueries({ queryKey: ["reviews"] });
       },

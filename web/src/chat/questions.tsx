@@ -15,7 +15,7 @@ import { SchemaFields, readForm, type FormSchema } from "./form";
 
 const OUTCOMES: Record<string, string> = {
   allowed: "Allowed",
-  denied: "Denied",
+  denied: "Declined",
   expired: "Not answered in time",
   cancelled: "The run ended first",
   answered: "Answered",
@@ -124,7 +124,7 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
     }
     return void send(path, body, text.trim());
   };
-  const deny = () => {
+  const decline = () => {
     const why = reason.current?.value.trim() ?? "";
     void send(path, { decision: "deny", ...(why === "" ? {} : { reason: why }) });
   };
@@ -174,9 +174,9 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
         )}
       </div>
       <div className="buttons deny">
-        <input ref={reason} type="text" placeholder="Reason (the model reads it)" aria-label="Reason for denying" maxLength={1000} />
-        <button type="button" className="danger deny" onClick={deny}>
-          Deny
+        <input ref={reason} type="text" placeholder="Reason (the model reads it)" aria-label="Reason for declining" maxLength={1000} />
+        <button type="button" className="danger deny" onClick={decline}>
+          Decline
         </button>
       </div>
     </>

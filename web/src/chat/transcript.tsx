@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore, type RefObject } from "react";
 
-import { active, newest, open, type State } from "../conversation/state";
+import { active, newest, open, showsEnd, type State } from "../conversation/state";
 import type { ConversationStore } from "../conversation/store";
 import { RunView } from "./run";
 
@@ -170,9 +170,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
           {!state.loaded && <Skeleton />}
           {shown.map((run, at) => {
             const next = runs[at + 1];
-            const begins = next?.items[0];
-            const isEnd = run.end !== null && (next === undefined || (run.items.length > 0 && begins?.kind === "message" && begins.role === "user"));
-            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={isEnd} earlier={version?.run === run.id ? version.earlier : null} turn={turn} />;
+            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={showsEnd(run, next)} earlier={version?.run === run.id ? version.earlier : null} turn={turn} />;
           })}
           {[...state.sent].map(([id, text]) => (
             <article key={id} className="message user pending">

@@ -187,6 +187,12 @@ const hasAsked = (run: RunState): boolean => messagesOf(run)[0]?.role === "user"
 /** Returns whether a run is shown with its versions: it has messages, or will have them. */
 export const hasVersions = (run: RunState, isNewest: boolean): boolean => run.earlier.length > 0 && (isNewest || messagesOf(run).length > 0);
 
+/** Returns whether a run shows its end: a run that replaces or continues it shows the end instead. */
+export function showsEnd(run: RunState, next: RunState | undefined): boolean {
+  const first = next?.items[0];
+  return run.end !== null && (next === undefined || (run.items.length > 0 && first?.kind === "message" && first.role === "user"));
+}
+
 /** Returns the number of the model's answer that a run is at, from 1; 0 before the first. */
 export function round(run: RunState): number {
   const answers = messagesOf(run).filter((item) => item.role === "assistant");

@@ -21,7 +21,7 @@ interface Events {
   changed(id: string, change: { title?: string; status?: string; updated_at?: string }): void;
   gone(id: string): void;
   /** Called when a question was asked or answered, or a tool waits for its review. */
-  asked(): void;
+  inboxChanged(): void;
   failed(words: string): void;
 }
 
@@ -122,7 +122,7 @@ export class ConversationStore {
       } else if (event.type === "conversation.updated") {
         this.#on.changed(this.id, { ...(event.data.title === undefined ? {} : { title: event.data.title }), status: event.data.status, updated_at: event.at });
       } else if (/^(approval|input)\.|^tool\.quarantined$/.test(event.type)) {
-        this.#on.asked();
+        this.#on.inboxChanged();
       }
     }
     this.draw();

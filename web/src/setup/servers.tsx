@@ -4,8 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useRef, useState } from "react";
 
 import * as api from "../api/client";
-import type { Agent, McpServer, ToolDefinition } from "../api/types";
-import { queries } from "../shell/queries";
+import type { McpServer, ToolDefinition } from "../api/types";
+import { queries, useDefaultAgent } from "../shell/queries";
 import { brief, cut } from "../text/words";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
 import { policy, type ApprovalRules } from "./tool-policy";
@@ -190,7 +190,7 @@ function ServerCard({ server }: { server: McpServer }) {
 
 /** The rules of the agent that conversations get unless another one is chosen. */
 function useDefaultRules(): ApprovalRules | undefined {
-  const { data } = useQuery({ queryKey: ["agent", "default"], queryFn: () => api.get<Agent>("/agents/default") });
+  const { data } = useDefaultAgent();
   if (data === undefined) return undefined;
   return ((data.effective ?? data.profile) as { approval?: ApprovalRules }).approval ?? {};
 }

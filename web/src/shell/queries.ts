@@ -22,6 +22,9 @@ export const queries = new QueryClient({
 export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => all<Model>("/models"), staleTime: 60_000 });
 export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents") });
 
+/** The agent that conversations get unless another one is chosen, with its profile in force. */
+export const useDefaultAgent = () => useQuery({ queryKey: ["agent", "default"], queryFn: () => get<Agent>("/agents/default") });
+
 /** The users of the server. Only administrators may read them. */
 export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
 
@@ -67,7 +70,7 @@ export function useServerName(server: string | null | undefined): string {
 }
 
 /** The number of steps that the agent of a run may take, once that is known. */
-export function useMostRounds(agent: string | null): number | null {
+export function useMostSteps(agent: string | null): number | null {
   const { data } = useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null });
   const most = ((data?.effective ?? data?.profile) as { max_rounds?: unknown } | undefined)?.max_rounds;
   return typeof most === "number" && Number.isFinite(most) ? most : null;

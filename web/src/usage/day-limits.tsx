@@ -3,14 +3,14 @@
 import { useQuery } from "@tanstack/react-query";
 
 import * as api from "../api/client";
-import type { Agent, Setting } from "../api/types";
-import { useAgents } from "../shell/queries";
+import type { Setting } from "../api/types";
+import { useAgents, useDefaultAgent } from "../shell/queries";
 import { brief, number } from "../text/words";
 import { limitOfProfile, limitOfSettings, stricter, type DayLimit } from "./limits";
 import { shown, type Values } from "./totals";
 
 export function DayLimits({ today, isAdmin }: { today: Values; isAdmin: boolean }) {
-  const { data: standard } = useQuery({ queryKey: ["agent", "default"], queryFn: () => api.get<Agent>("/agents/default") });
+  const { data: standard } = useDefaultAgent();
   const { data: settings } = useQuery({ queryKey: ["settings"], queryFn: () => api.get<{ data: Setting[] }>("/settings"), enabled: isAdmin });
   const { data: agents = [] } = useAgents();
   const limit = stricter(limitOfProfile(standard?.effective ?? standard?.profile), limitOfSettings(settings?.data ?? []));
