@@ -11,6 +11,7 @@ import { brief, clock, duration, money, number } from "../text/words";
 import { conversationAt } from "./conversation";
 import { explained } from "./explained";
 import { Replay } from "./replay";
+import { Sent } from "./sent";
 import { phases, steps, type PhaseKind, type Step } from "./timeline";
 
 const NAMES: Record<PhaseKind, string> = { queued: "queued", model: "model", tools: "tools", human: "waits for you", backoff: "backoff", takeover: "takeover" };
@@ -38,7 +39,7 @@ export default function Inspector({ id }: { id: string }) {
         </p>
         <Facts run={data.run} explanation={data.explanation} />
         <Timeline run={data.run} events={data.events} now={dataUpdatedAt} />
-        <Steps events={data.events} />
+        <Steps run={id} events={data.events} />
         <Replay run={data.run} events={data.events} />
       </div>
     </div>
@@ -99,7 +100,7 @@ function Timeline({ run, events, now }: { run: Run; events: StreamEvent[]; now: 
 }
 
 /** The steps as a tree: each with its figures, and with its calls below it. */
-function Steps({ events }: { events: StreamEvent[] }) {
+function Steps({ run, events }: { run: string; events: StreamEvent[] }) {
   const found = steps(events);
   const calls = useMemo(() => conversationAt({ events: [], messages: [], isCut: false }, events, events.length).calls, [events]);
   return (
@@ -115,6 +116,7 @@ function Steps({ events }: { events: StreamEvent[] }) {
             {step.failedAttempts.map((title, at) => (
               <p key={at} className="trouble">{`A try failed: ${brief(title, 200)}`}</p>
             ))}
+            {step.kind === "model" && <Sent run={run} step={step.number} isFinished={step.ms !== null} />}
             {step.calls.map((id) => {
               const call = calls.get(id);
               return call === undefined ? null : <CallView key={id} call={call} rev={events.length} />;
