@@ -42,14 +42,16 @@ interface Route {
   id: string | null;
   /** A message of the conversation, or a page of the set up. */
   more: string | null;
+  /** A record on a page of the set up. */
+  part: string | null;
 }
 
 function routeOf(hash: string): Route {
   const chat = /^#\/(conv_[0-9a-f]{32})(?:\/(msg_[0-9a-f]{32}))?$/.exec(hash);
-  if (chat !== null) return { place: "chat", id: chat[1] ?? null, more: chat[2] ?? null };
-  const other = /^#\/(inbox|setup|usage|run|versions)(?:\/([\w-]+))?$/.exec(hash);
-  if (other !== null) return { place: other[1] as Route["place"], id: null, more: other[2] ?? null };
-  return { place: "chat", id: null, more: null };
+  if (chat !== null) return { place: "chat", id: chat[1] ?? null, more: chat[2] ?? null, part: null };
+  const other = /^#\/(inbox|setup|usage|run|versions)(?:\/([\w-]+))?(?:\/([\w-]+))?$/.exec(hash);
+  if (other !== null) return { place: other[1] as Route["place"], id: null, more: other[2] ?? null, part: other[3] ?? null };
+  return { place: "chat", id: null, more: null, part: null };
 }
 
 function followHash(changed: () => void): () => void {
@@ -233,7 +235,7 @@ function Page() {
         ) : (
           <>
             <Head store={null} title={TITLES[route.place]} menu={() => setMenu(true)} isMenu={isMenu} />
-            <Suspense>{route.place === "inbox" ? <Inbox /> : route.place === "usage" ? <Usage /> : route.place === "versions" ? <Versions key={route.more} id={route.more ?? ""} go={go} /> : route.place === "run" ? <Inspector id={route.more ?? ""} /> : <Setup page={route.more} go={go} />}</Suspense>
+            <Suspense>{route.place === "inbox" ? <Inbox /> : route.place === "usage" ? <Usage /> : route.place === "versions" ? <Versions key={route.more} id={route.more ?? ""} go={go} /> : route.place === "run" ? <Inspector id={route.more ?? ""} /> : <Setup page={route.more} part={route.part} go={go} />}</Suspense>
           </>
         )}
       </main>

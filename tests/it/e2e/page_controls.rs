@@ -113,7 +113,7 @@ async fn tools_show_the_policy_that_applies() {
     offer_tools(&server).await;
     let browser = looking_at(&server).await;
     show(&browser, "#/setup/tools").await;
-    browser.shows("[data-server=ledger]", "connected").await;
+    browser.shows("main [data-server=ledger]", "ready").await;
     browser.until("the state", "return document.querySelector('[data-server=ledger] .state.good') !== null").await;
     browser.click("[data-server=ledger] summary").await;
     for (tool, policy) in [
@@ -158,7 +158,7 @@ async fn palette_opens_by_button_and_scrolls_with_keys() {
     let browser = looking_at(&server).await;
     browser.shows("#go-to", "Ctrl+K").await;
     browser.click("#go-to").await;
-    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 12").await;
+    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 13").await;
     browser.press(UP).await;
     let is_seen = "const [list, option] = ['.palette .options', '.palette .option:last-child.at']
             .map((css) => document.querySelector(css)?.getBoundingClientRect());
