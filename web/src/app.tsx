@@ -26,6 +26,7 @@ import { tabSocket } from "./stream/socket";
 import { brief } from "./text/words";
 
 const Palette = lazy(() => import("./shell/palette"));
+const ServerList = lazy(() => import("./shell/server-list"));
 const Inbox = lazy(() => import("./shell/inbox"));
 const Setup = lazy(() => import("./setup/setup"));
 const Usage = lazy(() => import("./usage/usage"));
@@ -85,6 +86,7 @@ function Page() {
   const [session, setSession] = useState(0);
   const [isMenu, setMenu] = useState(false);
   const [isPalette, setPalette] = useState(false);
+  const [isServerList, setServerList] = useState(false);
   /** The conversation whose links are shown. */
   const [sharing, setSharing] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
@@ -210,6 +212,7 @@ function Page() {
         go={go}
         share={setSharing}
         openPalette={() => setPalette(true)}
+        openServers={() => setServerList(true)}
         close={closeMenu}
         onDeleted={leave}
         user={
@@ -244,6 +247,11 @@ function Page() {
       {isPalette && (
         <Suspense>
           <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
+        </Suspense>
+      )}
+      {isServerList && (
+        <Suspense>
+          <ServerList close={() => setServerList(false)} />
         </Suspense>
       )}
       {sharing !== null && (

@@ -1,7 +1,9 @@
-// The list of MCP servers with their states, which opens beside the list of conversations.
+// The MCP servers with their states, at a glance.
 
 import { words } from "../api/client";
 import { brief } from "../text/words";
+import { Dialog } from "./dialog";
+import { Icon } from "./icons";
 import { useServers } from "./queries";
 import { serverState, toolCount } from "./server-state";
 
@@ -11,8 +13,13 @@ const EACH_MS = 5_000;
 export default function ServerList({ close }: { close: () => void }) {
   const { data, error } = useServers(true, EACH_MS);
   return (
-    <>
-      <h2>MCP servers</h2>
+    <Dialog label="MCP servers" isOpen close={close} className="server-list">
+      <div className="dialog-head">
+        <h2>MCP servers</h2>
+        <button type="button" className="quiet icon" aria-label="Close" title="Close" onClick={close}>
+          <Icon name="close" />
+        </button>
+      </div>
       {error !== null && <p className="trouble">{words(error)}</p>}
       {data?.length === 0 && <p className="faint">No MCP server is connected. The built-in tools work without one.</p>}
       <ul>
@@ -34,6 +41,6 @@ export default function ServerList({ close }: { close: () => void }) {
       <a className="button small" href="#/setup/tools" onClick={close}>
         Set up servers
       </a>
-    </>
+    </Dialog>
   );
 }

@@ -1,8 +1,8 @@
 // The list of conversations.
 
 import { useQuery } from "@tanstack/react-query";
-import { DropdownMenu, Popover } from "radix-ui";
-import { Suspense, lazy, useDeferredValue, useEffect, useRef, useState, type ReactNode } from "react";
+import { DropdownMenu } from "radix-ui";
+import { useDeferredValue, useEffect, useRef, useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
 import type { Conversation, FoundMessage } from "../api/types";
@@ -14,8 +14,6 @@ import { usePolling } from "./live";
 import { useServers } from "./queries";
 import { worstState } from "./server-state";
 import { toast } from "./toasts";
-
-const ServerList = lazy(() => import("./server-list"));
 
 const STATES: Record<string, string> = { queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits", failed: "failed" };
 const REASONS: Record<string, string> = { approval: "waits for you", input: "waits for you", backoff: "waits to try again", budget: "waits for a budget" };
@@ -33,13 +31,15 @@ interface Props {
   share: (conversation: string) => void;
   /** Opens the command palette. */
   openPalette: () => void;
+  /** Opens the list of MCP servers. */
+  openServers: () => void;
   close: () => void;
   /** Called when the open conversation was deleted. */
   onDeleted: () => void;
   user: ReactNode;
 }
 
-export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalette, close, onDeleted, user }: Props) {
+export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalette, openServers, close, onDeleted, user }: Props) {
   const [search, setSearch] = useState("");
   const [isArchived, setArchived] = useState(false);
   const [tag, setTag] = useState<string | null>(null);
@@ -129,7 +129,12 @@ export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalet
           <kbd>{isMac ? "⌘K" : "Ctrl+K"}</kbd>
         </button>
         <FootLink route="inbox" icon="inbox" label="Inbox" place={place} close={close} badge={inboxCount} />
-        <ServersButton close={close} />
+        <ServersButton
+          open={() => {
+            close();
+            openServers();
+          }}
+        />
         <FootLink route="setup" icon="settings" label="Set up" place={place} close={close} />
         <FootLink route="usage" icon="usage" label="Usage" place={place} close={close} />
         <button type="button" className={`quiet foot-link${isArchived ? " on" : ""}`} aria-pressed={isArchived} onClick={() => setArchived(!isArchived)}>
@@ -143,37 +148,20 @@ export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalet
 }
 
 /** Opens the list of MCP servers. Beside its name is their worst state. */
-function ServersButton({ close }: { close: () => void }) {
-  const [isOpen, setOpen] = useState(false);
+function ServersButton({ open }: { open: () => void }) {
   const { data } = useServers(true, usePolling(30_000));
   const worst = worstState(data ?? []);
   return (
-    <Popover.Root open={isOpen} onOpenChange={setOpen}>
-      <Popover.Trigger asChild>
-        <button type="button" id="servers" className="quiet foot-link">
-          <Icon name="tool" />
-          MCP servers
-          {worst !== null && (
-            <span className={`state ${worst.look}`}>
-              <span className="state-dot" aria-hidden="true" />
-              {worst.words}
-            </span>
-          )}
-        </button>
-      </Popover.Trigger>
-      <Popover.Portal>
-        <Popover.Content className="popover server-list" side="top" align="start" sideOffset={6} collisionPadding={12} aria-label="MCP servers">
-          <Suspense>
-            <ServerList
-              close={() => {
-                setOpen(false);
-                close();
-              }}
-            />
-          </Suspense>
-        </Popover.Content>
-      </Popover.Portal>
-    </Popover.Root>
+    <button type="button" id="servers" className="quiet foot-link" aria-haspopup="dialog" onClick={open}>
+      <Icon name="tool" />
+      MCP servers
+      {worst !== null && (
+        <span className={`state ${worst.look}`}>
+          <span className="state-dot" aria-hidden="true" />
+          {worst.words}
+        </span>
+      )}
+    </button>
   );
 }
 
