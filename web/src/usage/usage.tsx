@@ -10,8 +10,8 @@ import { AllUsers, Choice, Failure, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
+import { Budgets, DayLimits, UserLimits } from "./budgets";
 import { Chart } from "./chart";
-import { DayLimits } from "./day-limits";
 import { MEASURES, entryOfDay, entryOfRun, isCostUnknown, lastDays, series, shown, sums, type Entry, type Measure, type Series, type Values } from "./totals";
 
 const GROUPS = ["model", "agent", "user"] as const;
@@ -68,7 +68,8 @@ export default function UsagePage() {
             <span />
           </div>
         )}
-        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group !== "user" && !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
+        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group === "user" ? <UserLimits lines={lines} /> : !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
+        <Budgets />
       </div>
     </div>
   );
