@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore, type ReactNode, type RefObject } from "react";
 
 import * as api from "../api/client";
-import { active, open } from "../conversation/state";
+import { active, openQuestions } from "../conversation/state";
 import type { ConversationStore } from "../conversation/store";
 import { Icon } from "../shell/icons";
 import { storeChoice, storedChoice, type Choice } from "../shell/default-model";
@@ -300,7 +300,7 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
 function Progress({ store }: { store: ConversationStore | null }): ReactNode {
   const run = store === null ? null : active(store.state);
   const most = useMostSteps(run?.agent ?? null);
-  const waits = store !== null && run !== null && (run.status === "waiting" || open(store.state).some((ask) => ask.item?.run === run.id));
+  const waits = store !== null && run !== null && (run.status === "waiting" || openQuestions(store.state).some((question) => question.item?.run === run.id));
   return (
     <div id="progress" hidden={run === null} className={waits ? "waits" : ""}>
       <span className="spin" aria-hidden="true" />
