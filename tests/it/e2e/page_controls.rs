@@ -261,7 +261,9 @@ async fn opened_parts_have_no_axe_violation() {
             ("#/setup/agents", "[data-agent=poet] summary", ".versions .diff mark"),
             ("#/setup/agents", ".setup-head .primary", ".setup-form [name=rest]"),
             ("#/setup/tools", ".setup-head .primary", ".setup-form [name=pairs]"),
-            (inspector.as_str(), ".step-tree summary", ".step-tree .body pre"),
+            (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
+            (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
+            ("#/", "#servers", ".server-list [data-server=ledger]"),
             ("#/", "#go-to", ".palette .option"),
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),
@@ -272,7 +274,7 @@ async fn opened_parts_have_no_axe_violation() {
             let violations = axe_violations(&browser).await;
             found.extend(violations.iter().map(|violation| format!("{scheme} {place} {button} {violation}")));
             browser.press(ESCAPE).await;
-            let is_closed = "return document.querySelector('.palette, .popover') === null";
+            let is_closed = "return document.querySelector('dialog[open], .popover') === null";
             browser.until("the end of what lies above", is_closed).await;
         }
     }
