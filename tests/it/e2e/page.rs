@@ -415,7 +415,7 @@ async fn audit_is_paged_and_filtered_on_the_page() {
 }
 
 /// Chooses an option of the list with this label, as its user does.
-async fn choose(browser: &Browser, label: &str, value: &str) {
+pub(super) async fn choose(browser: &Browser, label: &str, value: &str) {
     let script =
         "const label = [...document.querySelectorAll('.filters label')].find((one) => one.innerText.startsWith(arguments[0]));
         const list = label.querySelector('select');

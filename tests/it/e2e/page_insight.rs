@@ -1,4 +1,4 @@
-//! Looks inside on the page: a run as of each of its events, what the model was sent, and the states of MCP servers.
+//! Looks inside on the page: a run as of each of its events, what the model was sent, and the states of MCP servers, and budgets.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use support::browser::{Browser, ESCAPE};
 use support::database::Kind;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations, looking_at};
+use super::page::{axe_violations, choose, looking_at};
 
 /// The answers of the replayed conversation, also those out of sight.
 const ANSWERS: &str = "[...document.querySelectorAll('#replay .message.assistant .text')].map((text) => text.textContent)";
@@ -137,4 +137,28 @@ async fn mcp_servers_show_their_states_at_a_glance() {
     browser.click(".server-list [data-server=ledger] a").await;
     browser.until("the card", "return document.activeElement?.matches('.card[data-server=ledger]')").await;
     assert_eq!(browser.count(".server-list").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_shows_budgets_of_agents_and_days_of_users() {
+    let (_model, _site, server) = Site::serve(async |model| {
+        Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_LIMITS__MAX_DAY_TOKENS_PER_OWNER", "1000000")
+    })
+    .await;
+    let budget = json!({"conversation": {"tokens": 4000}, "day": {"usd": 2}});
+    let thrifty = json!({"name": "thrifty", "profile": {"max_run_tokens": 900, "budget": budget}});
+    let (status, made) = server.post_json("/agents", &thrifty).await;
+    assert_eq!(status, 201, "{made}");
+    let run = server.start_run(&json!({"input": "[[id:spent]][[say:ok]]"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let browser = looking_at(&server).await;
+    browser.run("location.hash = '#/usage'", &[]).await;
+    browser.shows(".day-limits", "of 1,000,000 tokens of today").await;
+    browser.shows(".budgets tbody", "thrifty").await;
+    let cells = "return [...document.querySelector('.budgets tbody tr').cells].map((cell) => cell.innerText)";
+    assert_eq!(browser.run(cells, &[]).await, json!(["thrifty", "900 tokens", "4,000 tokens", "$2.00"]));
+    choose(&browser, "By", "user").await;
+    browser.shows(".day-limits", "(you): ").await;
+    assert_eq!(browser.count(".day-limits [role=meter]").await, 1);
+    assert_usable(&browser).await;
 }
