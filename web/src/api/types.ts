@@ -22,6 +22,7 @@ export type McpServer = Schemas["McpServer"];
 export type Me = Schemas["Me"];
 export type Message = Schemas["Message"];
 export type Model = Schemas["Model"];
+export type ModelOptions = Schemas["ModelOptions"];
 export type OwnerEvent = Schemas["OwnerEvent"];
 export type Part = Schemas["Part"];
 export type PlannedStep = Schemas["PlannedStep"];

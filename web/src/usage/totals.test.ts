@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 
 import type { DayUsage, Run } from "../api/types";
 import { isOwn } from "../conversation/state";
-import { entryOfDay, entryOfRun, isUnpriced, lastDays, series, shown, sums, type Entry } from "./totals";
+import { entryOfDay, entryOfRun, isCostUnknown, lastDays, series, shown, sums, type Entry } from "./totals";
 
 const NOW = Date.parse("2026-03-02T00:30:00Z");
 
@@ -14,17 +14,17 @@ const day = (date: string, model: string, input: number, amount?: string): DayUs
   usage: { input_tokens: input, output_tokens: 5, model_calls: 3, ...(amount === undefined ? {} : { cost: { amount, currency: "USD" } }) },
 });
 
-const entry = (date: string, group: string, tokens: number): Entry => ({ day: date, group, values: { tokens, cost: 0, runs: 1, calls: 1, isPriced: false } });
+const entry = (date: string, group: string, tokens: number): Entry => ({ day: date, group, values: { tokens, cost: 0, runs: 1, calls: 1, hasKnownCost: false } });
 
 it("counts days in UTC, across the end of a month", () => {
   expect(lastDays(3, NOW)).toEqual(["2026-02-28", "2026-03-01", "2026-03-02"]);
 });
 
 it("reads rows of usage and runs alike", () => {
-  expect(entryOfDay(day("2026-03-01", "a/b", 10, "0.25"), "model")).toEqual({ day: "2026-03-01", group: "a/b", values: { tokens: 15, cost: 0.25, runs: 2, calls: 3, isPriced: true } });
+  expect(entryOfDay(day("2026-03-01", "a/b", 10, "0.25"), "model")).toEqual({ day: "2026-03-01", group: "a/b", values: { tokens: 15, cost: 0.25, runs: 2, calls: 3, hasKnownCost: true } });
   expect(entryOfDay(day("2026-03-01", "a/b", 10), "owner").group).toBe("user_1");
   const run = { created_at: "2026-03-01T23:59:59.999Z", agent: "chat", usage: { input_tokens: 1, output_tokens: 2 } } as Run;
-  expect(entryOfRun(run)).toEqual({ day: "2026-03-01", group: "chat", values: { tokens: 3, cost: 0, runs: 1, calls: 0, isPriced: false } });
+  expect(entryOfRun(run)).toEqual({ day: "2026-03-01", group: "chat", values: { tokens: 3, cost: 0, runs: 1, calls: 0, hasKnownCost: false } });
 });
 
 it("leaves copied and imported runs out, which were not executed here", () => {
@@ -40,10 +40,10 @@ it("sums each group by day, largest first, and leaves other days out", () => {
     ["small", [1, 0]],
   ]);
   expect(sums(found, days)).toEqual({
-    total: { tokens: 11, cost: 0, runs: 3, calls: 3, isPriced: false },
+    total: { tokens: 11, cost: 0, runs: 3, calls: 3, hasKnownCost: false },
     days: [
-      { tokens: 2, cost: 0, runs: 2, calls: 2, isPriced: false },
-      { tokens: 9, cost: 0, runs: 1, calls: 1, isPriced: false },
+      { tokens: 2, cost: 0, runs: 2, calls: 2, hasKnownCost: false },
+      { tokens: 9, cost: 0, runs: 1, calls: 1, hasKnownCost: false },
     ],
   });
 });
@@ -65,8 +65,8 @@ it("shows small costs with their digits", () => {
 
 it("knows use without a known price from use that costs nothing", () => {
   const values = (amount?: string) => entryOfDay(day("2026-03-01", "a/b", 10, amount), "model").values;
-  expect([isUnpriced(values()), isUnpriced(values("0")), isUnpriced(values("0.1"))]).toEqual([true, false, false]);
+  expect([isCostUnknown(values()), isCostUnknown(values("0")), isCostUnknown(values("0.1"))]).toEqual([true, false, false]);
   const days = lastDays(3, NOW);
   const mixed = [day("2026-03-01", "a/b", 10), day("2026-03-02", "a/b", 10, "0.1")].map((row) => entryOfDay(row, "model"));
-  expect(series(mixed, days, "cost", 5).map(({ total }) => isUnpriced(total))).toEqual([false]);
+  expect(series(mixed, days, "cost", 5).map(({ total }) => isCostUnknown(total))).toEqual([false]);
 });

@@ -6,7 +6,7 @@ export const MEASURES = ["tokens", "cost", "runs", "calls"] as const;
 export type Measure = (typeof MEASURES)[number];
 export interface Values extends Record<Measure, number> {
   /** Whether some of the cost is known: models without a known price cost nothing in the figures. */
-  isPriced: boolean;
+  hasKnownCost: boolean;
 }
 
 /** Usage of one group on one day. */
@@ -28,11 +28,11 @@ export interface Series {
 const DAY_MS = 86_400_000;
 export const OTHERS = "others";
 
-const none = (): Values => ({ tokens: 0, cost: 0, runs: 0, calls: 0, isPriced: false });
+const none = (): Values => ({ tokens: 0, cost: 0, runs: 0, calls: 0, hasKnownCost: false });
 
 function add(sum: Values, more: Values): void {
   for (const measure of MEASURES) sum[measure] += more[measure];
-  sum.isPriced ||= more.isPriced;
+  sum.hasKnownCost ||= more.hasKnownCost;
 }
 
 function valuesOf(usage: DayUsage["usage"] | undefined, runs: number): Values {
@@ -41,7 +41,7 @@ function valuesOf(usage: DayUsage["usage"] | undefined, runs: number): Values {
     cost: Number(usage?.cost?.amount ?? 0),
     runs,
     calls: usage?.model_calls ?? 0,
-    isPriced: usage?.cost !== undefined,
+    hasKnownCost: usage?.cost !== undefined,
   };
 }
 
@@ -99,4 +99,4 @@ export function shown(measure: Measure, value: number): string {
 }
 
 /** Returns whether a cost is unknown: there was use, and no price of it is known. */
-export const isUnpriced = ({ isPriced, tokens, calls }: Values): boolean => !isPriced && tokens + calls > 0;
+export const isCostUnknown = ({ hasKnownCost, tokens, calls }: Values): boolean => !hasKnownCost && tokens + calls > 0;

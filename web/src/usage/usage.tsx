@@ -10,14 +10,14 @@ import { AllUsers, Choice, Failure, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
+import { Budgets, DayLimits, UserLimits } from "./budgets";
 import { Chart } from "./chart";
-import { DayLimits } from "./day-limits";
-import { MEASURES, entryOfDay, entryOfRun, isUnpriced, lastDays, series, shown, sums, type Entry, type Measure, type Series, type Values } from "./totals";
+import { MEASURES, entryOfDay, entryOfRun, isCostUnknown, lastDays, series, shown, sums, type Entry, type Measure, type Series, type Values } from "./totals";
 
 const GROUPS = ["model", "agent", "user"] as const;
 type Group = (typeof GROUPS)[number];
 
-const NOTHING: Values = { tokens: 0, cost: 0, runs: 0, calls: 0, isPriced: false };
+const NOTHING: Values = { tokens: 0, cost: 0, runs: 0, calls: 0, hasKnownCost: false };
 const PERIODS = [7, 30, 90, 366];
 /** The server lists runs, not usage, by agent: so many pages of 100 are read. */
 const RUN_PAGES = 10;
@@ -68,7 +68,8 @@ export default function UsagePage() {
             <span />
           </div>
         )}
-        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group !== "user" && !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
+        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group === "user" ? <UserLimits lines={lines} /> : !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
+        <Budgets />
       </div>
     </div>
   );
@@ -106,7 +107,7 @@ function Report({ group, measure, days, lines, isCut, children }: { group: Group
 }
 
 /** The place of a cost that is unknown. */
-const Unpriced = () => (
+const UnknownCost = () => (
   <span className="faint" title="No price of this use is known. The facts of a provider's models may have prices.">
     <span aria-hidden="true">–</span>
     <span className="unseen">unknown</span>
@@ -120,7 +121,7 @@ interface Line {
 }
 
 function Table({ first, rows, total }: { first: string; rows: Line[]; total?: Series["total"] }) {
-  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{measure === "cost" && isUnpriced(values) ? <Unpriced /> : shown(measure, values[measure])}</td>);
+  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{measure === "cost" && isCostUnknown(values) ? <UnknownCost /> : shown(measure, values[measure])}</td>);
   return (
     <table className="steps usage-table">
       <thead>
