@@ -4,12 +4,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
-import type { McpServer, ToolDefinition } from "../api/types";
-import { queries, useDefaultAgent, useServers } from "../shell/queries";
+import type { McpServer, McpServerTool } from "../api/types";
+import { queries, useServers } from "../shell/queries";
 import { serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
-import { policy, type ApprovalRules } from "./tool-policy";
 
 const refresh = (): void => {
   void queries.invalidateQueries({ queryKey: ["mcp-servers"] });
@@ -188,16 +187,15 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
   );
 }
 
-/** The rules of the agent that conversations get unless another one is chosen. */
-function useDefaultRules(): ApprovalRules | undefined {
-  const { data } = useDefaultAgent();
-  if (data === undefined) return undefined;
-  return ((data.effective ?? data.profile) as { approval?: ApprovalRules }).approval ?? {};
+const APPROVALS: Record<McpServerTool["approval"], string> = { auto: "runs without asking", ask: "asks first, unless you allowed it before", always_ask: "asks before each call" };
+
+/** Returns in words how the calls of a tool are treated. */
+function policy({ approval, safety, replay }: McpServerTool): string {
+  return [APPROVALS[approval], safety?.destructive === true ? "deletes or overwrites data" : "", replay.class === "read" ? "only reads" : ""].filter(Boolean).join(" · ");
 }
 
 function ServerTools({ server }: { server: McpServer }) {
-  const { data, error } = useQuery({ queryKey: ["tools", server.id], queryFn: () => api.all<ToolDefinition>(`/mcp-servers/${server.id}/tools`) });
-  const rules = useDefaultRules();
+  const { data, error } = useQuery({ queryKey: ["tools", server.id], queryFn: () => api.all<McpServerTool>(`/mcp-servers/${server.id}/tools`) });
   return (
     <>
       {error !== null && <p className="trouble">{api.words(error)}</p>}
@@ -205,7 +203,7 @@ function ServerTools({ server }: { server: McpServer }) {
         <ul className="tool-list">
           {data?.map((tool) => (
             <li key={tool.name} data-tool={tool.tool}>
-              <code>{brief(tool.tool, 80)}</code> {rules !== undefined && <span className="faint">{policy(tool, rules)}</span>}
+              <code>{brief(tool.tool, 80)}</code> <span className="faint">{policy(tool)}</span>
               <p className="faint">{brief(tool.description, 300)}</p>
             </li>
           ))}
