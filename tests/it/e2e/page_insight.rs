@@ -1,4 +1,4 @@
-//! Looks inside on the page: a run as of each of its events, what the model was sent, and the states of MCP servers, and budgets.
+//! Looks inside on the page: a run at each of its events, the requests of its steps, states of MCP servers, and budgets.
 
 use serde_json::{Value, json};
 

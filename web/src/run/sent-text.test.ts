@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { contentText, isShort, optionFacts, roleName, size } from "./sent-text";
+import { contentText, isShort, optionFacts, roleName, sentOf, size } from "./sent-text";
 
 it("folds long texts, and texts of many lines", () => {
   expect([isShort("a".repeat(800)), isShort("a".repeat(801)), isShort("a\n".repeat(20))]).toEqual([true, false, false]);
@@ -21,4 +21,8 @@ it("tells messages of the server from those of people", () => {
 
 it("shows the texts of a result, and names its files", () => {
   expect(contentText([{ type: "text", text: "one" }, { type: "file", file_id: "file_1", media_type: "text/plain", name: "a.txt" } as never])).toBe("one\n[file: a.txt]");
+});
+
+it("tells how much of a file's text was sent", () => {
+  expect([sentOf(1200), sentOf({ chars: 1200, bytes: 2 ** 64 }), sentOf({ chars: 9000, bytes: 4000 })]).toEqual(["its first 1,200 characters", "its first 1,200 characters", "its first 4,000 bytes"]);
 });

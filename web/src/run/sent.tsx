@@ -7,7 +7,7 @@ import * as api from "../api/client";
 import { print } from "../api/json";
 import type { ContextBudget, Message, ModelOptions, Part } from "../api/types";
 import { brief, cut, number, spelled } from "../text/words";
-import { contentText, isShort, optionFacts, roleName, size } from "./sent-text";
+import { contentText, isShort, optionFacts, roleName, sentOf, size, type TextLimit } from "./sent-text";
 
 interface SentTool {
   name: string;
@@ -18,14 +18,14 @@ interface SentTool {
 /** The request of a model step, as the API tells it. */
 interface StepRequest {
   model: string;
-  /** `null` if it could not be rebuilt. */
-  system: string | null;
+  /** Absent if it could not be rebuilt. */
+  system?: string | null;
   tools: SentTool[];
   options: ModelOptions;
   messages: Message[];
   budget?: ContextBudget;
-  /** The characters of a file's text that were sent, by part. */
-  text_limits?: Record<string, number>;
+  /** How much of a file's text was sent, by part. */
+  text_limits?: Record<string, TextLimit>;
   /** Sentences about what could not be rebuilt. */
   missing: string[];
 }
@@ -55,7 +55,7 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
   if (error instanceof api.Problem && error.status === 404) return <p className="faint">This request is not recorded: an older version of Capstan made it, or the run came with a copy.</p>;
   if (error !== null) return <p className="trouble">{api.words(error)}</p>;
   if (data === undefined) return <p className="faint">Reading the request…</p>;
-  const { model, system, tools, options, messages, budget, text_limits: limits = {}, missing } = data;
+  const { model, system = null, tools, options, messages, budget, text_limits: limits = {}, missing } = data;
   return (
     <div className="sent-body">
       {missing.map((words) => (
@@ -69,7 +69,7 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
         </Fold>
       )}
       <Options options={options} />
-      <Tools tools={tools} />
+      {(tools.length > 0 || missing.length === 0) && <Tools tools={tools} />}
       <Messages messages={messages} limits={limits} />
     </div>
   );
@@ -130,7 +130,7 @@ function Tools({ tools }: { tools: SentTool[] }) {
   );
 }
 
-function Messages({ messages, limits }: { messages: Message[]; limits: Record<string, number> }) {
+function Messages({ messages, limits }: { messages: Message[]; limits: Record<string, TextLimit> }) {
   const [most, setMost] = useState(NEWEST);
   const hidden = Math.max(0, messages.length - most);
   return (
@@ -154,7 +154,7 @@ function Messages({ messages, limits }: { messages: Message[]; limits: Record<st
   );
 }
 
-function SentPart({ part, limit }: { part: Part; limit: number | undefined }) {
+function SentPart({ part, limit }: { part: Part; limit: TextLimit | undefined }) {
   switch (part.type) {
     case "text":
       return <Words text={part.text} />;
@@ -172,7 +172,7 @@ function SentPart({ part, limit }: { part: Part; limit: number | undefined }) {
     case "file":
       return (
         <p className="faint">
-          {`${part.type === "image" ? "Picture" : "File"}: ${brief(part.name ?? part.media_type, 100)}${limit === undefined ? "" : `, its first ${number(limit)} characters`}`}
+          {`${part.type === "image" ? "Picture" : "File"}: ${brief(part.name ?? part.media_type, 100)}${limit === undefined ? "" : `, ${sentOf(limit)}`}`}
         </p>
       );
     case "source":
