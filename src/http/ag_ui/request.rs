@@ -29,6 +29,19 @@ pub(super) struct RunInput {
     context: Vec<ContextItem>,
     forwarded_props: Option<Value>,
     resume: Option<Vec<ResumeEntry>>,
+    /// A copy of `forwardedProps`, which only TanStack AI sends.
+    data: Option<Value>,
+}
+
+/// The client of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AgUiClient {
+    /// A client of AG-UI 0.0.59 or earlier.
+    BeforeRelease1,
+    /// A client of AG-UI 1.0 or later.
+    Release1,
+    /// TanStack AI, which reads the events of 0.0.59, and has rules of its own for interrupts.
+    TanStack,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -116,8 +129,12 @@ pub(super) fn kept_messages(messages: &[Value]) -> Option<Box<str>> {
 }
 
 impl RunInput {
-    pub fn is_one(&self) -> bool {
-        self.protocol_version.is_some()
+    pub fn client(&self) -> AgUiClient {
+        match (&self.protocol_version, &self.data) {
+            (Some(_), _) => AgUiClient::Release1,
+            (None, Some(_)) => AgUiClient::TanStack,
+            (None, None) => AgUiClient::BeforeRelease1,
+        }
     }
 
     pub fn tools(&self) -> Vec<ClientTool> {

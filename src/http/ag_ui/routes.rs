@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 use utoipa::IntoParams;
 
 use super::messages::{ag_ui_messages, is_visible, tanstack_messages};
-use super::request::{MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages};
-use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, question_interrupt, with_binding};
+use super::request::{
+    AgUiClient, MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages,
+};
+use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, for_tanstack, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
@@ -79,9 +81,9 @@ async fn run_agent(
         None => Box::pin(proceed(&thread, agent, (&body, row?), key, cursor)).await?,
     };
     tracing::debug!(run.id = %id, "streaming a run as AG-UI");
-    let (is_one, messages, client_results) = (body.is_one(), kept_messages(&body.messages), body.client_results());
+    let (client, messages, client_results) = (body.client(), kept_messages(&body.messages), body.client_results());
     let (thread_name, run, history) = (body.thread_id, body.run_id, Vec::new());
-    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one, section, client_results, messages, history };
+    let facts = AgUiRunFacts { id, thread: thread_name, run, client, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -388,7 +390,9 @@ async fn join(
     let messages = if run.status.is_terminal() { None } else { messages_beside(&thread, &id).await? };
     let (id, reader, section) = follow(&thread, id, section, cursor).await?;
     let (run, history, client_results) = (name.to_owned(), Vec::new(), BTreeSet::new());
-    let facts = AgUiRunFacts { id, thread: thread_name, run, is_one: false, section, client_results, messages, history };
+    // Only TanStack AI joins a run by a GET.
+    let client = AgUiClient::TanStack;
+    let facts = AgUiRunFacts { id, thread: thread_name, run, client, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, cursor))
 }
 
@@ -435,8 +439,8 @@ pub(super) async fn connect_stream(
     let name = kept.as_ref().and_then(|kept| kept["run"].as_str()).unwrap_or(run.as_str()).to_owned();
     let (id, reader, section) = follow(&thread, run, section, None).await?;
     // The snapshot lacks the results of the active run, so its stream has them all.
-    let (is_one, messages, client_results) = (body.is_one(), kept_messages(&messages), BTreeSet::new());
-    let facts = AgUiRunFacts { id, thread: body.thread_id, run: name, is_one, section, client_results, messages, history };
+    let (client, messages, client_results) = (body.client(), kept_messages(&messages), BTreeSet::new());
+    let facts = AgUiRunFacts { id, thread: body.thread_id, run: name, client, section, client_results, messages, history };
     Ok(respond(thread, reader, facts, None))
 }
 
@@ -462,7 +466,7 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
         let open = thread.open_questions(run).await?;
         let question = |asked: &InputRequest| question_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.question);
         let interrupts = open.approvals.iter().map(approval_record_interrupt).chain(open.questions.iter().map(question));
-        pending.extend(interrupts.map(|interrupt| with_binding(interrupt, run.as_str())));
+        pending.extend(interrupts.map(|interrupt| for_tanstack(with_binding(interrupt, run.as_str()))));
     }
     let streaming = row.active_run_id.as_ref().filter(|_| !waits);
     let interrupts =

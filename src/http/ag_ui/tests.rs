@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::request::AgUiClient;
 use super::translator::{AgUiRunFacts, AgUiTranslator};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, RunId};
@@ -17,7 +18,8 @@ fn facts(is_one: bool, section: Section) -> AgUiRunFacts {
     let (id, thread, run) = (RunId::parse(RUN).unwrap(), "thread-1".to_owned(), "run-1".to_owned());
     let said = json!([{ "id": "m1", "role": "user", "content": "hi" }]);
     let messages = Some(said.to_string().into());
-    AgUiRunFacts { id, thread, run, is_one, section, client_results: BTreeSet::new(), messages, history: Vec::new() }
+    let client = if is_one { AgUiClient::Release1 } else { AgUiClient::BeforeRelease1 };
+    AgUiRunFacts { id, thread, run, client, section, client_results: BTreeSet::new(), messages, history: Vec::new() }
 }
 
 fn events_in(events: &[StoredEvent], is_one: bool, section: Section) -> Vec<Value> {
@@ -189,6 +191,16 @@ fn binding_of_an_interrupt_has_the_hash_of_its_schema() {
     let binding = &interrupt["metadata"]["tanstack:interruptBinding"];
     let hash = "sha256:67d7c1941b3806df9339b5c9ee100bb401983fa9ec05a5cb804e0eca6f656663";
     assert_eq!((&binding["interruptId"], &binding["responseSchemaHash"]), (&interrupt["id"], &json!(hash)));
+}
+
+#[test]
+fn approval_for_tanstack_has_its_reason_and_input() {
+    let facts = AgUiRunFacts { client: AgUiClient::TanStack, ..facts(false, Section::default()) };
+    let sent = translated(AgUiTranslator::new(facts), &approvals());
+    let interrupt = &sent.last().unwrap()["outcome"]["interrupts"][0];
+    assert_eq!(interrupt["reason"], "approval_required");
+    assert_eq!(interrupt["metadata"]["input"], interrupt["metadata"]["arguments"]);
+    check(&sent, "approvals for TanStack AI");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::messages::{self, result_id};
+use super::request::AgUiClient;
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
@@ -27,8 +28,7 @@ pub(super) struct AgUiRunFacts {
     pub thread: String,
     /// The client's name of the run.
     pub run: String,
-    /// Whether the client speaks release 1.0.
-    pub is_one: bool,
+    pub client: AgUiClient,
     pub section: Section,
     /// The calls whose results the request has in its messages. Its client would hold a result twice if the response had it too.
     pub client_results: BTreeSet<CallId>,
@@ -143,7 +143,7 @@ impl AgUiTranslator {
         let history = std::mem::take(&mut self.facts.history);
         self.out.extend(history);
         let mut event = json!({ "type": "RUN_STARTED", "threadId": self.facts.thread, "runId": self.facts.run });
-        if self.facts.is_one {
+        if self.facts.client == AgUiClient::Release1 {
             event["protocolVersion"] = json!("1.0");
         }
         self.push(event);
@@ -244,14 +244,14 @@ impl AgUiTranslator {
                 }
                 let mut end = self.finished();
                 end["result"] = result;
-                if self.facts.is_one {
+                if self.facts.client == AgUiClient::Release1 {
                     end["outcome"] = json!({ "type": "success" });
                 }
                 self.push(end);
                 self.over = true;
             }
             EventBody::RunFailed { error } => self.fail(&error.detail, &error.code),
-            EventBody::RunCancelled { .. } if self.facts.is_one => {
+            EventBody::RunCancelled { .. } if self.facts.client == AgUiClient::Release1 => {
                 self.close();
                 let mut end = self.finished();
                 end["outcome"] = json!({ "type": "cancelled" });
@@ -540,11 +540,14 @@ impl AgUiTranslator {
         self.close();
         self.request_calls();
         let mut end = self.finished();
-        let interrupts: Vec<Value> =
+        let mut interrupts: Vec<Value> =
             self.interrupts.iter().map(|(_, interrupt)| with_binding(interrupt.clone(), &self.facts.run)).collect();
+        if self.facts.client == AgUiClient::TanStack {
+            interrupts = interrupts.into_iter().map(for_tanstack).collect();
+        }
         if !interrupts.is_empty() && reason != WaitReason::Backoff {
             end["outcome"] = json!({ "type": "interrupt", "interrupts": interrupts });
-        } else if self.facts.is_one {
+        } else if self.facts.client == AgUiClient::Release1 {
             end["outcome"] = json!({ "type": "success", "pendingToolCallIds": self.requested });
         }
         self.push(end);
@@ -560,6 +563,16 @@ pub(super) fn with_binding(mut interrupt: Value, run: &str) -> Value {
         "v": 1, "kind": "generic", "interruptId": interrupt["id"], "interruptedRunId": run, "generation": 0,
         "responseSchemaHash": schema,
     });
+    interrupt
+}
+
+/// Gives the interrupt of an approval the form that `addToolApprovalResponse` of TanStack AI resolves. It ignores an approval with
+/// another reason, or without `input`.
+pub(super) fn for_tanstack(mut interrupt: Value) -> Value {
+    if interrupt["metadata"]["kind"] == "approval" {
+        interrupt["reason"] = json!("approval_required");
+        interrupt["metadata"]["input"] = interrupt["metadata"]["arguments"].clone();
+    }
     interrupt
 }
 

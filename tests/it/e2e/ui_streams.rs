@@ -219,10 +219,12 @@ async fn tanstack_reconnects_hydrates_and_joins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tanstack_decides_and_executes() {
     let (model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
-    let script = r#"[[id:ui]][[call:ledger__append {"text":"one"}]][[next]][[call:look {"at":"door"}]][[next]][[say:bye]]"#;
-    let found = plays("ag_ui.mjs", &server, "@tanstack/ai-client", "act", script).await;
+    let calls = r#"[[call:ledger__append {"text":"one"}]][[next]][[call:ledger__append {"text":"two"}]][[next]][[call:look {"at":"door"}]]"#;
+    let script = format!("[[id:ui]]{calls}[[next]][[say:bye]]");
+    let found = plays("ag_ui.mjs", &server, "@tanstack/ai-client", "act", &script).await;
     assert_eq!((&found["canResolve"], &found["calls"]), (&json!(true), &json!([{"at": "door"}])), "{found:#}");
     assert_eq!((&found["count"], site.ledger.count("append", "one")), (&json!(1), 1), "{found:#}");
+    assert_eq!(site.ledger.count("append", "two"), 1, "{found:#}");
     model.assert_history_was_sendable();
 }
 

@@ -110,6 +110,10 @@ const tanstack = {
     await chat.sendMessage(script);
     const [interrupt] = chat.getInterrupts();
     interrupt.resolveInterrupt({ approved: true });
+    // The second approval is decided by the older method, with the id in the part of the call.
+    const asked = () => chat.getMessages().flatMap(message => message.parts ?? []).find(part => part.state === 'approval-requested');
+    await until('asked again', () => chat.getInterrupts().some(({ id }) => id !== interrupt.id) && asked());
+    await chat.addToolApprovalResponse({ id: asked().approval.id, approved: true });
     await until('answered', () => chat.getMessages().some(message => message.role === 'assistant' && text(message) === 'bye'));
     return { canResolve: interrupt.canResolve, calls, count: (await runs()).length };
   },
