@@ -110,6 +110,8 @@ pub struct RunSetup {
     pub instructions: String,
     /// Whether the model may make one call per answer only.
     pub one_call: bool,
+    /// The limit of calls of the server's tools until the client answers.
+    pub max_server_calls: Option<u32>,
     /// Fields of the request that later responses of its protocol need.
     pub protocol: Option<Value>,
     /// The id of the run, derived from the client's name of it. A new id if absent.
@@ -150,6 +152,7 @@ impl RunSetup {
         if self.one_call {
             profile.max_parallel_calls = 1;
         }
+        profile.max_server_calls = self.max_server_calls;
         profile.protocol.clone_from(&self.protocol);
     }
 }

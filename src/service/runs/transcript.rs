@@ -106,11 +106,11 @@ impl Service {
             let stored = Message::new(id, (run_id.clone(), conversation_id.clone()), role, parts);
             messages.push(Message { created_at: self.clock.now().to_rfc3339(), ..stored });
         }
-        let Some(last) = messages.pop().filter(|last| last.role != Role::Assistant) else {
-            return Err(Error::field(
-                &format!("/{field}"),
-                "must end with a message of the user, or with the result of a tool call",
-            ));
+        // After an answer of the model, the model goes on.
+        let may_be_last =
+            |last: &Message| last.role != Role::Assistant || last.tool_calls().next().is_none() && !last.text().is_empty();
+        let Some(last) = messages.pop().filter(may_be_last) else {
+            return Err(Error::field(&format!("/{field}"), "must end with a message, or with the result of a tool call"));
         };
         let transcript = Transcript { role: last.role, earlier: messages, hidden: sent.hidden };
         let request = StartRun { conversation_id: Some(conversation_id), create, content_field: field, ..request };

@@ -214,7 +214,7 @@ async fn response_has_the_fields_of_open_responses() {
 async fn request_that_no_run_can_follow_is_refused_by_field() {
     let rig = Rig::new().await;
     let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
-    for (field, value, param) in [("max_tool_calls", json!(3), "max_tool_calls"), ("tool_choice", allowed, "tool_choice")] {
+    for (field, value, param) in [("max_tool_calls", json!(-1), ""), ("tool_choice", allowed, "tool_choice")] {
         let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
         body[field] = value;
         let refused = post(&rig, "/v1/responses", &[], body).await;
@@ -432,6 +432,24 @@ async fn request_of_instructions_alone_is_a_message() {
     assert!(!play_with_input(&rig).await.0.contains("joke"));
     let blank = post(&rig, "/v1/chat/completions", &[], json!({"model": "default", "messages": [say("a"), say("")]})).await;
     assert_eq!(error(&blank).0, 400, "{}", blank.body);
+}
+
+#[tokio::test]
+async fn history_that_ends_with_an_answer_is_continued() {
+    let rig = Rig::new().await;
+    let (question, begun_answer) = (say("Count."), json!({"role": "assistant", "content": "One, two"}));
+    let expected = [(Role::User, "Count.".to_owned()), (Role::Assistant, "One, two".to_owned())];
+    let body = json!({"model": "default", "messages": [question, begun_answer]});
+    let (reply, (_, history)) = tokio::join!(post(&rig, "/v1/chat/completions", &[], body), play_with_input(&rig));
+    assert_eq!((reply.status, history.as_slice()), (StatusCode::OK, &expected[..]), "{}", reply.body);
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "Hello\nworld");
+    let first = begun(&rig, json!({"input": [question, begun_answer]})).await;
+    assert_eq!(play_with_input(&rig).await.1, expected);
+    let items = get(&rig, &format!("/v1/responses/{first}/input_items?order=asc")).await["data"].clone();
+    assert_eq!((&items[0]["role"], &items[1]["role"]), (&json!("user"), &json!("assistant")), "{items}");
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"});
+    let open = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": [question, call]})).await;
+    assert_eq!(error(&open), (400, json!("invalid_request"), json!("input")), "a call needs its output");
 }
 
 #[tokio::test]

@@ -95,7 +95,6 @@ struct Creation<'a> {
 
 impl Creation<'_> {
     async fn begin(self) -> Answer<Begun> {
-        self.body.check_limits()?;
         let known = match known_items(&self.app.service, self.principal, self.body.references()).await {
             Ok(known) => known,
             // A repeated request is answered even if its items are gone.

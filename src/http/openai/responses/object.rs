@@ -99,6 +99,11 @@ impl ResponseDetails {
         self.shown["background"] == true
     }
 
+    /// Returns whether the request limits the calls. Calls above the limit are no part of the response.
+    pub(super) fn limits_calls(&self) -> bool {
+        self.shown["max_tool_calls"].is_number()
+    }
+
     pub(super) fn is_client_tool(&self, name: &str) -> bool {
         self.client_tools.iter().any(|known| known == name)
     }

@@ -47,8 +47,7 @@ pub(super) struct CreateRequest {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
-    /// Must be null: a run has no such limit.
-    max_tool_calls: Option<Value>,
+    max_tool_calls: Option<u32>,
     reasoning: Option<WireReasoning>,
     text: Option<WireText>,
     truncation: Option<Truncation>,
@@ -329,17 +328,6 @@ impl CreateRequest {
         self.model.as_deref().unwrap_or_default()
     }
 
-    /// Fails if the request has a limit that no run has.
-    pub(super) fn check_limits(&self) -> Result<()> {
-        match self.max_tool_calls {
-            None => Ok(()),
-            Some(_) => {
-                let reason = "is not supported; leave it out, and limit the rounds of the agent by its `max_rounds`";
-                Err(Error::field("/max_tool_calls", reason))
-            }
-        }
-    }
-
     pub(super) fn references(&self) -> Vec<Reference<'_>> {
         match &self.input {
             Some(WireInput::Items(items)) => references("input", items),
@@ -377,6 +365,7 @@ impl CreateRequest {
             "conversation": conversation,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
             "metadata": self.metadata,
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
@@ -432,6 +421,7 @@ impl CreateRequest {
             plain: target.is_plain(),
             instructions: instructions.join("\n\n"),
             one_call: self.parallel_tool_calls == Some(false),
+            max_server_calls: self.max_tool_calls,
             protocol: Some(protocol),
             ..RunSetup::default()
         };
@@ -755,14 +745,6 @@ mod tests {
             let error = serde_json::from_value::<CreateRequest>(body).unwrap_err().to_string();
             assert_eq!(error, reason);
         }
-    }
-
-    #[test]
-    fn limit_of_tool_calls_is_refused_by_field() {
-        let check =
-            |most: Value| serde_json::from_value::<CreateRequest>(json!({ "max_tool_calls": most })).unwrap().check_limits();
-        assert!(check(Value::Null).is_ok());
-        assert_eq!(check(json!(3)).unwrap_err().problem().errors[0].pointer, "/max_tool_calls");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::domain::ids::{CallId, InputId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::FinishReason;
+use crate::domain::tool::ToolCallState;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::{ChunkTranslator, push_chunk};
 use crate::http::openai::content::question_text;
@@ -307,6 +308,8 @@ impl ResponseTranslator {
                 self.arguments.insert(call_id.clone(), arguments.to_string());
                 self.call_started(&call_id, &name);
             }
+            EventBody::ToolCompleted { call_id, state: ToolCallState::Cancelled, .. }
+                if self.facts.limits_calls() && !self.calls.contains_key(&call_id) => {}
             EventBody::ToolCompleted { call_id, name, content, is_error, .. } => {
                 self.call_ended(&call_id, &name, items::tool_text(&content), is_error);
             }
@@ -409,7 +412,6 @@ mod tests {
     use crate::domain::problem::ProblemCode;
     use crate::domain::run::question::{InputKind, InputState, Question};
     use crate::domain::run::{Run, RunStatus, WaitReason};
-    use crate::domain::tool::ToolCallState;
     use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
     use crate::domain::tool::client_tool::{ClientCall, ClientTool};
     use crate::support::clock::UnixMillis;
