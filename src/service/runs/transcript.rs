@@ -196,7 +196,9 @@ impl Service {
                         return Err(Error::field(&format!("/{at}/tool_calls/{place}/id"), "is also the id of another call"));
                     }
                     let name = text::storable(text::prefix_chars(&call.name, 200)).into_owned();
-                    parts.push(Part::ToolCall(ToolCallPart::new(part_id(), call_id, name, arguments(&call.arguments))));
+                    let id_of_client = text::storable(text::prefix_chars(&call.id, 200)).into_owned();
+                    let part = ToolCallPart::new(part_id(), call_id, name, arguments(&call.arguments));
+                    parts.push(Part::ToolCall(ToolCallPart { provider_call_id: Some(id_of_client), ..part }));
                 }
                 Ok((Role::Assistant, parts))
             }

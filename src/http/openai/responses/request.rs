@@ -529,7 +529,8 @@ impl WireItem {
                 add_call(&mut input.messages, SentCall { id: id.clone(), name, arguments });
                 let output = self.output.as_ref().map(WireContent::text);
                 let is_error = output.is_none();
-                let content = Content::Text(output.or_else(|| self.error.as_ref().map(error_text)).unwrap_or_default());
+                let text = output.or_else(|| self.error.as_ref().map(error_text));
+                let content = Content::Text(text.unwrap_or_else(|| "the call has no result".to_owned()));
                 add_result(&mut input.messages, SentResult { call_id: id, content, is_error });
             }
             "mcp_approval_response" => {
@@ -576,7 +577,7 @@ impl WireItem {
         };
         match self.kind() {
             "message" => self.role.as_deref() == Some("assistant") && has_own_id(&self.id, "msg_"),
-            "function_call" => has_own_id(&self.call_id, "call_"),
+            "function_call" => has_own_id(&self.call_id, "call_") || has_own_id(&self.id, "fc_"),
             "mcp_call" => has_own_id(&self.id, "mcp_"),
             "mcp_approval_request" => has_own_id(&self.id, "mcpr_"),
             _ => false,
