@@ -552,6 +552,32 @@ async fn answer_with_fields_that_no_run_can_have_is_refused() {
 }
 
 #[tokio::test]
+async fn continued_response_repeats_its_own_request() {
+    let rig = Rig::new().await;
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let asked = json!({"input": "look", "tools": tools, "instructions": "One.", "temperature": 0.5, "metadata": {"a": "b"}});
+    let first = begun(&rig, asked).await;
+    let call = rig.asks_client(&rig.claim().await).await;
+    let mut answer = output(&first, &call);
+    answer["input"].as_array_mut().unwrap().push(json!({"role": "developer", "content": "Be kind."}));
+    (answer["instructions"], answer["metadata"], answer["max_output_tokens"]) = (json!("Two."), json!({"c": "d"}), json!(9));
+    let begun = post(&rig, "/v1/responses", &[], answer).await.json();
+    let next = get(&rig, &format!("/v1/responses/{first}_1")).await;
+    for response in [&begun, &next] {
+        let shown = ["instructions", "metadata", "max_output_tokens", "temperature"].map(|field| response[field].clone());
+        assert_eq!(shown, [json!("Two."), json!({"c": "d"}), json!(9), json!(0.5)], "{response}");
+        assert_eq!(response["previous_response_id"], json!(first));
+    }
+    let before = get(&rig, &format!("/v1/responses/{first}")).await;
+    assert_eq!((&before["instructions"], &before["metadata"]), (&json!("One."), &json!({"a": "b"})));
+    let items = get(&rig, &format!("/v1/responses/{first}_1/input_items?order=asc")).await["data"].clone();
+    assert_eq!((&items[0]["role"], &items[0]["content"][0]["text"]), (&json!("developer"), &json!("Be kind.")), "{items}");
+    // The model of the continued run reads the new text.
+    let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
+    assert!(format!("{:?}", loaded.own_layers).contains("Be kind."));
+}
+
+#[tokio::test]
 async fn cancelling_an_ended_response_leaves_the_next_one() {
     let rig = Rig::new().await;
     let (first, call) = waiting_response(&rig).await;

@@ -12,7 +12,6 @@ use crate::domain::run::Run;
 use crate::domain::tool::approval::ApprovalState;
 use crate::http::clients::pauses::Section;
 use crate::http::openai::ids::{Order, derived, list as page_of};
-use crate::http::openai::responses::request::system_items;
 use crate::http::openai::responses::{find, items};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
@@ -56,16 +55,12 @@ pub(in crate::http) async fn list(
 ) -> Answer<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
-    let mut items = match facts.segment {
-        0 => {
-            let profile = app.service.run_profile(principal, &run.id).await?;
-            let mut items: Vec<Value> =
-                system_items(&profile).iter().zip(0..).map(|(item, at)| items::system(&run.id, at, item)).collect();
-            items.extend(begun_with(app, principal, &run).await?);
-            items
-        }
+    let of = (&run.id, facts.segment);
+    let mut items: Vec<Value> = facts.system_items.iter().zip(0..).map(|(item, at)| items::system(of, at, item)).collect();
+    items.extend(match facts.segment {
+        0 => begun_with(app, principal, &run).await?,
         segment => continued_with(app, principal, &run, segment).await?,
-    };
+    });
     if params.order == Order::Desc {
         items.reverse();
     }

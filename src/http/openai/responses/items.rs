@@ -90,10 +90,11 @@ pub(super) fn is_system(id: &str) -> bool {
     id.starts_with(SYSTEM_ID_PREFIX)
 }
 
-/// Returns the item of a text of the role `system` or `developer`. `at` is its position among those of the run.
-pub(super) fn system(run: &RunId, at: u32, SystemItem { role, text }: &SystemItem) -> Value {
+/// Returns the item of a text of the role `system` or `developer`. `at` is its position among those of the response `segment`.
+pub(super) fn system((run, segment): (&RunId, u32), at: u32, SystemItem { role, text }: &SystemItem) -> Value {
     let content = json!([{ "type": "input_text", "text": text }]);
-    let id = format!("{}_{at}", derived(SYSTEM_ID_PREFIX, run.as_str()));
+    let of = derived(SYSTEM_ID_PREFIX, run.as_str());
+    let id = if segment == 0 { format!("{of}_{at}") } else { format!("{of}_{segment}_{at}") };
     json!({ "type": "message", "id": id, "status": "completed", "role": role, "content": content })
 }
 

@@ -79,7 +79,7 @@ impl ConversationRequest {
         if !input.approvals.is_empty() {
             return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
         }
-        let system_prompt = Some(texts_of(&input.system_items).collect::<Vec<_>>().join("\n\n"));
+        let system_prompt = input.own_system_text();
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
@@ -200,14 +200,14 @@ struct SystemTextRecord {
 }
 
 impl SystemTextRecord {
-    fn of(profile: &AgentProfile) -> Self {
-        profile.protocol.as_ref().and_then(|stored| Self::deserialize(stored).ok()).unwrap_or_default()
+    fn of(stored: &Value) -> Self {
+        Self::deserialize(stored).unwrap_or_default()
     }
 }
 
-/// Returns the system items of the request that began a run.
-pub(super) fn system_items(profile: &AgentProfile) -> Vec<SystemItem> {
-    SystemTextRecord::of(profile).system_items
+/// Returns the system items of a request from its stored fields.
+pub(super) fn system_items(stored: &Value) -> Vec<SystemItem> {
+    SystemTextRecord::of(stored).system_items
 }
 
 /// The input of a request.
@@ -246,7 +246,8 @@ impl Input {
 
     /// Adds the system items of the responses before this one, whose run has `profile`.
     pub(super) fn add_earlier_system_items(&mut self, profile: &AgentProfile) {
-        let SystemTextRecord { system_items, mut earlier_system_texts } = SystemTextRecord::of(profile);
+        let stored = profile.protocol.as_ref().map(SystemTextRecord::of);
+        let SystemTextRecord { system_items, mut earlier_system_texts } = stored.unwrap_or_default();
         let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
         let own: Vec<String> = own.map(str::to_owned).collect();
         earlier_system_texts.extend(own);
@@ -265,6 +266,12 @@ impl Input {
     fn system_texts(&self) -> impl Iterator<Item = &str> {
         let is_new = |text: &&str| self.earlier_system_texts.iter().all(|known| known != text);
         self.earlier_system_texts.iter().map(String::as_str).chain(texts_of(&self.system_items).filter(is_new))
+    }
+
+    /// Returns the texts of the request's own system items; `None` for none.
+    pub(super) fn own_system_text(&self) -> Option<String> {
+        let text = texts_of(&self.system_items).collect::<Vec<_>>().join("\n\n");
+        (!text.trim().is_empty()).then_some(text)
     }
 
     /// Removes the results of calls for which `is_open` returns false.
@@ -384,22 +391,32 @@ impl CreateRequest {
         })
     }
 
+    /// Returns the fields in which this request differs from the one that began its run; `None` for none.
+    pub(super) fn continued_fields(&self, input: &Input, profile: &AgentProfile) -> Option<Value> {
+        let mut fields = self.echoed_fields();
+        fields["previous_response_id"] = Value::Null;
+        if !input.system_items.is_empty() {
+            fields["system_items"] = json!(input.system_items);
+        }
+        let first = |name: &str| profile.protocol.as_ref().and_then(|protocol| protocol.get(name));
+        let own = fields.as_object().into_iter().flatten().filter(|(name, value)| !value.is_null() && first(name) != Some(value));
+        let own: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+        (!own.is_empty()).then_some(Value::Object(own))
+    }
+
     pub(super) fn client_tools(&self) -> Result<Vec<ClientTool>> {
         let tools = self.tools.iter().flatten().enumerate();
         tools.map(|(at, tool)| client_tool(tool).ok_or_else(|| Error::field(&format!("/tools/{at}"), UNKNOWN_TOOL))).collect()
     }
 
-    /// Returns the run of the request, with `content` as its message, in `conversation` if there is one.
-    pub(super) fn run(
-        &self,
-        input: &Input,
-        conversation: Option<ConversationId>,
-        content: Option<Content>,
-        trace: TraceId,
-    ) -> Result<StartRun> {
+    /// Fails if no run could begin with these fields.
+    pub(super) fn check(&self) -> Result<()> {
+        self.tools_and_options(&Target::of(self.model())).map(drop)
+    }
+
+    fn tools_and_options(&self, target: &Target) -> Result<(Vec<ClientTool>, ModelOptions)> {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
-        let target = Target::of(self.model());
-        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
+        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), target)?;
         let tools = chosen.select(self.client_tools()?)?;
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let options = ModelOptions {
@@ -412,6 +429,19 @@ impl CreateRequest {
             output_schema: format.map(output_schema).transpose()?.flatten(),
             reasoning_effort: self.reasoning.as_ref().and_then(|reasoning| reasoning.effort),
         };
+        Ok((tools, options))
+    }
+
+    /// Returns the run of the request, with `content` as its message, in `conversation` if there is one.
+    pub(super) fn run(
+        &self,
+        input: &Input,
+        conversation: Option<ConversationId>,
+        content: Option<Content>,
+        trace: TraceId,
+    ) -> Result<StartRun> {
+        let target = Target::of(self.model());
+        let (tools, options) = self.tools_and_options(&target)?;
         let own = self.instructions.as_deref().filter(|text| !text.is_empty());
         let instructions: Vec<&str> = own.into_iter().chain(input.system_texts()).collect();
         let mut protocol = self.echoed_fields();
@@ -707,7 +737,11 @@ mod tests {
             let run = request.run(&input, None, None, TraceId::generate(&UuidIds)).unwrap();
             assert_eq!(run.setup.instructions, expected);
             profile.protocol = run.setup.protocol;
-            assert_eq!(system_items(&profile).len(), texts.len(), "a response lists the items of its own request");
+            assert_eq!(
+                profile.protocol.as_ref().map(system_items).unwrap().len(),
+                texts.len(),
+                "a response lists the items of its own request"
+            );
         }
     }
 

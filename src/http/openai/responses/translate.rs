@@ -14,7 +14,7 @@ use crate::domain::ids::{CallId, InputId, PartId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::FinishReason;
-use crate::domain::tool::ToolCallState;
+use crate::domain::tool::{ToolCallState, UNKNOWN_OUTCOME};
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::{ChunkTranslator, push_chunk};
 use crate::http::openai::content::question_text;
@@ -335,8 +335,7 @@ impl ResponseTranslator {
                 self.call_ended(&call_id, &name, items::tool_text(&content), is_error);
             }
             EventBody::ToolOutcomeUnknown { call_id, name, .. } => {
-                let output = "the call may or may not have taken effect".to_owned();
-                self.call_ended(&call_id, &name, output, true);
+                self.call_ended(&call_id, &name, UNKNOWN_OUTCOME.to_owned(), true);
             }
             EventBody::ApprovalRequested { id, call_id, request } => {
                 let item = items::approval_request(&id, &request);

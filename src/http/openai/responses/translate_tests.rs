@@ -142,7 +142,7 @@ impl Log {
     fn translator(&self, segment: u32, after: Option<i64>) -> ResponseTranslator {
         let client_tools = vec![ClientTool { name: "look".to_owned(), description: String::new(), parameters: None }];
         let profile = AgentProfile { client_tools, ..AgentProfile::default() };
-        ResponseTranslator::new(ResponseDetails::of(&self.run, segment, &profile), after)
+        ResponseTranslator::new(ResponseDetails::of(&self.run, segment, &profile, &Value::Null), after)
     }
 
     /// Returns the frames of a response, and the response.
@@ -366,7 +366,7 @@ fn calls_above_the_limit_are_no_items() {
     log.completed(FinishReason::Stop);
     let count = |protocol: Value| {
         let profile = AgentProfile { protocol: Some(protocol), ..AgentProfile::default() };
-        let mut translator = ResponseTranslator::new(ResponseDetails::of(&log.run, 0, &profile), None);
+        let mut translator = ResponseTranslator::new(ResponseDetails::of(&log.run, 0, &profile, &Value::Null), None);
         log.events.iter().for_each(|event| _ = translator.translate(event));
         translator.response()["output"].as_array().unwrap().len()
     };
