@@ -53,8 +53,8 @@ fn permitted_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> 
     tools.iter().filter(|tool| is_permitted(tool)).collect()
 }
 
-/// Returns how many calls of the server's tools may still start; `None` for any number. They are counted anew after each answer with
-/// calls of client tools.
+/// Returns how many calls of the server's tools may still start; `None` for any number. The count restarts after each answer with calls
+/// of client tools.
 pub fn server_calls_left(record: &RunRecord) -> Option<u32> {
     let limit = record.profile.max_server_calls?;
     let of_client = record.calls.iter().filter(|call| is_client_tool(record, &call.name));

@@ -130,10 +130,8 @@ impl RunPauses {
 
     fn event(&mut self, seq: i64, body: EventBody) {
         match body {
-            EventBody::RunWaiting { reason, id, .. } => {
-                if pauses_at(reason, id.as_ref(), |id| self.answers.contains_key(id)) {
-                    self.pauses.push(seq);
-                }
+            EventBody::RunWaiting { reason, id, .. } if pauses_at(reason, id.as_ref(), |id| self.answers.contains_key(id)) => {
+                self.pauses.push(seq);
             }
             EventBody::ApprovalResolved { id, status, .. } => {
                 self.answers.insert(id.to_string(), seq);

@@ -230,7 +230,7 @@ async fn response_has_the_fields_of_open_responses() {
 async fn request_that_no_run_can_follow_is_refused_by_field() {
     let rig = Rig::new().await;
     let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
-    for (field, value, param) in [("max_tool_calls", json!(-1), ""), ("tool_choice", allowed, "tool_choice")] {
+    for (field, value, param) in [("max_tool_calls", json!(-1), "max_tool_calls"), ("tool_choice", allowed, "tool_choice")] {
         let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
         body[field] = value;
         let refused = post(&rig, "/v1/responses", &[], body).await;

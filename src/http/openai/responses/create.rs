@@ -219,7 +219,7 @@ impl Creation<'_> {
         let next = id.segment.saturating_add(1);
         match (run.status, run.reason) {
             (RunStatus::Waiting, Some(reason)) if reason.needs_answer() && next == pauses.ended_responses() => {
-                self.answer(id, run, pauses, input).await
+                Box::pin(self.answer(id, run, pauses, input)).await
             }
             // The response ended in a pause that is over.
             _ if next <= pauses.ended_responses() => {

@@ -264,6 +264,7 @@ fn of_message(message: &Message, calls: &Calls<'_>) -> Vec<Value> {
     };
     message.parts.iter().zip(0_u32..).filter_map(of_part).collect()
 }
+
 fn of_call(message: &Message, call: &ToolCallPart, calls: &Calls<'_>) -> Value {
     let arguments = call.arguments.to_string();
     let status = |complete| match message.status {

@@ -25,7 +25,7 @@ impl dyn RecordStore + '_ {
 
     /// Stores the requests of a run. A run has one request for each pause, so that two never store theirs at the same time.
     pub async fn store_continued_requests(&self, owner: &UserId, run: &RunId, requests: &Map<String, Value>) -> StoreResult<()> {
-        let json = serde_json::Value::Object(requests.clone()).to_string();
+        let json = Value::Object(requests.clone()).to_string();
         self.database().execute(CONTINUE, values![run.as_str(), owner.as_str(), json.as_str()]).await?;
         Ok(())
     }
