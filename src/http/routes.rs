@@ -37,6 +37,7 @@ pub(in crate::http) fn with_key() -> ApiRouter {
         .routes(routes!(runs::list_of_conversation))
         .routes(routes!(runs::get))
         .routes(routes!(runs::explain))
+        .routes(routes!(runs::step_request))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))

@@ -12,7 +12,7 @@ import { Start } from "./chat/start";
 import { Transcript } from "./chat/transcript";
 import { messagesOf, rate } from "./conversation/state";
 import { ConversationStore } from "./conversation/store";
-import { refresh, told } from "./shell/conversations";
+import { refresh, showChange } from "./shell/conversations";
 import { followList } from "./shell/feed";
 import { Icon } from "./shell/icons";
 import { KeyDialog } from "./shell/key-dialog";
@@ -26,6 +26,7 @@ import { tabSocket } from "./stream/socket";
 import { brief } from "./text/words";
 
 const Palette = lazy(() => import("./shell/palette"));
+const ServerList = lazy(() => import("./shell/server-list"));
 const Inbox = lazy(() => import("./shell/inbox"));
 const Setup = lazy(() => import("./setup/setup"));
 const Usage = lazy(() => import("./usage/usage"));
@@ -42,14 +43,16 @@ interface Route {
   id: string | null;
   /** A message of the conversation, or a page of the set up. */
   more: string | null;
+  /** A record on a page of the set up. */
+  part: string | null;
 }
 
 function routeOf(hash: string): Route {
   const chat = /^#\/(conv_[0-9a-f]{32})(?:\/(msg_[0-9a-f]{32}))?$/.exec(hash);
-  if (chat !== null) return { place: "chat", id: chat[1] ?? null, more: chat[2] ?? null };
-  const other = /^#\/(inbox|setup|usage|run|versions)(?:\/([\w-]+))?$/.exec(hash);
-  if (other !== null) return { place: other[1] as Route["place"], id: null, more: other[2] ?? null };
-  return { place: "chat", id: null, more: null };
+  if (chat !== null) return { place: "chat", id: chat[1] ?? null, more: chat[2] ?? null, part: null };
+  const other = /^#\/(inbox|setup|usage|run|versions)(?:\/([\w-]+))?(?:\/([\w-]+))?$/.exec(hash);
+  if (other !== null) return { place: other[1] as Route["place"], id: null, more: other[2] ?? null, part: other[3] ?? null };
+  return { place: "chat", id: null, more: null, part: null };
 }
 
 function followHash(changed: () => void): () => void {
@@ -83,6 +86,7 @@ function Page() {
   const [session, setSession] = useState(0);
   const [isMenu, setMenu] = useState(false);
   const [isPalette, setPalette] = useState(false);
+  const [isServerList, setServerList] = useState(false);
   /** The conversation whose links are shown. */
   const [sharing, setSharing] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
@@ -90,15 +94,15 @@ function Page() {
   const { data: me } = useMe();
   const { data: questions } = useOpenQuestions();
   const { data: changed } = useReviews();
-  const asked = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
+  const openQuestions = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
   const reviews = useMemo(() => me && changed?.filter((review) => mayAccept(review, me)), [changed, me]);
-  const waiting = new Set(asked?.map((question) => question.conversation_id));
+  const waiting = new Set(openQuestions?.map((question) => question.conversation_id));
 
   const go = useCallback((to: string) => {
     history.pushState(null, "", `#/${to}`);
     setRoute(routeOf(location.hash));
   }, []);
-  useNotices(asked, go);
+  useNotices(openQuestions, go);
   useNotices(reviews, go);
   useEffect(followList, []);
   /** Leaves a conversation that is gone, so that the way back does not lead to it. */
@@ -165,13 +169,13 @@ function Page() {
     };
   }, [open]);
 
-  const count = (asked?.length ?? 0) + (reviews?.length ?? 0);
+  const inboxCount = (openQuestions?.length ?? 0) + (reviews?.length ?? 0);
   useEffect(() => {
     const base = document.title.replace(/^\(\d+\) /, "");
-    document.title = count > 0 ? `(${count}) ${base}` : base;
-  }, [count, route]);
+    document.title = inboxCount > 0 ? `(${inboxCount}) ${base}` : base;
+  }, [inboxCount, route]);
 
-  const begin = () => {
+  const startSession = () => {
     queries.clear();
     tabSocket.renew();
     setSession(session + 1);
@@ -204,12 +208,13 @@ function Page() {
         open={route.id}
         place={route.place}
         waiting={waiting}
-        toDo={count}
+        inboxCount={inboxCount}
         go={go}
         share={setSharing}
         openPalette={() => setPalette(true)}
+        openServers={() => setServerList(true)}
         close={closeMenu}
-        left={leave}
+        onDeleted={leave}
         user={
           me === undefined ? null : (
             <div className="user-line">
@@ -233,15 +238,20 @@ function Page() {
         ) : (
           <>
             <Head store={null} title={TITLES[route.place]} menu={() => setMenu(true)} isMenu={isMenu} />
-            <Suspense>{route.place === "inbox" ? <Inbox /> : route.place === "usage" ? <Usage /> : route.place === "versions" ? <Versions key={route.more} id={route.more ?? ""} go={go} /> : route.place === "run" ? <Inspector id={route.more ?? ""} /> : <Setup page={route.more} go={go} />}</Suspense>
+            <Suspense>{route.place === "inbox" ? <Inbox /> : route.place === "usage" ? <Usage /> : route.place === "versions" ? <Versions key={route.more} id={route.more ?? ""} go={go} /> : route.place === "run" ? <Inspector id={route.more ?? ""} /> : <Setup page={route.more} part={route.part} go={go} />}</Suspense>
           </>
         )}
       </main>
       {isDropping && <div className="drop-place">Drop files to attach them</div>}
-      <KeyDialog used={begin} />
+      <KeyDialog used={startSession} />
       {isPalette && (
         <Suspense>
           <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
+        </Suspense>
+      )}
+      {isServerList && (
+        <Suspense>
+          <ServerList close={() => setServerList(false)} />
         </Suspense>
       )}
       {sharing !== null && (
@@ -275,13 +285,13 @@ function Chat({ id, message, go, leave, composer, menu, isMenu }: ChatProps) {
     setTrouble("");
     if (id === null) return setOpened(null);
     const store = new ConversationStore(id, {
-      changed: (changed, change) => told(changed, change as Partial<Conversation>),
+      changed: (changed, change) => showChange(changed, change as Partial<Conversation>),
       gone: () => {
         leave();
         refresh();
         toast({ words: "This conversation does not exist any more." });
       },
-      asked: () => {
+      inboxChanged: () => {
         void queries.invalidateQueries({ queryKey: ["questions"] });
         void queries.invalidateQueries({ queryKey: ["reviews"] });
       },

@@ -18,6 +18,7 @@ use crate::domain::run::call_handle::Handle;
 use crate::domain::run::context::ContextSummary;
 use crate::domain::run::plan::Plan;
 use crate::domain::run::question::{InputRequest, InputState};
+use crate::domain::run::request_record::NewRequestRecord;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::tool_filter::ToolSelection;
 use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
@@ -134,6 +135,8 @@ pub enum Change {
     StepStarted {
         step: u32,
         kind: StepKind,
+        /// The request of a model step.
+        request: Option<Box<NewRequestRecord>>,
     },
     StepEnded {
         step: u32,

@@ -12,6 +12,8 @@ pub mod output;
 pub mod plan;
 pub mod question;
 pub mod record;
+pub mod request_record;
+pub mod step_request;
 pub mod undo;
 pub mod usage;
 

@@ -90,15 +90,18 @@ impl ApprovalPolicy {
     ///
     /// A rule applies to a name. A rule that requires an approval applies to every tool of that name. A rule that relaxes the
     /// default was written for the operator's server of that name, so it does not apply to a member's server of the same name.
+    ///
+    /// A destructive tool that asks always asks, because no grant covers its calls.
     pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
         let by_nature =
             if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
         let without_rule = safety.approval.unwrap_or(by_nature);
-        match self.ruled(name) {
+        let mode = match self.ruled(name) {
             Some(rule) if safety.of_member => rule.max(without_rule),
             Some(rule) => rule,
             None => without_rule,
-        }
+        };
+        if mode == ApprovalMode::Ask && safety.destructive { ApprovalMode::AlwaysAsk } else { mode }
     }
 
     /// Returns the rule for a name. If two tool names of a server are cleaned to the same name, both get a hash. A rule that
@@ -366,7 +369,7 @@ mod tests {
     fn the_agent_is_asked_first_then_the_operator_then_the_tool() {
         let safety = ToolSafety { destructive: true, untrusted: true, ..ToolSafety::default() };
         let mut policy = ApprovalPolicy::default();
-        assert_eq!(policy.mode("t", safety), ApprovalMode::Ask);
+        assert_eq!(policy.mode("t", safety), ApprovalMode::AlwaysAsk);
         assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Auto);
         policy.ask_untrusted = true;
         assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Ask);
@@ -385,7 +388,7 @@ mod tests {
         let destructive = ToolSafety { destructive: true, ..ToolSafety::default() };
         let of_member = |safety: ToolSafety| ToolSafety { of_member: true, ..safety };
         assert_eq!(policy.mode("files__delete", destructive), ApprovalMode::Auto);
-        assert_eq!(policy.mode("files__delete", of_member(destructive)), ApprovalMode::Ask);
+        assert_eq!(policy.mode("files__delete", of_member(destructive)), ApprovalMode::AlwaysAsk);
         assert_eq!(
             policy.mode("files__delete", of_member(ToolSafety::default())),
             ApprovalMode::Auto,

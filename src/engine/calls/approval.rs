@@ -150,7 +150,6 @@ fn approval_check(decision: &DecisionBuilder<'_>, call: &ToolCall) -> ApprovalCh
     let scopes = match decision.profile().approval.mode(&tool.name, tool.safety) {
         ApprovalMode::Auto => return ApprovalCheck::NotNeeded,
         ApprovalMode::AlwaysAsk => vec![ApprovalScope::Once],
-        ApprovalMode::Ask if tool.safety.destructive => vec![ApprovalScope::Once],
         ApprovalMode::Ask => {
             let hash = tool.consent_hash();
             let covering = decision.facts.grants.iter().find(|grant| grant.covers(tool.server.as_deref(), &tool.tool, &hash));

@@ -10,10 +10,11 @@ use crate::domain::conversation::delta_compaction::MAX_JOINED_BYTES;
 use crate::domain::conversation::message::{Message, Part, Role, TextPart};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
-use crate::domain::model::Usage;
+use crate::domain::model::{ModelRequest, Usage};
 use crate::domain::run::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
 use crate::domain::run::question::{InputKind, InputRequest, InputState, Question};
 use crate::domain::run::record::RunRecord;
+use crate::domain::run::request_record::{NewRequestRecord, RecordSources, RequestBudget, RequestDigest};
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
@@ -31,13 +32,16 @@ pub struct DecisionBuilder<'a> {
     /// The rows with the changes so far, without earlier messages and tool definitions.
     pub progress: RunRecord,
     environment: &'a DecisionEnvironment<'a>,
+    /// The digest of the run's last recorded request.
+    recorded: Option<&'a RequestDigest>,
     decision: Decision,
 }
 
 impl<'a> DecisionBuilder<'a> {
     pub fn new(state: &'a RunState, environment: &'a DecisionEnvironment<'a>) -> Self {
         let (facts, before) = (&state.facts, &state.record);
-        Self { facts, before, progress: working_copy(before), environment, decision: Decision::default() }
+        let (progress, recorded) = (working_copy(before), state.recorded.as_deref());
+        Self { facts, before, progress, environment, recorded, decision: Decision::default() }
     }
 
     /// Puts counters, usage and the charge for a reserved call before all other changes, because no change may follow the run's end.
@@ -155,9 +159,22 @@ impl<'a> DecisionBuilder<'a> {
 
     // Steps.
 
-    pub fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<OfferedTools>) {
+    pub fn start_tool_step(&mut self, step: u32) {
+        self.start_step(step, StepKind::Tools, None, None);
+    }
+
+    /// Starts the next model step, and records its request.
+    pub fn start_model_step(&mut self, request: &ModelRequest, budget: Option<RequestBudget>, tools: Option<OfferedTools>) {
+        let step = self.next_step(StepKind::Model);
+        let source = self.source();
+        let sources = RecordSources { history: source.history().collect(), tools: source.tools };
+        let record = NewRequestRecord::of(step, request, budget, &sources, self.recorded);
+        self.start_step(step, StepKind::Model, tools, Some(Box::new(record)));
+    }
+
+    fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<OfferedTools>, request: Option<Box<NewRequestRecord>>) {
         self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
-        self.change(Change::StepStarted { step, kind });
+        self.change(Change::StepStarted { step, kind, request });
     }
 
     pub fn complete_step(&mut self, step: u32, usage: Option<Usage>) {

@@ -9,6 +9,7 @@ use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
 use crate::domain::run::change::{Change, StepRow, StepStatus};
 use crate::domain::run::context::Capacity;
 use crate::domain::run::record::RunRecord;
+use crate::domain::run::request_record::RequestDigest;
 use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::machine::decision::Input;
@@ -82,7 +83,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
         Change::Summarize(summary) => record.summary = Some(summary.clone()),
         Change::Usage(usage) => record.usage = *usage,
         Change::ChargeBudget { day: _, amount: _ } => record.lost = None,
-        Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
+        Change::StepStarted { step, kind, request: _ } => match record.steps.iter_mut().find(|row| row.step == *step) {
             Some(row) => row.status = StepStatus::Started,
             None => {
                 record.steps.reserve_exact(1);
@@ -157,13 +158,15 @@ pub struct RunState {
     /// The loaded rows with all changes since.
     pub record: RunRecord,
     pub(in crate::engine) facts: RunFacts,
+    /// The digest of the newest complete request record of this claim. After a load, the next record is complete in itself.
+    pub(in crate::engine) recorded: Option<Arc<RequestDigest>>,
     /// Whether the lease was given up: the run belongs to its next claim.
     is_released: bool,
 }
 
 impl RunState {
     pub fn load(record: RunRecord) -> Self {
-        Self { record, facts: RunFacts::default(), is_released: false }
+        Self { record, facts: RunFacts::default(), recorded: None, is_released: false }
     }
 
     /// Applies changes as the store does. If the store then fails, the state is invalid and must be reloaded.
@@ -172,6 +175,11 @@ impl RunState {
             apply(&mut self.record, change);
             if matches!(change, Change::ChargeBudget { .. }) {
                 self.facts.reserved = None;
+            }
+            if let Change::StepStarted { step, request: Some(request), .. } = change {
+                // A repeated step has replaced its earlier record.
+                let earlier = self.recorded.take().filter(|digest| digest.step != *step);
+                self.recorded = request.digest.clone().or(earlier);
             }
             self.is_released |= matches!(change, Change::Release { .. });
         }

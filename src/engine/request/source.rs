@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
         self.record.profile.context.token_limit(self.capacity().window)
     }
 
-    fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + Clone + use<'a> {
+    pub fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + Clone + use<'a> {
         self.stored.iter().chain(self.added)
     }
 

@@ -5,7 +5,8 @@ use crate::domain::conversation::message::{Message, Part};
 use crate::domain::event::EventBody;
 use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::{ReleaseCause, StepKind};
+use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::request_record::RequestBudget;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::calls::call_as_text;
 use crate::engine::calls::failing_tools::forces_final;
@@ -66,12 +67,15 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
 /// Makes a model call with the request whose size was checked.
 pub fn call_model(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     let announced = decision.source().announced();
-    decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
+    let unit = decision.profile().context.unit;
+    let budget = call.room.map(|TokenBudget { window, used, remaining, .. }| RequestBudget { unit, window, used, remaining });
+    let request = call.prepared.into_request();
+    decision.start_model_step(&request, budget, announced);
     if let Some(TokenBudget { window, used, remaining, measure }) = call.room {
-        let (unit, tokenizer) = (decision.profile().context.unit, measure.tokenizer());
+        let tokenizer = measure.tokenizer();
         decision.event(EventBody::ContextBudget { unit, window, used, remaining, tokenizer });
     }
-    decision.command(Command::CallModel(Box::new(call.prepared.into_request())));
+    decision.command(Command::CallModel(Box::new(request)));
     Next::Wait
 }
 

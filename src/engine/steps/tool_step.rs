@@ -3,7 +3,7 @@
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelErrorKind;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::{Change, ReleaseCause, StepKind};
+use crate::domain::run::change::{Change, ReleaseCause};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, mark_started, record_outcome};
@@ -27,7 +27,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> N
     let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
     decision.set_status(RunStatus::ToolLoop, None);
     decision.change(Change::AddToolCalls(planned.iter().map(|planned| planned.call.clone()).collect()));
-    decision.start_step(step, StepKind::Tools, None);
+    decision.start_tool_step(step);
     for PlannedCall { call, outcome } in planned {
         if let Some(outcome) = outcome {
             finish_call(decision, &call.id, outcome);

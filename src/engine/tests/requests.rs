@@ -10,6 +10,7 @@ use crate::domain::conversation::message::{
     Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState;
 use crate::engine::tests::world::{World, call, content_text, done};
 use crate::engine::{RunState, model_request, prompts};
@@ -38,6 +39,23 @@ fn messages_between_a_call_and_its_result_come_after_it() {
     world.tool_says(0, "ok");
     let roles: Vec<_> = world.asked.as_ref().unwrap().messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::User]);
+}
+
+/// Each request of a test world is compared with its record; this shows that records stay small.
+#[test]
+fn records_of_one_claim_contain_each_message_once() {
+    let mut world = World::started(AgentProfile { tool_result_chars: 100, ..AgentProfile::default() });
+    for _ in 0..3 {
+        world.calls(&[call("read", &json!({"n": world.decisions}))]);
+        world.tool_says(0, &"ü".repeat(1_000));
+    }
+    let sizes: Vec<_> = world.recorded.values().map(String::len).collect();
+    assert!(sizes.len() == 4 && sizes[1..].iter().all(|size| *size < 400), "{sizes:?}");
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert!(world.recorded[&7].contains("\"system\""), "the new claim has forgotten earlier records");
+    world.says_text("Done.");
+    assert_eq!(world.rebuilt(7).messages.len(), 7);
 }
 
 #[test]

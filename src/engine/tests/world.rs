@@ -1,6 +1,6 @@
 //! The store, the model and the tools as the engine sees them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -12,10 +12,12 @@ use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserI
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::budget::{Amount, LostReservation, ReservationOutcome, ReservationRequest};
-use crate::domain::run::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::run::context::{Capacity, ContextStrategy};
 use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::request_record::{MAX_RECORD_BYTES, SentTool, text_limits};
+use crate::domain::run::step_request::{RecordedSteps, StepRequest};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
@@ -75,6 +77,8 @@ pub(super) struct World {
     pub(super) state: Option<RunState>,
     /// The request of the model call under way.
     pub(super) asked: Option<ModelRequest>,
+    /// The stored records of requests, by step.
+    pub(super) recorded: BTreeMap<u32, String>,
     /// The deltas of the call so far, and the number of tool calls in it.
     saying: Option<(Assembler, usize)>,
     pub(super) under_way: Vec<ToolCall>,
@@ -117,6 +121,7 @@ impl World {
             ending: None,
             state: None,
             asked: None,
+            recorded: BTreeMap::new(),
             saying: None,
             under_way: Vec::new(),
             in_question: Vec::new(),
@@ -258,6 +263,41 @@ impl World {
         rows
     }
 
+    /// Checks that the stored record and the rows give the request of the open step.
+    fn check_record(&self, request: &ModelRequest) {
+        let step = self.rows.steps.last().expect("a step has begun").step;
+        let rebuilt = self.rebuilt(step);
+        let is_left_out = rebuilt.messages.is_empty() && !rebuilt.missing.is_empty();
+        if is_left_out {
+            let bytes = serde_json::to_string(&request.messages).unwrap().len();
+            assert!(bytes + 1_000 > MAX_RECORD_BYTES, "{bytes} bytes are left out: {:?}", rebuilt.missing);
+        } else {
+            assert_eq!(rebuilt.missing, [""; 0]);
+        }
+        assert_eq!((&rebuilt.model, rebuilt.system.as_ref()), (&request.model, Some(&request.system)));
+        assert_eq!((&rebuilt.options, rebuilt.window), (&json!(request.options), request.window));
+        assert_eq!(rebuilt.tools, request.tools.iter().map(|tool| SentTool::of(tool)).collect::<Vec<_>>());
+        // The messages of tools have the id of their answer in a request, and their own id in rows.
+        let sent = |messages: &[Message]| -> Vec<_> {
+            let id = |message: &Message| (message.role != Role::Tool).then(|| message.id.clone());
+            messages.iter().map(|message| (id(message), message.role, message.internal, message.parts.clone())).collect()
+        };
+        if !is_left_out {
+            assert_eq!(sent(&rebuilt.messages), sent(&request.messages));
+            let limits = request.messages.iter().flat_map(text_limits).collect::<BTreeMap<_, _>>();
+            assert_eq!(rebuilt.text_limits, limits);
+        }
+    }
+
+    /// Returns the request of a step, rebuilt from the rows.
+    pub(super) fn rebuilt(&self, step: u32) -> StepRequest {
+        let records = self.recorded.iter().map(|(step, text)| (*step, serde_json::from_str(text).unwrap()));
+        let recorded = RecordedSteps::new(records);
+        let known = self.rows.history.iter().map(|message| (message.id.clone(), message.clone())).collect();
+        let tools = self.rows.tools.clone().unwrap_or_default();
+        recorded.rebuild(&self.rows.fence.run_id, step, &known, &tools).expect("the step has a record")
+    }
+
     fn carry_out(&mut self, decision: &Decision) {
         for command in &decision.commands {
             match command {
@@ -265,6 +305,7 @@ impl World {
                     assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
                     let request = (**request).clone();
                     assert_eq!(request, model_request(self.state.as_ref().unwrap()), "the rows make the same request");
+                    self.check_record(&request);
                     check_sendable(&request.messages).unwrap();
                     let room = room(&Source::of(self.state.as_ref().unwrap()));
                     let may_exceed = self.rows.profile.context.strategy == ContextStrategy::None;
@@ -346,7 +387,9 @@ impl World {
                 self.settled.push(*amount);
                 (self.held, rows.lost) = (None, None);
             }
-            Change::StepStarted { step, kind } => {
+            Change::StepStarted { step, kind, request } => {
+                assert_eq!(request.is_some(), *kind == StepKind::Model, "each model step has a record");
+                self.recorded.extend(request.as_ref().map(|request| (*step, request.text.clone())));
                 assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");
                 match rows.steps.iter_mut().find(|row| row.step == *step) {
                     Some(row) => {

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::approval::ApprovalMode;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::{Id, Input, OptionalInput, Params};
@@ -222,6 +223,16 @@ pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: Optional
     Ok(McpServer::answer(caller.app.service.restart_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
+/// A tool of an MCP server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct McpServerTool {
+    #[serde(flatten)]
+    #[schema(value_type = ToolDefinition)]
+    definition: Arc<ToolDefinition>,
+    /// Whether the server's default agent asks before a call.
+    approval: ApprovalMode,
+}
+
 /// Lists the tools of an MCP server
 ///
 /// Returns the tools as the caller's runs are offered them, on one page. Connects to the server if necessary.
@@ -229,12 +240,13 @@ pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: Optional
     get, path = "/api/v1/mcp-servers/{id}/tools", tag = "mcp-servers", operation_id = "list_mcp_server_tools",
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
-        (status = 200, description = "The tools, sorted by name", body = ListBody<ToolDefinition>),
+        (status = 200, description = "The tools, sorted by name", body = ListBody<McpServerTool>),
         (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
-pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
-    Ok(Json(ListBody::whole(caller.app.service.mcp_server_tools(&caller.principal, &id).await?)))
+pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpServerTool>>> {
+    let tools = caller.app.service.mcp_server_tools(&caller.principal, &id).await?;
+    Ok(Json(ListBody::whole(tools.into_iter().map(|(definition, approval)| McpServerTool { definition, approval }).collect())))
 }
 
 /// Lists the resources of an MCP server

@@ -11,6 +11,7 @@ use utoipa::{IntoParams, PartialSchema as _, ToSchema};
 
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, RunId};
+use crate::domain::run::step_request::StepRequest;
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::http::options::App;
@@ -244,6 +245,24 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
 )]
 pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
     Ok(Json(caller.app.service.explain_run(&caller.principal, &id).await?))
+}
+
+/// Returns the request of a model step
+///
+/// The response contains the last request of the step, before the provider's dialect changes its form:
+/// `run_id`, `step`, `model`, `system`, `tools` (`name`, `description`, `input_schema`), `options` (`ModelOptions`) and `messages`
+/// (`Message`, oldest first, with the parts that were sent). `window`, `budget` (as in `context.budget`) and `text_limits` (of the
+/// texts of files, by part) are optional. `missing` lists what cannot be rebuilt; it is empty if the request is exact.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/steps/{step}/request", tag = "runs", operation_id = "get_step_request",
+    params(
+        ("id" = RunId, Path, description = "The id of the run"),
+        ("step" = u32, Path, description = "The number of a model step, from `step.started`"),
+    ),
+    responses((status = 200, description = "The request of the step", body = Object)),
+)]
+pub(crate) async fn step_request(caller: Caller, Ids(id, step): Ids<RunId, u32>) -> Answer<Json<StepRequest>> {
+    Ok(Json(caller.app.service.step_request(&caller.principal, &id, step).await?))
 }
 
 /// Cancels a run

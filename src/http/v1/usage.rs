@@ -4,7 +4,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::domain::run::usage::DayUsage;
+use crate::domain::run::usage::{PeriodUsage, UsageGroup, UsagePeriod};
 use crate::http::wire::page::{self, ListRequest, PageParams};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
@@ -21,21 +21,33 @@ pub(crate) struct UsageParams {
     /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
+    /// The length of the summed periods. Embeddings count in the first hour of their day.
+    #[param(inline, default = "day")]
+    period: Option<UsagePeriod>,
+    /// The group whose usage is summed.
+    #[param(inline, default = "model")]
+    group: Option<UsageGroup>,
 }
 
-/// Lists usage by day, owner and model, newest day first
+/// Lists usage by period, owner and group, newest period first
 ///
 /// Returns tokens, model calls, and the cost of the calls with known prices. Runs of deleted conversations are not included.
 #[utoipa::path(
     get, path = "/api/v1/usage", tag = "usage", operation_id = "list_usage", params(UsageParams, PageParams),
-    responses((status = 200, description = "A page of the list", body = ListBody<DayUsage>)),
+    responses((status = 200, description = "A page of the list", body = ListBody<PeriodUsage>)),
 )]
 pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<UsageParams, UsageCursor>) -> Answer<Response> {
     let days = filter.days.unwrap_or(DEFAULT_DAYS);
     if !(1..=MAX_USAGE_DAYS).contains(&days) {
         return Err(Error::invalid(format!("the query parameter days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
     }
-    let found = caller.app.service.usage(&caller.principal, filter.owner.as_deref(), days, &page).await?;
-    let rest = page::query([("days", Some(&*days.to_string())), ("owner", filter.owner.as_deref())]);
+    let (period, group) = (filter.period.unwrap_or(UsagePeriod::Day), filter.group.unwrap_or(UsageGroup::Model));
+    let found = caller.app.service.usage(&caller.principal, filter.owner.as_deref(), days, (period, group), &page).await?;
+    let rest = page::query([
+        ("days", Some(&*days.to_string())),
+        ("owner", filter.owner.as_deref()),
+        ("period", filter.period.map(UsagePeriod::as_str)),
+        ("group", filter.group.map(UsageGroup::as_str)),
+    ]);
     Ok(page::answer(found, page.limit, "/api/v1/usage", &rest))
 }

@@ -19,7 +19,7 @@ use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::query as query_of;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::http::wire::types::ListBody;
+use crate::http::wire::types::{ListBody, NextCursor};
 use crate::service::{Error, InvalidCursor, Page, PageRequest};
 
 const DEFAULT_LIMIT: u32 = 50;
@@ -97,7 +97,7 @@ pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: 
 pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
     let next_cursor = page.next.map(|next| encode(&next));
     let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&{name}={cursor}{rest}"));
-    let body = Json(ListBody { data: page.items, next_cursor });
+    let body = Json(ListBody { data: page.items, next_cursor: NextCursor(next_cursor) });
     (next_link(link), body).into_response()
 }
 

@@ -184,17 +184,18 @@ pub(crate) struct AcceptedBody {
 /// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ListBody<T> {
-    /// The rows.
     pub data: Vec<T>,
-    /// The cursor of the next page, for the parameter `cursor`. `null` on the last page.
-    #[schema(required)]
-    pub next_cursor: Option<String>,
+    pub next_cursor: NextCursor,
 }
+
+/// The cursor of the next page, for the parameter `cursor`. `null` on the last page.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NextCursor(pub Option<String>);
 
 impl<T> ListBody<T> {
     /// Returns a list on one page.
     pub(crate) fn whole(data: Vec<T>) -> Self {
-        Self { data, next_cursor: None }
+        Self { data, next_cursor: NextCursor(None) }
     }
 }
 

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::approval::ApprovalMode;
 use crate::domain::tool::mcp_server::McpServerRecord;
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::records::mcp_deps::McpDeps;
@@ -360,9 +361,17 @@ impl Service {
         self.start_mcp_server(principal, id).await
     }
 
-    pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<Arc<ToolDefinition>>> {
+    /// Returns the tools of a server, and how the server's default agent treats the calls of each.
+    pub async fn mcp_server_tools(
+        &self,
+        principal: &Principal,
+        id: &McpServerId,
+    ) -> Result<Vec<(Arc<ToolDefinition>, ApprovalMode)>> {
         let server = self.any_mcp_server(principal, id).await?;
-        listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
+        let tools = listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)?;
+        let (profile, _) = self.agent_profile(principal, None).await?;
+        let mode = |tool: &ToolDefinition| profile.approval.mode(&tool.name, tool.safety);
+        Ok(tools.into_iter().map(|tool| (Arc::clone(&tool), mode(&tool))).collect())
     }
 
     pub async fn mcp_server_resources(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpResource>> {

@@ -7,6 +7,7 @@ pub(super) mod client_tools;
 pub(super) mod explain;
 pub(super) mod message_content;
 pub(super) mod resume;
+pub(super) mod step_requests;
 pub(super) mod transcript;
 pub(super) mod undo;
 pub(super) mod user_counts;

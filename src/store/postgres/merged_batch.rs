@@ -22,6 +22,7 @@ use crate::domain::run::budget::Amount;
 use crate::domain::run::call_handle::Handle;
 use crate::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::run::record::{Fence, RunWrite};
+use crate::domain::run::request_record::NewRequestRecord;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::store::runs::budget;
@@ -134,6 +135,7 @@ struct StepRow {
     begins: u32,
     ended: bool,
     usage: Option<String>,
+    request: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -292,7 +294,7 @@ impl Tables {
             }
             Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
             Change::ChargeBudget { day, amount } => self.charge_budget(ord, *day, *amount),
-            Change::StepStarted { step, kind } => self.begin_step(ord, *step, *kind),
+            Change::StepStarted { step, kind, request } => self.begin_step(ord, *step, *kind, request.as_deref()),
             Change::StepEnded { step, status, usage } => self.end_step(ord, run, *step, *status, usage.as_ref())?,
             Change::AddMessage(message) => self.add_message(at, message)?,
             Change::AddToolCalls(calls) => {
@@ -362,18 +364,20 @@ impl Tables {
         }
     }
 
-    fn begin_step(&mut self, ord: usize, step: u32, kind: StepKind) {
+    fn begin_step(&mut self, ord: usize, step: u32, kind: StepKind, request: Option<&NewRequestRecord>) {
+        let request = request.map(|request| storable_json(request.text.clone()));
         if let Some(row) = self.steps_begun.iter_mut().find(|row| row.ord == ord && row.step == step) {
             row.begins += 1;
             row.status = StepStatus::Started.as_str();
             row.ended = false;
             row.usage = None;
+            row.request = request;
             return;
         }
         // An earlier end in the batch belongs to the previous attempt. This beginning overwrites it.
         self.steps_ended.retain(|row| row.ord != ord || row.step != step);
         let (kind, status) = (Some(kind.as_str()), StepStatus::Started.as_str());
-        self.steps_begun.push(StepRow { ord, step, kind, status, begins: 1, ended: false, usage: None });
+        self.steps_begun.push(StepRow { ord, step, kind, status, begins: 1, ended: false, usage: None, request });
     }
 
     fn end_step(&mut self, ord: usize, run: &str, step: u32, status: StepStatus, usage: Option<&Usage>) -> StoreResult<()> {
@@ -388,7 +392,7 @@ impl Tables {
             }
             None => {
                 let status = status.as_str();
-                self.steps_ended.push(StepRow { ord, step, kind: None, status, begins: 0, ended: true, usage });
+                self.steps_ended.push(StepRow { ord, step, kind: None, status, begins: 0, ended: true, usage, request: None });
             }
         }
         Ok(())

@@ -173,14 +173,15 @@ pub(super) const TOOL_SETS: Part = Part::new(
 
 pub(super) const STEPS_BEGUN: Part = Part::new(
     "step_begun AS (
-    INSERT INTO run_steps AS s (run_id, owner_id, step, kind, status, attempt, usage, started_at, ended_at)
-    SELECT h.run_id, h.owner_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
+    INSERT INTO run_steps AS s (run_id, owner_id, step, kind, status, attempt, usage, started_at, ended_at, request, request_attempt)
+    SELECT h.run_id, h.owner_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END,
+        b.request, b.begins
     FROM json_to_recordset({list})
-        AS b (ord int, step bigint, kind text, status text, begins bigint, ended bool, usage text)
+        AS b (ord int, step bigint, kind text, status text, begins bigint, ended bool, usage text, request text)
     JOIN head h ON h.ord = b.ord
     ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
         attempt = s.attempt + excluded.attempt, usage = excluded.usage, started_at = excluded.started_at,
-        ended_at = excluded.ended_at
+        ended_at = excluded.ended_at, request = excluded.request, request_attempt = s.attempt + excluded.attempt
 )",
 );
 

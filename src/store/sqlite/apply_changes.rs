@@ -24,7 +24,7 @@ use crate::store::StoreResult;
 use crate::store::rows::{encode, encode_storable};
 use crate::store::runs::budget;
 use crate::store::runs::created_rows;
-use crate::support::text::storable;
+use crate::support::text::{storable, storable_json};
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
 
@@ -64,12 +64,14 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::Summarize(summary) => summarize(&mut batch, conversation, summary)?,
             Change::Usage(usage) => patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?),
             Change::ChargeBudget { day, amount } => charge_budget(&mut batch, run, *day, *amount),
-            Change::StepStarted { step, kind } => {
-                batch.add(sql!("INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
+            Change::StepStarted { step, kind, request } => {
+                batch.add(sql!("INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at, request, request_attempt)
                      SELECT id, owner_id, ?, ?, 'started', 1, " now
-                    " FROM runs WHERE id = ? ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
-                       attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL"));
-                batch.bind(i64::from(*step)).bind(kind.as_str()).bind(run.as_str());
+                    ", ?, 1 FROM runs WHERE id = ? ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
+                       attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL,
+                       request = excluded.request, request_attempt = attempt + 1"));
+                let request = request.as_ref().map(|request| storable_json(request.text.clone()));
+                batch.bind(i64::from(*step)).bind(kind.as_str()).bind(request).bind(run.as_str());
             }
             Change::StepEnded { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;

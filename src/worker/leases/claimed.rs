@@ -195,7 +195,7 @@ async fn load_prompt_facts(context: &WorkerContext, record: &RunRecord, facts: &
     facts.servers = servers;
 }
 
-/// Loads the grants, if one of the run's tools can use them. Destructive tools ask each time.
+/// Loads the grants, if one of the run's tools can use them.
 async fn load_grants(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
     let offered = match input {
         Input::Claimed { tools, .. } => tools.as_slice(),
@@ -203,7 +203,7 @@ async fn load_grants(context: &WorkerContext, record: &RunRecord, facts: &mut Ru
     };
     let policy = &record.profile.approval;
     let mut tools = record.tools.iter().flatten().chain(offered);
-    if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
+    if tools.any(|tool| policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
         facts.grants = context.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
     }
     Ok(())

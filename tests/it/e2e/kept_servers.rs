@@ -223,6 +223,7 @@ async fn global_server_of_an_administrator_serves_all_users() {
     let tools = server.get_json(&format!("/mcp-servers/{id}/tools")).await;
     let names: Vec<&str> = tools["data"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"remote__echo"), "{names:?}");
+    assert!(tools["data"].as_array().unwrap().iter().all(|tool| tool["approval"] == "auto"), "{tools}");
     let script = r#"[[id:all]][[call:remote__echo {"message":"hello"}]][[next]][[text:1,0]]"#;
     let frames = server.stream_run(&json!({"input": script})).await.all().await;
     let done = frames.iter().find(|frame| frame.kind() == "tool.completed").unwrap().json();

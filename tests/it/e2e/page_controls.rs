@@ -113,7 +113,7 @@ async fn tools_show_the_policy_that_applies() {
     offer_tools(&server).await;
     let browser = looking_at(&server).await;
     show(&browser, "#/setup/tools").await;
-    browser.shows("[data-server=ledger]", "connected").await;
+    browser.shows("main [data-server=ledger]", "ready").await;
     browser.until("the state", "return document.querySelector('[data-server=ledger] .state.good') !== null").await;
     browser.click("[data-server=ledger] summary").await;
     for (tool, policy) in [
@@ -158,7 +158,7 @@ async fn palette_opens_by_button_and_scrolls_with_keys() {
     let browser = looking_at(&server).await;
     browser.shows("#go-to", "Ctrl+K").await;
     browser.click("#go-to").await;
-    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 12").await;
+    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 13").await;
     browser.press(UP).await;
     let is_seen = "const [list, option] = ['.palette .options', '.palette .option:last-child.at']
             .map((css) => document.querySelector(css)?.getBoundingClientRect());
@@ -261,7 +261,9 @@ async fn opened_parts_have_no_axe_violation() {
             ("#/setup/agents", "[data-agent=poet] summary", ".versions .diff mark"),
             ("#/setup/agents", ".setup-head .primary", ".setup-form [name=rest]"),
             ("#/setup/tools", ".setup-head .primary", ".setup-form [name=pairs]"),
-            (inspector.as_str(), ".step-tree summary", ".step-tree .body pre"),
+            (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
+            (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
+            ("#/", "#servers", ".server-list [data-server=ledger]"),
             ("#/", "#go-to", ".palette .option"),
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),
@@ -272,23 +274,23 @@ async fn opened_parts_have_no_axe_violation() {
             let violations = axe_violations(&browser).await;
             found.extend(violations.iter().map(|violation| format!("{scheme} {place} {button} {violation}")));
             browser.press(ESCAPE).await;
-            let is_closed = "return document.querySelector('.palette, .popover') === null";
+            let is_closed = "return document.querySelector('dialog[open], .popover') === null";
             browser.until("the end of what lies above", is_closed).await;
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-// The budget of the first load holds for all scripts, also for those that the first one imports.
+// The budget of the first load holds for styles and all scripts, also for those that the first one imports.
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_of_the_first_load_fit_their_budget() {
+async fn code_of_the_first_load_fits_its_budget() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     browser.until("the first page", "return document.querySelector('.preset') !== null").await;
     let sizes = "return performance.getEntriesByType('resource')
-        .filter(({ name }) => /\\/ui\\/[^/]+\\.js$/.test(name))
+        .filter(({ name }) => /\\/ui\\/[^/]+\\.(js|css)$/.test(name))
         .map(({ encodedBodySize }) => encodedBodySize)";
     let sizes: Vec<u64> = browser.run(sizes, &[]).await.as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).collect();
-    assert!(sizes.len() > 1 && sizes.iter().all(|size| *size > 0), "{sizes:?}");
+    assert!(sizes.len() > 2 && sizes.iter().all(|size| *size > 0), "{sizes:?}");
     assert!(sizes.iter().sum::<u64>() < 180 * 1024, "{sizes:?}");
 }

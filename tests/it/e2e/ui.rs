@@ -133,7 +133,7 @@ async fn a_call_is_allowed_on_the_page_and_made_once() {
     let browser = looking_at(&server).await;
     say(&browser, approvals::INPUT).await;
     let card = browser.shows(ASKED, "Allow once").await;
-    for words in ["ledger__append", "Append \"one\" to the ledger", "\"text\": \"one\"", "Always allow", "Deny"] {
+    for words in ["ledger__append", "Append \"one\" to the ledger", "\"text\": \"one\"", "Always allow", "Decline"] {
         assert!(card.contains(words), "{words}: {card}");
     }
     browser.shows("#step", "waits for your decision").await;

@@ -37,10 +37,17 @@ async fn owners_see_their_own_and_administrators_all(#[values(Kind::Sqlite, Kind
     assert_eq!(row["day"].as_str().unwrap().len(), 10);
     let me = row["owner_id"].as_str().unwrap();
     assert_eq!(rows(&server, &format!("?owner={me}&days=1")).await.len(), 1);
+    let by_hour = rows(&server, "?period=hour&group=agent").await;
+    assert_eq!(by_hour.iter().map(|row| row["runs"].as_u64().unwrap()).sum::<u64>(), 2, "{by_hour:#?}");
+    assert!(by_hour.iter().all(|row| row["hour"].as_u64() < Some(24) && row["agent"] == "default" && row["model"].is_null()));
+    let first = server.get_json("/usage?group=conversation&limit=1").await;
+    let next = first["next_cursor"].as_str().unwrap();
+    let second = server.get_json(&format!("/usage?group=conversation&limit=1&cursor={next}")).await;
+    assert_ne!(second["data"][0]["conversation_id"], first["data"][0]["conversation_id"]);
     for refused in ["?owner=all", "?owner=user_00000000000070008000000000000000"] {
         assert_eq!(server.get(&format!("/usage{refused}")).send().await.unwrap().status(), 403, "{refused}");
     }
-    for wrong in ["?days=0", "?days=367", "?owner=me", "?cursor=x"] {
+    for wrong in ["?days=0", "?days=367", "?owner=me", "?cursor=x", "?period=week", "?group=user"] {
         assert_eq!(server.get(&format!("/usage{wrong}")).send().await.unwrap().status(), 400, "{wrong}");
     }
     server.set_key(&admin);

@@ -63,6 +63,7 @@ async fn foreign_resource_looks_missing() {
         (Method::GET, format!("/api/v1/runs/{run}"), None),
         (Method::GET, format!("/api/v1/runs/{run}/events"), None),
         (Method::GET, format!("/api/v1/runs/{run}/explain"), None),
+        (Method::GET, format!("/api/v1/runs/{run}/steps/1/request"), None),
         (Method::GET, format!("/api/v1/runs/{run}/tool-calls/call_01980000000070008000000000000009"), None),
         (Method::POST, format!("/api/v1/runs/{run}/cancel"), None),
         (Method::POST, format!("/api/v1/runs/{run}/resume"), None),

@@ -27,6 +27,7 @@ mod runs;
 mod sessions;
 mod shares;
 mod sockets;
+mod step_requests;
 mod streams;
 mod sub_path;
 mod tickets;

@@ -415,7 +415,7 @@ impl Rig {
         let started =
             EventBody::RunStarted { model: "demo/demo".into(), agent: "default".into(), agent_version: 1, left_out: Vec::new() };
         self.write(fence, &[started], vec![Change::Status(RunStatus::Processing, None), Change::Started]).await;
-        let step = vec![Change::StepStarted { step: 1, kind: StepKind::Model }];
+        let step = vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }];
         self.write(fence, &[EventBody::StepStarted { step: 1, kind: "model".into(), tools: None }], step).await;
         let message_started = EventBody::MessageStarted { message_id: message.clone(), role: Role::Assistant };
         let (kind, part_id) = ("text".to_owned(), part.clone());

@@ -7,12 +7,14 @@ use capstan::domain::conversation::message::{MessageStatus, Part, Role, ToolCont
 use capstan::domain::ids::CallId;
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::budget::Amount;
+use capstan::domain::run::change::{StepKind, StepRow, StepStatus};
 use capstan::domain::run::question::InputState;
+use capstan::domain::run::step_request::RecordedSteps;
 use capstan::domain::tool::{ReplayClass, ToolCallState};
 
 use super::hands::Ledger;
 use super::people::Promises;
-use super::witness::Seen;
+use super::witness::{Seen, digest_of};
 use support::audit::{Entry, follow};
 use support::model_store::{RunRow, State};
 
@@ -22,6 +24,7 @@ pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises
     conversations(state, &mut wrong);
     for row in state.runs.values() {
         run(row, seen, &mut wrong);
+        requests(row, state, seen, &mut wrong);
     }
     calls(state, ledger, promises, &mut wrong);
     spending(state, &mut wrong);
@@ -108,6 +111,25 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
         let is_heard = || ended.zip(seen.heard.get(&text)).is_some_and(|((_, ended), heard)| *heard <= ended);
         if is_users && row.run.status == RunStatus::Completed && !is_heard() {
             wrong.push(format!("{id} is completed, and no model has heard {text:?}"));
+        }
+    }
+}
+
+/// Checks that the request of each answered step, rebuilt from the rows, is one that a model has received.
+fn requests(row: &RunRow, state: &State, seen: &Seen, wrong: &mut Vec<String>) {
+    let records = row.requests.iter().map(|(step, text)| (*step, serde_json::from_str(text).unwrap()));
+    let recorded = RecordedSteps::new(records);
+    let runs = state.runs_in(&row.run.conversation_id);
+    let messages = runs.iter().flat_map(|row| row.said()).map(|(_, message)| (message.id.clone(), message.clone())).collect();
+    let answered = |step: &&StepRow| step.kind == StepKind::Model && step.status == StepStatus::Completed;
+    for step in row.steps.iter().map(|(step, _)| step).filter(answered).map(|step| step.step) {
+        let rebuilt = recorded.rebuild(&row.run.id, step, &messages, row.tools.as_deref().unwrap_or_default());
+        match rebuilt {
+            None => wrong.push(format!("step {step} of {} has no record of its request", row.run.id)),
+            Some(request) if !request.missing.is_empty() || !seen.requests.contains(&digest_of(&request)) => {
+                wrong.push(format!("no model has received the rebuilt request {request:?}"));
+            }
+            Some(_) => {}
         }
     }
 }

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use capstan::domain::conversation::message::{Part, Role};
+use capstan::domain::ids::RunId;
 use capstan::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
+use capstan::domain::run::request_record::{SentTool, text_limits};
+use capstan::domain::run::step_request::StepRequest;
 use capstan::engine::check_sendable;
 use capstan::provider::{ModelClient, ModelStream};
 use futures_util::{StreamExt as _, stream};
@@ -13,7 +16,7 @@ use tokio::time::Instant;
 
 use super::dice::Dice;
 use super::gate::Gate;
-use super::witness::Witness;
+use super::witness::{Witness, digest_of};
 use support::model_store::Bug;
 
 /// The options that all nodes' models share.
@@ -61,6 +64,20 @@ impl Mind {
         if let Err(error) = check_sendable(&request.messages) {
             self.witness.wrong(format!("a request cannot be sent: {error}: {:?}", request.messages));
         }
+        let received = StepRequest {
+            run_id: RunId::derived("simulation", "any"),
+            step: 0,
+            model: request.model.clone(),
+            system: Some(request.system.clone()),
+            tools: request.tools.iter().map(|tool| SentTool::of(tool)).collect(),
+            options: serde_json::to_value(&request.options).unwrap(),
+            messages: request.messages.clone(),
+            window: None,
+            budget: None,
+            text_limits: request.messages.iter().flat_map(text_limits).collect(),
+            missing: Vec::new(),
+        };
+        self.witness.seen().requests.insert(digest_of(&received));
         for message in request.messages.iter().filter(|message| message.role == Role::User) {
             for part in &message.parts {
                 if let Part::Text(text) = part {

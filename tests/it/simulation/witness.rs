@@ -1,6 +1,7 @@
 //! An observer outside of the store, which trusts no component.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Mutex, MutexGuard};
 
 use capstan::domain::conversation::message::Role;
@@ -8,7 +9,9 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::run::RunStatus;
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
+use capstan::domain::run::step_request::StepRequest;
 use capstan::store::{AcceptOutcome, Claim, CommitReceipt, IdempotentOutcome, Sweep, WriteRejection};
+use capstan::support::text::storable_json;
 use tokio::time::Instant;
 
 use support::model_store::State;
@@ -25,10 +28,21 @@ pub struct Seen {
     pub whole_answers: BTreeSet<String>,
     /// User texts in model requests, with the time of their first request.
     pub heard: BTreeMap<String, Instant>,
+    /// Digests of the requests that models have received.
+    pub requests: BTreeSet<u64>,
     /// Arguments that no model has completed.
     pub cut_calls: BTreeSet<u64>,
     /// All violations.
     pub wrong: Vec<String>,
+}
+
+/// Returns a digest of everything that a model sees, with the texts as a database stores them.
+pub fn digest_of(request: &StepRequest) -> u64 {
+    let messages: Vec<_> = request.messages.iter().map(|message| (message.role, &message.parts)).collect();
+    let seen = (&request.model, &request.system, &request.tools, &request.options, messages, &request.text_limits);
+    let mut hasher = DefaultHasher::new();
+    storable_json(serde_json::to_string(&seen).unwrap()).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// See the module documentation.

@@ -270,9 +270,9 @@ async fn embeddings_are_spent_from_the_same(world: &World) {
     charge(&ann, None, Some(amount(5, "0")), false).await;
     charge(&bob, None, Some(amount(7, "0")), false).await;
 
-    let filter = |owner: &UserId| UsageFilter { owner: Some(owner.clone()), since: UnixMillis((today - 1) * DAY_MS) };
+    let filter = |owner: &UserId| UsageFilter::by_day_and_model(Some(owner.clone()), UnixMillis((today - 1) * DAY_MS));
     let usage = async |owner| world.store.usage(&filter(owner), &PageRequest { limit: 100, after: None }).await.unwrap().items;
-    let of_ann = usage(&ann).await.into_iter().find(|row| row.model == "acme/vectors").unwrap();
+    let of_ann = usage(&ann).await.into_iter().find(|row| row.model.as_deref() == Some("acme/vectors")).unwrap();
     assert_eq!((of_ann.runs, of_ann.usage.model_calls, of_ann.usage.input_tokens), (0, 2, 25));
     assert_eq!(of_ann.usage.cost.map(|cost| cost.to_string()).as_deref(), Some("0.125"));
     let [of_bob] = usage(&bob).await.try_into().unwrap();

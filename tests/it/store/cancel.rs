@@ -259,8 +259,8 @@ async fn why_a_run_does_not_move(world: &World) {
     let message = assistant(&fence, "calls");
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let work = vec![
-        Change::StepStarted { step: 1, kind: StepKind::Model },
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message),
         Change::AddToolCalls(calls.clone()),
         Change::ToolStarted(calls[1].id.clone()),
@@ -281,7 +281,7 @@ async fn why_a_run_does_not_move(world: &World) {
     // A run that waits for its timer is not in the queue yet. A step's age counts from its end.
     let fence = world.claim(1).await.remove(0).fence;
     let step = [
-        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]),
+        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]),
         changes(&fence, vec![Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None }]),
         released(&fence, Some(LONG), ReleaseCause::Waiting),
     ];

@@ -94,7 +94,7 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     }
     assert_eq!((listed(world, &owner, &id).await, world.log(&owner, &id).await), (before, log), "the source is unchanged");
     assert!(world.claim(10).await.is_empty(), "no run is queued");
-    let used = UsageFilter { owner: Some(owner.clone()), since: UnixMillis(0) };
+    let used = UsageFilter::by_day_and_model(Some(owner.clone()), UnixMillis(0));
     let used = world.store.usage(&used, &page(10, None)).await.unwrap().items;
     assert_eq!(used.iter().map(|row| row.runs).sum::<u64>(), 2, "and no usage is counted");
 

@@ -47,7 +47,7 @@ impl Scene {
     /// Starts a tool call that does not end.
     async fn calls(&self) -> Fence {
         let fence = self.claim().await;
-        self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
+        self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }]).await;
         self.starts(&fence, 0).await;
         fence
     }
@@ -151,7 +151,7 @@ const STATES: &[State] = states! {
     "just claimed", |scene| { scene.claim().await; } => true, "Worker node_", "holds the run and is about to begin.";
     "the model is asked", |scene| {
         let fence = scene.claim().await;
-        scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]).await;
+        scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]).await;
     } => true, "Worker node_", "waits for the model in step 1 for ";
     "tools are under way", |scene| { scene.calls().await; } => true, "Worker node_", "runs tools (files__read) in step 2 for ";
     "tools are under way, and another call is to be allowed", |scene| {
@@ -167,7 +167,7 @@ const STATES: &[State] = states! {
     } => true, "runs tools (files__read, files__read) in step 2 for ";
     "the step of calls is begun, and none of them", |scene| {
         let fence = scene.claim().await;
-        scene.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
+        scene.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }]).await;
         scene.update("UPDATE run_steps SET started_at = started_at - 86400000").await;
     } => true, "holds the run and is about to continue the calls of step 2.";
     "a server asks in the middle of a call", |scene| {

@@ -54,7 +54,7 @@ async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
         hash: "cd".repeat(32),
     };
     let work = vec![
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(calls.clone()),
         // In the write that starts the call, and in a later one.
@@ -131,14 +131,14 @@ async fn everything_comes_back(world: &World) {
         vec![
             Change::FreezeTools(tools()),
             Change::KeepContexts(contexts.clone()),
-            Change::StepStarted { step: 1, kind: StepKind::Model },
+            Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
             Change::StepEnded { step: 1, status: StepStatus::Completed, usage: Some(usage) },
             Change::Counters(counters.clone()),
             Change::Usage(usage),
             Change::AddMessage(message.clone()),
             Change::AddToolCalls(calls.clone()),
             Change::Status(RunStatus::ToolLoop, None),
-            Change::StepStarted { step: 2, kind: StepKind::Tools },
+            Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
             Change::ToolStarted(calls[0].id.clone()),
         ],
     );
@@ -169,7 +169,7 @@ async fn everything_comes_back(world: &World) {
     let run = world.view(&owner, &fence.run_id).await.run;
     assert_eq!((run.usage, run.attempt), (Some(usage), 1));
     // A step that starts again is one row.
-    world.commit_one(changes(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }])).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }])).await.unwrap();
     assert_eq!(world.load(&fence).await.steps.len(), 2);
 }
 

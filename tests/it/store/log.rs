@@ -55,7 +55,7 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
         changes: vec![
             Change::Status(RunStatus::ToolLoop, None),
             Change::AddMessage(assistant(&two, "late")),
-            Change::StepStarted { step: 1, kind: StepKind::Model },
+            Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
         ],
         after: 0,
     };
@@ -79,7 +79,7 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
     let step = |step, status| Change::StepEnded { step, status, usage: None };
     let batch = [
         started(&fence),
-        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]),
+        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]),
         deltas(&fence, 3),
         changes(&fence, vec![step(1, StepStatus::Completed), Change::AddMessage(assistant(&fence, "one"))]),
         RunWrite {
@@ -433,7 +433,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     let late = write(
         &fence,
         &EventBody::StepStarted { step: 1, kind: "model".to_owned(), tools: None },
-        vec![Change::StepStarted { step: 1, kind: StepKind::Model }, Change::AddMessage(assistant(&fence, "late"))],
+        vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }, Change::AddMessage(assistant(&fence, "late"))],
     );
     let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(deleted.active_run.as_ref(), Some(&fence.run_id));
@@ -491,7 +491,7 @@ async fn step_end_without_usage_keeps_usage(world: &World) {
     let fence = world.claimed(&owner).await;
     let used = Usage { input_tokens: 30, ..Usage::default() };
     let end = |step, usage| Change::StepEnded { step, status: StepStatus::Completed, usage };
-    let begin = |step| Change::StepStarted { step, kind: StepKind::Model };
+    let begin = |step| Change::StepStarted { step, kind: StepKind::Model, request: None };
     world.commit_one(changes(&fence, vec![begin(1), end(1, Some(used)), end(1, None)])).await.unwrap();
     world.commit_one(changes(&fence, vec![begin(2), end(2, Some(used))])).await.unwrap();
     world.commit_one(changes(&fence, vec![end(2, None)])).await.unwrap();

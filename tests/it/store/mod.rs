@@ -76,6 +76,7 @@ mod sessions;
 mod shares;
 mod sqlite_file;
 mod statements;
+mod step_requests;
 mod tickets;
 mod titles;
 mod tool_reviews;

@@ -101,8 +101,8 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 1, kind: StepKind::Model },
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(calls.clone()),
     ];
@@ -219,7 +219,7 @@ async fn turn_with_a_call(world: &World, fence: &Fence) -> (Message, ToolCall) {
     let call = planned_call(fence, &message.id, 0);
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone()]),
         Change::ToolStarted(call.id.clone()),
@@ -262,7 +262,7 @@ async fn only_calls_of_the_retry_are_undone(world: &World) {
     let call = planned_call(&first, &message.id, 0);
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone()]),
         Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Cancelled)),
@@ -298,7 +298,7 @@ async fn a_call_is_taken_back_once(world: &World) {
     let (call, repeated) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone(), repeated.clone()]),
         Change::ToolFinished(repeated.id.clone(), outcome(ToolCallState::Done)),
@@ -356,7 +356,7 @@ async fn undone_call_is_not_reused_by_a_retry(world: &World) {
         let (moved, failing) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
         let work = vec![
             Change::FreezeTools(Vec::new()),
-            Change::StepStarted { step: 2, kind: StepKind::Tools },
+            Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
             Change::AddMessage(message.clone()),
             Change::AddToolCalls(vec![moved.clone(), failing.clone()]),
             Change::ToolStarted(moved.id.clone()),

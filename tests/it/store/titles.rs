@@ -65,9 +65,11 @@ async fn a_title_is_asked_for_once_and_what_it_uses_is_counted(world: &World) {
     assert_eq!(title(world, &owner, &id).await, "Tea");
 
     let used = async |owner: Option<&UserId>| {
-        let filter = UsageFilter { owner: owner.cloned(), since: UnixMillis(0) };
+        let filter = UsageFilter::by_day_and_model(owner.cloned(), UnixMillis(0));
         let rows = world.store.usage(&filter, &page(10, None)).await.unwrap().items;
-        rows.into_iter().map(|row| (row.model, row.runs, row.usage.input_tokens, row.usage.model_calls)).collect::<Vec<_>>()
+        rows.into_iter()
+            .map(|row| (row.model.unwrap(), row.runs, row.usage.input_tokens, row.usage.model_calls))
+            .collect::<Vec<_>>()
     };
     let rows = [("demo/demo".to_owned(), 2, 0, 0), ("small/titles".to_owned(), 0, 30, 1)];
     assert_eq!(used(Some(&owner)).await, rows);

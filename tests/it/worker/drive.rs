@@ -1,8 +1,11 @@
 //! Runs that a worker drives to their end.
 
+use capstan::domain::conversation::message::Message;
 use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
+use capstan::domain::run::request_record::SentTool;
 use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
+use capstan::store::StepRequestOutcome;
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +33,32 @@ async fn a_run_with_tools_is_driven_to_its_answer() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2);
     let second = h.model.requests.lock().unwrap()[1].clone();
     assert_eq!(second.messages.len(), 3, "user, assistant with calls, results: {:?}", second.messages);
+}
+
+#[tokio::test]
+async fn request_of_each_step_is_rebuilt_from_its_record() {
+    for kind in [Kind::Sqlite, Kind::Postgres] {
+        let h = Harness::on(kind).await;
+        let error = ModelError::new(ModelErrorKind::Overloaded, "busy");
+        for answer in [Answer::Calls(vec!["quick", "quick"]), Answer::Fails(error), Answer::Text("all is well")] {
+            h.model.then(answer);
+        }
+        let _worker = h.worker().await;
+        let (_, run) = h.say("go").await;
+        h.until(&run, RunStatus::Completed).await;
+        let requests = h.model.requests.lock().unwrap().clone();
+        for (step, sent) in [(1, &requests[0]), (3, &requests[2])] {
+            let StepRequestOutcome::Request(rebuilt) = h.store.step_request(&h.owner, &run, step).await.unwrap() else {
+                panic!("step {step} has no record");
+            };
+            assert_eq!((rebuilt.missing, &rebuilt.model, rebuilt.system), (Vec::new(), &sent.model, Some(sent.system.clone())));
+            assert_eq!(rebuilt.tools, sent.tools.iter().map(|tool| SentTool::of(tool)).collect::<Vec<_>>());
+            let parts =
+                |messages: &[Message]| -> Vec<_> { messages.iter().map(|message| (message.role, message.parts.clone())).collect() };
+            assert_eq!(parts(&rebuilt.messages), parts(&sent.messages));
+        }
+        assert_eq!(h.store.step_request(&h.owner, &run, 2).await.unwrap(), StepRequestOutcome::NoStep, "a step of tools");
+    }
 }
 
 /// The worker is notified of a message that joins, but may be ending the run at that moment.

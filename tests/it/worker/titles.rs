@@ -38,7 +38,7 @@ async fn title(h: &Harness, id: &ConversationId) -> String {
 
 /// Returns the number of model calls that are charged to the owner.
 async fn charged(h: &Harness) -> u64 {
-    let filter = UsageFilter { owner: Some(h.owner.clone()), since: UnixMillis(0) };
+    let filter = UsageFilter::by_day_and_model(Some(h.owner.clone()), UnixMillis(0));
     let page = capstan::store::PageRequest { limit: 10, after: None };
     h.store.usage(&filter, &page).await.unwrap().items.iter().map(|row| row.usage.model_calls).sum()
 }

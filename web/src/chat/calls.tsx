@@ -17,7 +17,7 @@ const WORDS: Record<string, string> = {
   started: "running",
   done: "done",
   failed: "failed",
-  denied: "denied",
+  denied: "not allowed",
   cancelled: "stopped",
   unknown: "outcome unknown",
 };

@@ -3,17 +3,17 @@
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore, type ReactNode, type RefObject } from "react";
 
 import * as api from "../api/client";
-import { active, open } from "../conversation/state";
+import { active, openQuestions } from "../conversation/state";
 import type { ConversationStore } from "../conversation/store";
 import { Icon } from "../shell/icons";
 import { storeChoice, storedChoice, type Choice } from "../shell/default-model";
 import { useMe } from "../shell/me";
-import { modelOption, useAgents, useModels, useMostRounds } from "../shell/queries";
+import { modelOption, useAgents, useModels, useMostSteps } from "../shell/queries";
 import { number } from "../text/words";
 import { AttachedChip } from "./attached";
 import { attach, contentOf, draftOf, dropFile, isUploading, onDraft, putBack, sent, setText, type Attached } from "./drafts";
 import { Picker } from "./picker";
-import { doing } from "./progress";
+import { progressText } from "./progress";
 
 /** The limit of the server if its settings say nothing else; it has the last word. */
 const USUAL_MOST = 100_000;
@@ -299,12 +299,12 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
 
 function Progress({ store }: { store: ConversationStore | null }): ReactNode {
   const run = store === null ? null : active(store.state);
-  const most = useMostRounds(run?.agent ?? null);
-  const waits = store !== null && run !== null && (run.status === "waiting" || open(store.state).some((ask) => ask.item?.run === run.id));
+  const most = useMostSteps(run?.agent ?? null);
+  const waits = store !== null && run !== null && (run.status === "waiting" || openQuestions(store.state).some((question) => question.item?.run === run.id));
   return (
     <div id="progress" hidden={run === null} className={waits ? "waits" : ""}>
       <span className="spin" aria-hidden="true" />
-      <span id="step">{store !== null && run !== null ? doing(run, store.state, most) : ""}</span>
+      <span id="step">{store !== null && run !== null ? progressText(run, store.state, most) : ""}</span>
     </div>
   );
 }

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState, type ReactNode, type SyntheticEvent } from
 import { Problem, newKey, postText, words } from "../api/client";
 import { isExact, print } from "../api/json";
 import type { ApprovalData, QuestionData } from "../api/types";
-import type { Ask } from "../conversation/state";
+import type { QuestionState } from "../conversation/state";
 import { queries, useServerName } from "../shell/queries";
 import { webUrl } from "../text/link_urls";
 import { Link } from "../text/markdown";
@@ -15,7 +15,7 @@ import { SchemaFields, readForm, type FormSchema } from "./form";
 
 const OUTCOMES: Record<string, string> = {
   allowed: "Allowed",
-  denied: "Denied",
+  denied: "Declined",
   expired: "Not answered in time",
   cancelled: "The run ended first",
   answered: "Answered",
@@ -29,9 +29,9 @@ const HELD: Record<string, string> = { once: "once", conversation: "in this conv
 const FRESH_MS = 500;
 
 /** A card of a question, or the line that remains once it is settled. */
-export function AskView({ ask }: { ask: Ask; rev: number }) {
+export function QuestionView({ question }: { question: QuestionState; rev: number }) {
   const node = useRef<HTMLElement>(null);
-  const isPending = ask.status === "pending";
+  const isPending = question.status === "pending";
   useEffect(() => {
     const card = node.current;
     if (card === null || !isPending) return;
@@ -48,8 +48,8 @@ export function AskView({ ask }: { ask: Ask; rev: number }) {
     event.stopPropagation();
   };
   return (
-    <section className="ask" tabIndex={-1} ref={node} data-status={ask.status} data-kind={ask.kind} onClickCapture={early} onSubmitCapture={early}>
-      {isPending ? <Pending ask={ask} /> : <Settled ask={ask} />}
+    <section className="ask" tabIndex={-1} ref={node} data-status={question.status} data-kind={question.kind} onClickCapture={early} onSubmitCapture={early}>
+      {isPending ? <Pending question={question} /> : <Settled question={question} />}
     </section>
   );
 }
@@ -57,7 +57,7 @@ export function AskView({ ask }: { ask: Ask; rev: number }) {
 /** Sends an answer. `given` are other arguments, as JSON, which are sent as they are written. */
 type Send = (path: string, body: object, given?: string) => Promise<void>;
 
-function Pending({ ask }: { ask: Ask }) {
+function Pending({ question }: { question: QuestionState }) {
   const [trouble, setTrouble] = useState("");
   const [isSent, setSent] = useState(false);
   /** The key of each answer that may have arrived: sent again, it is the same answer. */
@@ -84,10 +84,10 @@ function Pending({ ask }: { ask: Ask }) {
   };
   return (
     <div className="ask-body" inert={isSent} data-sent={isSent ? "" : undefined}>
-      {ask.kind === "approval" ? (
-        <ApprovalCard id={ask.id} data={ask.data as ApprovalData} send={send} say={setTrouble} />
+      {question.kind === "approval" ? (
+        <ApprovalCard id={question.id} data={question.data as ApprovalData} send={send} say={setTrouble} />
       ) : (
-        <QuestionCard id={ask.id} data={ask.data as QuestionData} send={send} say={setTrouble} />
+        <QuestionCard id={question.id} data={question.data as QuestionData} send={send} say={setTrouble} />
       )}
       {trouble !== "" && (
         <p className="trouble" role="alert">
@@ -124,7 +124,7 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
     }
     return void send(path, body, text.trim());
   };
-  const deny = () => {
+  const decline = () => {
     const why = reason.current?.value.trim() ?? "";
     void send(path, { decision: "deny", ...(why === "" ? {} : { reason: why }) });
   };
@@ -174,9 +174,9 @@ function ApprovalCard({ id, data, send, say }: CardProps<ApprovalData>) {
         )}
       </div>
       <div className="buttons deny">
-        <input ref={reason} type="text" placeholder="Reason (the model reads it)" aria-label="Reason for denying" maxLength={1000} />
-        <button type="button" className="danger deny" onClick={deny}>
-          Deny
+        <input ref={reason} type="text" placeholder="Reason (the model reads it)" aria-label="Reason for declining" maxLength={1000} />
+        <button type="button" className="danger deny" onClick={decline}>
+          Decline
         </button>
       </div>
     </>
@@ -265,7 +265,7 @@ function QuestionCard({ id, data, send, say }: CardProps<QuestionData>) {
 }
 
 /** One line in place of a settled card. */
-function Settled({ ask: { kind, status, data, answer } }: { ask: Ask }) {
+function Settled({ question: { kind, status, data, answer } }: { question: QuestionState }) {
   const name = kind === "approval" ? (data as ApprovalData).name : (data as QuestionData).question.text;
   const held = kind === "approval" && answer?.scope !== undefined && status === "allowed" ? ` ${HELD[answer.scope] ?? ""}` : "";
   const edited = answer?.edited_arguments !== undefined ? ", with other arguments" : "";

@@ -9,7 +9,7 @@ import { hasVersions, isOver, messagesOf, type Item, type RunEnd, type RunState,
 import { Icon } from "../shell/icons";
 import { brief, money, number } from "../text/words";
 import { useActions } from "./actions";
-import { AskView } from "./questions";
+import { QuestionView } from "./questions";
 import { MessageView } from "./message";
 
 const REASONS: Record<string, string> = { max_rounds: "the steps were used up", budget: "the budget was used up", length: "the answer was too long", refused: "the model refused" };
@@ -24,16 +24,16 @@ interface Props {
   /** The number of the earlier version that is shown in the place of the run and all later ones. */
   earlier?: number | null;
   /** Shows an earlier version of a run, or the current one. */
-  turn?: (run: string, earlier: number | null) => void;
+  showVersion?: (run: string, earlier: number | null) => void;
 }
 
 export const RunView = memo(
-  function RunView({ run, state, isNewest, isEnd, earlier = null, turn }: Props) {
+  function RunView({ run, state, isNewest, isEnd, earlier = null, showVersion }: Props) {
     const foot = isEnd && run.end !== null ? <End run={run} end={run.end} isNewest={isNewest && isOver(run)} /> : run.status === "queued" ? <Queued run={run} /> : null;
     return (
       <section className={`run${isNewest || earlier !== null ? " newest" : ""}`} data-status={run.status}>
-        {turn !== undefined && hasVersions(run, isNewest) ? (
-          <Versions run={run} state={state} at={earlier ?? run.earlier.length} turn={turn} foot={foot} />
+        {showVersion !== undefined && hasVersions(run, isNewest) ? (
+          <Versions run={run} state={state} at={earlier ?? run.earlier.length} showVersion={showVersion} foot={foot} />
         ) : (
           <>
             <Items items={run.items} state={state} isOver={isOver(run)} />
@@ -44,7 +44,7 @@ export const RunView = memo(
     );
   },
   (one, other) =>
-    one.run === other.run && one.rev === other.rev && one.state === other.state && one.isNewest === other.isNewest && one.isEnd === other.isEnd && one.earlier === other.earlier && one.turn === other.turn,
+    one.run === other.run && one.rev === other.rev && one.state === other.state && one.isNewest === other.isNewest && one.isEnd === other.isEnd && one.earlier === other.earlier && one.showVersion === other.showVersion,
 );
 
 function Items({ items, state, isOver }: { items: Item[]; state: State; isOver: boolean }) {
@@ -56,12 +56,12 @@ interface VersionsProps {
   state: State;
   /** The number of the shown version. */
   at: number;
-  turn: NonNullable<Props["turn"]>;
+  showVersion: NonNullable<Props["showVersion"]>;
   foot: ReactNode;
 }
 
 /** A message or answer that replaced others. It shows one of them in its place, to read. */
-function Versions({ run, state, at, turn, foot }: VersionsProps) {
+function Versions({ run, state, at, showVersion, foot }: VersionsProps) {
   const actions = useActions();
   const version = run.earlier[at];
   const key = version === undefined ? [] : [version.from, version.until];
@@ -74,12 +74,12 @@ function Versions({ run, state, at, turn, foot }: VersionsProps) {
   const end = replayed.findLast((one) => one.end !== null);
   const choice = (
     <span className="version-switch" role="group" aria-label={isMessage ? "Versions of the message" : "Versions of the answer"}>
-      <VersionButton icon="back" label="Earlier version" version={at > 0 ? at - 1 : null} show={(to) => turn(run.id, to)} />
+      <VersionButton icon="back" label="Earlier version" version={at > 0 ? at - 1 : null} show={(to) => showVersion(run.id, to)} />
       <span aria-live="polite">
         <span className="unseen">Version </span>
         {`${at + 1}/${run.earlier.length + 1}`}
       </span>
-      <VersionButton icon="forth" label="Later version" version={version === undefined ? null : at + 1} show={(to) => turn(run.id, to === run.earlier.length ? null : to)} />
+      <VersionButton icon="forth" label="Later version" version={version === undefined ? null : at + 1} show={(to) => showVersion(run.id, to === run.earlier.length ? null : to)} />
     </span>
   );
   return (
@@ -119,8 +119,8 @@ function ItemView({ item, state, isOver }: { item: Item; state: State; isOver: b
   switch (item.kind) {
     case "message":
       return <MessageView item={item} state={state} rev={item.rev} isOver={isOver} />;
-    case "ask":
-      return <AskView ask={item.ask} rev={item.rev} />;
+    case "question":
+      return <QuestionView question={item.question} rev={item.rev} />;
     case "plan":
       return (
         <ol className="plan" aria-label="Plan">

@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore, type RefObject } from "react";
 
-import { active, newest, open, type State } from "../conversation/state";
+import { active, newest, openQuestions, showsEnd, type State } from "../conversation/state";
 import type { ConversationStore } from "../conversation/store";
 import { RunView } from "./run";
 
@@ -135,7 +135,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
     void store.earlier();
   }, [store]);
   const runs = [...state.runs.values()];
-  const [version, turn] = useVersion(state);
+  const [version, showVersion] = useVersion(state);
   // An earlier version includes everything that followed it. The later runs belong to the current one.
   const end = version === null ? -1 : runs.findIndex(({ id }) => id === version.run);
   const shown = end < 0 ? runs : runs.slice(0, end + 1);
@@ -170,9 +170,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
           {!state.loaded && <Skeleton />}
           {shown.map((run, at) => {
             const next = runs[at + 1];
-            const begins = next?.items[0];
-            const isEnd = run.end !== null && (next === undefined || (run.items.length > 0 && begins?.kind === "message" && begins.role === "user"));
-            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={isEnd} earlier={version?.run === run.id ? version.earlier : null} turn={turn} />;
+            return <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={next === undefined} isEnd={showsEnd(run, next)} earlier={version?.run === run.id ? version.earlier : null} showVersion={showVersion} />;
           })}
           {[...state.sent].map(([id, text]) => (
             <article key={id} className="message user pending">
@@ -187,7 +185,7 @@ export function Transcript({ store, toEndOf, target }: Props) {
       {version !== null && end >= 0 && (
         <p id="older" role="status">
           <span>An earlier version is shown. A new message follows the newest version.</span>
-          <button type="button" className="small" onClick={() => turn(version.run, null)}>
+          <button type="button" className="small" onClick={() => showVersion(version.run, null)}>
             Show the newest
           </button>
         </p>
@@ -203,17 +201,17 @@ export function Transcript({ store, toEndOf, target }: Props) {
 /** The earlier version that is shown, if any, and the function that changes it. A new run or message leads back to the current one. */
 function useVersion(state: State): [{ run: string; earlier: number } | null, (run: string, earlier: number | null) => void] {
   const [version, setVersion] = useState<{ run: string; earlier: number } | null>(null);
-  const turn = useCallback((run: string, earlier: number | null) => setVersion(earlier === null ? null : { run, earlier }), []);
+  const showVersion = useCallback((run: string, earlier: number | null) => setVersion(earlier === null ? null : { run, earlier }), []);
   const last = newest(state)?.id;
   const sent = state.sent.size;
   useEffect(() => setVersion(null), [last, sent]);
-  return [version, turn];
+  return [version, showVersion];
 }
 
 /** Three dots where the answer will begin. */
 function Thinking({ state }: { state: State }) {
   const run = active(state);
-  if (run === null || run.status === "queued" || run.status === "waiting" || open(state).length > 0) return null;
+  if (run === null || run.status === "queued" || run.status === "waiting" || openQuestions(state).length > 0) return null;
   const isShown = run.items.some((item) => item.kind === "message" && item.streaming && item.parts.length > 0);
   const isCalling = [...state.calls.values()].some((call) => call.state === "started" && call.item?.run === run.id);
   if (isShown || isCalling) return null;
@@ -242,16 +240,16 @@ const ENDS: Record<string, string> = { completed: "The answer is complete.", fai
 /** Tells people who cannot see the page what has changed. */
 function Announcer({ state }: { state: State }) {
   const [words, setWords] = useState("");
-  const before = useRef<{ asks: number; run: string | null; status: string }>({ asks: 0, run: null, status: "" });
-  const asks = open(state).length;
+  const before = useRef<{ questions: number; run: string | null; status: string }>({ questions: 0, run: null, status: "" });
+  const questions = openQuestions(state).length;
   const run = newest(state);
   const [id, status] = [run?.id ?? null, run?.status ?? ""];
   useEffect(() => {
     const known = before.current;
-    if (asks > known.asks) setWords("Something is asked of you.");
+    if (questions > known.questions) setWords("A question waits for you.");
     else if (id !== null && id === known.run && status !== known.status && ENDS[status] !== undefined) setWords(ENDS[status]);
-    before.current = { asks, run: id, status };
-  }, [asks, id, status]);
+    before.current = { questions, run: id, status };
+  }, [questions, id, status]);
   return (
     <div id="announcer" className="unseen" aria-live="polite">
       {words}

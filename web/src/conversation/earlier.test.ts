@@ -17,7 +17,7 @@ function shown(...messages: Message[]): State {
 
 /** Recalls the versions of a conversation whose runs are numbered from 1, with the beginnings of those that have any. */
 function recalled(state: State, runs: Run[], begun: Record<string, Partial<Beginning>>): (Earlier[] | undefined)[] {
-  const beginnings = new Map(Object.entries(begun).map(([id, one]) => [id, { asks: null, replaces: [], ...one }]));
+  const beginnings = new Map(Object.entries(begun).map(([id, one]) => [id, { userMessage: null, replaces: [], ...one }]));
   recallEarlier(state, replacedRuns(state, [...runs].reverse()), beginnings);
   return runs.map(({ id }) => state.runs.get(id)?.earlier);
 }
@@ -40,9 +40,9 @@ it("counts a resumed run as one answer after a reload", () => {
 it("recalls edited messages with all that followed them", () => {
   const runs = [1, 2, 3, 4].map((at) => listed(`run_${at}`));
   const state = () => shown(message("q4", "user", "run_4"), message("a4", "assistant", "run_4"));
-  const begun = { run_1: { asks: "q1" }, run_2: { asks: "q2" }, run_4: { asks: "q4", replaces: ["q1", "a1", "q3", "a3"] } };
-  expect(recalled(state(), runs, { ...begun, run_3: { asks: "q3", replaces: ["q2", "a2"] } }).at(-1)).toEqual([version(1, 4)]);
-  expect(recalled(state(), runs, { ...begun, run_3: { asks: "q3", replaces: ["q1", "a1", "q2", "a2"] }, run_4: { asks: "q4", replaces: ["q3", "a3"] } }).at(-1)).toEqual([version(1, 3), version(3, 4)]);
+  const begun = { run_1: { userMessage: "q1" }, run_2: { userMessage: "q2" }, run_4: { userMessage: "q4", replaces: ["q1", "a1", "q3", "a3"] } };
+  expect(recalled(state(), runs, { ...begun, run_3: { userMessage: "q3", replaces: ["q2", "a2"] } }).at(-1)).toEqual([version(1, 4)]);
+  expect(recalled(state(), runs, { ...begun, run_3: { userMessage: "q3", replaces: ["q1", "a1", "q2", "a2"] }, run_4: { userMessage: "q4", replaces: ["q3", "a3"] } }).at(-1)).toEqual([version(1, 3), version(3, 4)]);
   // A run whose messages are on an earlier page is not replaced.
   expect(recalled({ ...state(), before: "cursor" }, runs, begun).at(-1)).toEqual([]);
 });
@@ -75,9 +75,9 @@ it("reads what a run replaced", async () => {
   serve(log);
   const begun = await Promise.all(["run_1", "run_2", "run_3"].map((id) => beginningOf(listed(id))));
   expect(begun).toEqual([
-    { asks: "q", replaces: [] },
-    { asks: null, replaces: ["a"] },
-    { asks: "r", replaces: ["q", "b"] },
+    { userMessage: "q", replaces: [] },
+    { userMessage: null, replaces: ["a"] },
+    { userMessage: "r", replaces: ["q", "b"] },
   ]);
 });
 

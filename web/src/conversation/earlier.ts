@@ -12,7 +12,7 @@ const EVENT_PAGES = 50;
 /** The first events of a run, as far as they tell what it replaced. */
 export interface Beginning {
   /** The user's message that the run answers, if it was sent with it. */
-  asks: string | null;
+  userMessage: string | null;
   /** The messages that left the conversation for it. */
   replaces: string[];
 }
@@ -49,8 +49,8 @@ export function replacedRuns(state: State, listed: readonly Run[]): Replaced[] {
 const hasAnswered = (run: Run): boolean => isOwn(run) && (run.status === "completed" || (run.usage?.output_tokens ?? 0) > 0);
 
 /** A message of a user with its answers. */
-interface Turn {
-  asks: string | null;
+interface Exchange {
+  userMessage: string | null;
   /** The earlier versions of the message. */
   edits: Earlier[];
   /** The earlier versions of the answer. */
@@ -64,26 +64,26 @@ interface Turn {
 export function recallEarlier(state: State, found: readonly Replaced[], beginnings: ReadonlyMap<string, Beginning>): void {
   for (const { before, runs } of found) {
     const shown = state.runs.get(runs.at(-1)?.id ?? "");
-    let turns: Turn[] = before === null ? [] : [{ asks: null, edits: [], answers: [], first: before, answer: [before] }];
+    let exchanges: Exchange[] = before === null ? [] : [{ userMessage: null, edits: [], answers: [], first: before, answer: [before] }];
     for (const run of runs) {
-      const { asks, replaces } = beginnings.get(run.id) ?? { asks: null, replaces: [] };
-      const turn = turns.at(-1);
-      if (asks !== null || turn === undefined) {
-        const at = turns.findIndex((one) => one.asks !== null && replaces.includes(one.asks));
-        const replaced = turns[at];
+      const { userMessage, replaces } = beginnings.get(run.id) ?? { userMessage: null, replaces: [] };
+      const exchange = exchanges.at(-1);
+      if (userMessage !== null || exchange === undefined) {
+        const at = exchanges.findIndex((one) => one.userMessage !== null && replaces.includes(one.userMessage));
+        const replaced = exchanges[at];
         const edits = replaced === undefined ? [] : isOwn(replaced.first) ? [...replaced.edits, { from: replaced.first.id, until: run.id }] : replaced.edits;
-        turns = [...(at < 0 ? turns : turns.slice(0, at)), { asks, edits, answers: [], first: run, answer: [run] }];
+        exchanges = [...(at < 0 ? exchanges : exchanges.slice(0, at)), { userMessage, edits, answers: [], first: run, answer: [run] }];
       } else if (replaces.length > 0) {
-        const from = turn.answer.find(isOwn);
-        if (from !== undefined && turn.answer.some(hasAnswered)) turn.answers.push({ from: from.id, until: run.id });
-        turn.answer = [run];
+        const from = exchange.answer.find(isOwn);
+        if (from !== undefined && exchange.answer.some(hasAnswered)) exchange.answers.push({ from: from.id, until: run.id });
+        exchange.answer = [run];
       } else {
-        turn.answer.push(run);
+        exchange.answer.push(run);
       }
     }
-    const turn = turns.at(-1);
-    if (shown === undefined || turn === undefined) continue;
-    shown.earlier = turn.first.id === shown.id ? turn.edits : turn.answers;
+    const exchange = exchanges.at(-1);
+    if (shown === undefined || exchange === undefined) continue;
+    shown.earlier = exchange.first.id === shown.id ? exchange.edits : exchange.answers;
     shown.rev += 1;
   }
 }
@@ -92,14 +92,14 @@ const first = async (path: string): Promise<Stored[]> => (await api.get<api.Page
 
 /** Reads the beginning of a run from its first events, and from the event before them. */
 export async function beginningOf(run: Run): Promise<Beginning> {
-  const beginning: Beginning = { asks: null, replaces: [] };
+  const beginning: Beginning = { userMessage: null, replaces: [] };
   const events = await first(`/runs/${run.id}/events?limit=3`);
   for (const event of events) {
-    if (event.type === "message.created" && event.data.message.role === "user") beginning.asks ??= event.data.message.id;
+    if (event.type === "message.created" && event.data.message.role === "user") beginning.userMessage ??= event.data.message.id;
     else if (event.type === "run.queued") beginning.replaces = event.data.supersedes ?? [];
   }
   const seq = events[0]?.seq ?? 0;
-  if (beginning.asks === null || seq < 2) return beginning;
+  if (beginning.userMessage === null || seq < 2) return beginning;
   const [before] = await first(`/conversations/${run.conversation_id}/events?after=${seq - 2}&limit=1`);
   if (before?.type === "conversation.updated" && before.seq === seq - 1) beginning.replaces = before.data.supersedes ?? [];
   return beginning;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Message, Run, StreamEvent } from "../api/types";
-import { active, end, hasVersions, initial, open, prepend, recall, recallAsks, recallRuns, reduce, round, type MessageItem, type State } from "./state";
+import { active, end, hasVersions, initial, openQuestions, prepend, recall, recallQuestions, recallRuns, reduce, round, type MessageItem, type State } from "./state";
 
 const CONVERSATION = "conv_1";
 let seq = 0;
@@ -63,9 +63,9 @@ describe("the state of a conversation", () => {
   it("shows the end of a run with its usage, and closes its questions", () => {
     const asked = event("approval.requested", { id: "inp_1", call_id: "call_1", name: "write", arguments: {}, scopes: ["once"] });
     const state = played(...begun(), asked);
-    expect(open(state)).toHaveLength(1);
+    expect(openQuestions(state)).toHaveLength(1);
     reduce(state, event("run.failed", { error: { code: "provider_auth", title: "No", detail: "" } }));
-    expect(open(state)).toHaveLength(0);
+    expect(openQuestions(state)).toHaveLength(0);
     expect(state.runs.get("run_1")?.end?.error?.code).toBe("provider_auth");
     expect(active(state)).toBeNull();
     expect(items(state).map((item) => item.id)).toEqual(["msg_1"]);
@@ -114,9 +114,9 @@ describe("the state of a conversation", () => {
     recallRuns(state, [{ id: "run_1", status: "failed", model: "m", agent: "a", agent_version: 1, usage: { input_tokens: 1, output_tokens: 2 }, error: { code: "poison" } } as Run]);
     expect(state.runs.get("run_1")?.end).toMatchObject({ status: "failed", error: { code: "poison" } });
     const data = { id: "inp_1", call_id: "call_1", name: "write" } as never as { id: string; call_id: string };
-    recallAsks(state, "approval", [{ ...data, run_id: "run_1", status: "denied", answer: { reason: "no" } } as never]);
-    recallAsks(state, "approval", [{ ...data, run_id: "run_1", status: "denied", answer: { reason: "no" } } as never]);
-    expect(state.runs.get("run_1")?.items.map((item) => item.kind)).toEqual(["message", "message", "ask", "message"]);
+    recallQuestions(state, "approval", [{ ...data, run_id: "run_1", status: "denied", answer: { reason: "no" } } as never]);
+    recallQuestions(state, "approval", [{ ...data, run_id: "run_1", status: "denied", answer: { reason: "no" } } as never]);
+    expect(state.runs.get("run_1")?.items.map((item) => item.kind)).toEqual(["message", "message", "question", "message"]);
   });
 
   it("recalls the plan and the times of calls, and nothing newer", () => {

@@ -32,16 +32,16 @@ export interface Call {
   item: MessageItem | null;
 }
 
-export interface Ask {
+export interface QuestionState {
   kind: "approval" | "question";
   id: string;
   status: string;
   data: ApprovalData | QuestionData;
-  answer: AskAnswer | null;
-  item: AskItem | null;
+  answer: QuestionAnswer | null;
+  item: QuestionItem | null;
 }
 
-export interface AskAnswer {
+export interface QuestionAnswer {
   scope?: string;
   edited_arguments?: unknown;
   reason?: string;
@@ -79,9 +79,9 @@ export interface MessageItem extends ItemBase {
   partial: boolean;
 }
 
-export interface AskItem extends ItemBase {
-  kind: "ask";
-  ask: Ask;
+export interface QuestionItem extends ItemBase {
+  kind: "question";
+  question: QuestionState;
 }
 
 export interface PlanItem extends ItemBase {
@@ -94,7 +94,7 @@ export interface NoteItem extends ItemBase {
   words: string;
 }
 
-export type Item = MessageItem | AskItem | PlanItem | NoteItem;
+export type Item = MessageItem | QuestionItem | PlanItem | NoteItem;
 export type PlanStep = PlannedStep & { state: string };
 
 /** The end of a run. */
@@ -150,7 +150,7 @@ export interface State {
   runs: Map<string, RunState>;
   messages: Map<string, MessageItem>;
   calls: Map<string, Call>;
-  asks: Map<string, Ask>;
+  questions: Map<string, QuestionState>;
   parts: Map<string, { item: MessageItem; part: ShownPart }>;
   sent: Map<string, string>;
   budget: (ContextBudget & { recalled?: boolean }) | null;
@@ -161,7 +161,7 @@ export interface State {
 export function initial(): State {
   return {
     epoch: 0, loaded: false, title: null, truncated: false, before: null, trimmed: false, runs: new Map(), messages: new Map(), calls: new Map(),
-    asks: new Map(), parts: new Map(), sent: new Map(), budget: null, rewound: null,
+    questions: new Map(), parts: new Map(), sent: new Map(), budget: null, rewound: null,
   };
 }
 
@@ -187,6 +187,12 @@ const hasAsked = (run: RunState): boolean => messagesOf(run)[0]?.role === "user"
 /** Returns whether a run is shown with its versions: it has messages, or will have them. */
 export const hasVersions = (run: RunState, isNewest: boolean): boolean => run.earlier.length > 0 && (isNewest || messagesOf(run).length > 0);
 
+/** Returns whether a run shows its end: a run that replaces or continues it shows the end instead. */
+export function showsEnd(run: RunState, next: RunState | undefined): boolean {
+  const first = next?.items[0];
+  return run.end !== null && (next === undefined || (run.items.length > 0 && first?.kind === "message" && first.role === "user"));
+}
+
 /** Returns the number of the model's answer that a run is at, from 1; 0 before the first. */
 export function round(run: RunState): number {
   const answers = messagesOf(run).filter((item) => item.role === "assistant");
@@ -195,7 +201,7 @@ export function round(run: RunState): number {
 }
 
 /** Returns the open questions. */
-export const open = (state: State): Ask[] => [...state.asks.values()].filter((ask) => ask.status === "pending");
+export const openQuestions = (state: State): QuestionState[] => [...state.questions.values()].filter((question) => question.status === "pending");
 
 function runOf(state: State, id: string): RunState {
   let run = state.runs.get(id);
@@ -293,8 +299,8 @@ function dropMessage(state: State, id: string): void {
   const run = state.runs.get(item.run);
   if (run === undefined) return;
   // Questions about the message's calls are removed with it.
-  const isOf = (other: Item) => other === item || (other.kind === "ask" && calls.has(other.ask.data.call_id ?? ""));
-  for (const other of run.items.filter(isOf)) if (other.kind === "ask") state.asks.delete(other.ask.id);
+  const isOf = (other: Item) => other === item || (other.kind === "question" && calls.has(other.question.data.call_id ?? ""));
+  for (const other of run.items.filter(isOf)) if (other.kind === "question") state.questions.delete(other.question.id);
   run.items = run.items.filter((other) => !isOf(other));
   run.rev += 1;
 }
@@ -346,12 +352,12 @@ function rewind(state: State, seq: number, ids: string[]): void {
   dropMessages(state, ids);
 }
 
-function putAsk(state: State, runId: string, kind: Ask["kind"], data: Ask["data"]): void {
-  if (state.asks.has(data.id)) return;
+function putQuestion(state: State, runId: string, kind: QuestionState["kind"], data: QuestionState["data"]): void {
+  if (state.questions.has(data.id)) return;
   const run = runOf(state, runId);
-  const ask: Ask = { kind, id: data.id, status: "pending", data, answer: null, item: null };
-  ask.item = add<AskItem>(run, { key: data.id, kind: "ask", ask });
-  state.asks.set(data.id, ask);
+  const question: QuestionState = { kind, id: data.id, status: "pending", data, answer: null, item: null };
+  question.item = add<QuestionItem>(run, { key: data.id, kind: "question", question });
+  state.questions.set(data.id, question);
   const call = data.call_id === undefined ? undefined : state.calls.get(data.call_id);
   if (call !== undefined && kind === "approval") {
     call.state = "awaiting_approval";
@@ -359,11 +365,11 @@ function putAsk(state: State, runId: string, kind: Ask["kind"], data: Ask["data"
   }
 }
 
-function settle(state: State, id: string, change: Partial<Ask>): void {
-  const ask = state.asks.get(id);
-  if (ask === undefined) return;
-  Object.assign(ask, change);
-  touch(state, ask.item);
+function settle(state: State, id: string, change: Partial<QuestionState>): void {
+  const question = state.questions.get(id);
+  if (question === undefined) return;
+  Object.assign(question, change);
+  touch(state, question.item);
 }
 
 function snapshot(state: State, data: Snapshot): void {
@@ -384,8 +390,8 @@ function snapshot(state: State, data: Snapshot): void {
       run.begun = [current.partial_message.id];
     }
   }
-  for (const approval of data.pending_approvals) putAsk(state, approval.run_id, "approval", approval);
-  for (const input of data.pending_inputs) putAsk(state, input.run_id, "question", input);
+  for (const approval of data.pending_approvals) putQuestion(state, approval.run_id, "approval", approval);
+  for (const input of data.pending_inputs) putQuestion(state, input.run_id, "question", input);
 }
 
 /** Takes in a page of the messages before those that are stored. */
@@ -411,7 +417,7 @@ export function end(state: State, id: string, status: RunEnd["status"], data: En
   const run = runOf(state, id);
   for (const item of run.items.filter((item) => item.kind === "message" && item.streaming)) dropMessage(state, item.key);
   // The run's pending questions are closed with it.
-  for (const item of run.items) if (item.kind === "ask" && item.ask.status === "pending") settle(state, item.ask.id, { status: "cancelled" });
+  for (const item of run.items) if (item.kind === "question" && item.question.status === "pending") settle(state, item.question.id, { status: "cancelled" });
   Object.assign(run, { status, reason: null, retry: null, begun: [] });
   const { usage = null, error = null, finish_reason: finish = null, notice = null, by = null } = data;
   run.end = { status, usage, error, finish, notice, by };
@@ -433,15 +439,15 @@ export function recallRuns(state: State, runs: Run[]): void {
 }
 
 /** Adds the questions of stored runs that were decided before the snapshot, each behind the message of its call. */
-export function recallAsks(state: State, kind: Ask["kind"], decided: (Ask["data"] & { run_id: string; status: string; answer: AskAnswer | null })[]): void {
+export function recallQuestions(state: State, kind: QuestionState["kind"], decided: (QuestionState["data"] & { run_id: string; status: string; answer: QuestionAnswer | null })[]): void {
   for (const { run_id: runId, status, answer, ...data } of decided) {
     const run = state.runs.get(runId);
-    if (run === undefined || status === "pending" || state.asks.has(data.id)) continue;
+    if (run === undefined || status === "pending" || state.questions.has(data.id)) continue;
     const call = data.call_id === undefined ? undefined : state.calls.get(data.call_id);
-    const ask: Ask = { kind, id: data.id, status, data: data, answer, item: null };
-    const item: AskItem = { key: data.id, kind: "ask", ask, rev: 0, run: runId };
-    ask.item = item;
-    state.asks.set(data.id, ask);
+    const question: QuestionState = { kind, id: data.id, status, data: data, answer, item: null };
+    const item: QuestionItem = { key: data.id, kind: "question", question, rev: 0, run: runId };
+    question.item = item;
+    state.questions.set(data.id, question);
     const at = call?.item == null ? -1 : run.items.indexOf(call.item);
     run.items.splice(at < 0 ? run.items.length : at + 1, 0, item);
     run.rev += 1;
@@ -578,11 +584,11 @@ function ofRun(state: State, run: RunState, event: StreamEvent): void {
       return note(run, event.seq, `${what} left out of what the model reads from here on, so that it fits. They stay in the conversation.`);
     }
     case "approval.requested":
-      return putAsk(state, run.id, "approval", event.data);
+      return putQuestion(state, run.id, "approval", event.data);
     case "approval.resolved":
       return settle(state, event.data.id, { status: event.data.status, answer: event.data });
     case "input.requested":
-      return putAsk(state, run.id, "question", event.data);
+      return putQuestion(state, run.id, "question", event.data);
     case "input.resolved":
       return settle(state, event.data.id, { status: event.data.state, answer: event.data.answer ?? null });
     case "plan.created":
@@ -677,7 +683,7 @@ function trim(state: State): void {
     if (count <= KEPT_ITEMS || run === current) break;
     count -= run.items.length;
     for (const item of run.items) {
-      if (item.kind === "ask") state.asks.delete(item.ask.id);
+      if (item.kind === "question") state.questions.delete(item.question.id);
       if (item.kind === "message") for (const part of item.parts) if (part.type === "tool_call") state.calls.delete(part.call_id ?? "");
       state.messages.delete(item.key);
     }

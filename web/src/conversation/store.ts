@@ -4,7 +4,7 @@ import * as api from "../api/client";
 import type { AcceptedBody, Approval, Conversation, InputRecord, Message, Run, StreamEvent } from "../api/types";
 import { tabSocket, type Following } from "../stream/socket";
 import { beginningOf, recallEarlier, replacedRuns, type Beginning } from "./earlier";
-import { PAGE, active, initial, newest, prepend, recall, recallAsks, recallRuns, reduce, type State } from "./state";
+import { PAGE, active, initial, newest, prepend, recall, recallQuestions, recallRuns, reduce, type State } from "./state";
 
 /** Pages of events that are looked through for the facts that a snapshot omits. */
 const RECALLED_PAGES = 20;
@@ -21,7 +21,7 @@ interface Events {
   changed(id: string, change: { title?: string; status?: string; updated_at?: string }): void;
   gone(id: string): void;
   /** Called when a question was asked or answered, or a tool waits for its review. */
-  asked(): void;
+  inboxChanged(): void;
   failed(words: string): void;
 }
 
@@ -122,7 +122,7 @@ export class ConversationStore {
       } else if (event.type === "conversation.updated") {
         this.#on.changed(this.id, { ...(event.data.title === undefined ? {} : { title: event.data.title }), status: event.data.status, updated_at: event.at });
       } else if (/^(approval|input)\.|^tool\.quarantined$/.test(event.type)) {
-        this.#on.asked();
+        this.#on.inboxChanged();
       }
     }
     this.draw();
@@ -154,7 +154,7 @@ export class ConversationStore {
         if (isSame()) recall(this.state, events);
       }),
       quietly(() => this.#rememberRuns(isSame)),
-      quietly(() => this.#rememberAsks(isSame)),
+      quietly(() => this.#rememberQuestions(isSame)),
     ]);
   }
 
@@ -182,13 +182,13 @@ export class ConversationStore {
     this.draw();
   }
 
-  async #rememberAsks(isSame: () => boolean): Promise<void> {
+  async #rememberQuestions(isSame: () => boolean): Promise<void> {
     const of = `conversation_id=${this.id}`;
     const [approvals, inputs] = await Promise.all([api.all<Approval>(`/approvals?${of}`), api.all<InputRecord>(`/input-requests?${of}`)]);
     if (!isSame()) return;
-    recallAsks(this.state, "approval", approvals.map((approval) => ({ ...approval, answer: approval })));
+    recallQuestions(this.state, "approval", approvals.map((approval) => ({ ...approval, answer: approval })));
     const questions = inputs.filter((input) => input.kind !== "approval");
-    recallAsks(this.state, "question", questions.map((input) => ({ ...input, status: input.state, answer: (input.answer ?? null) })));
+    recallQuestions(this.state, "question", questions.map((input) => ({ ...input, status: input.state, answer: (input.answer ?? null) })));
   }
 
   /** Reads the page of messages before those that are shown. */

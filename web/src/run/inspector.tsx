@@ -1,17 +1,17 @@
 // The inside of a run: its time, its steps, and the conversation as of any event.
 
 import { useQuery } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { useMemo } from "react";
 
 import * as api from "../api/client";
-import { print } from "../api/json";
 import type { ContextBudget, Run, RunExplanation, StreamEvent } from "../api/types";
 import { CallView } from "../chat/calls";
-import { RunView } from "../chat/run";
-import { initial, reduce, type State } from "../conversation/state";
 import { Section } from "../setup/parts";
-import { brief, clock, cut, duration, money, number } from "../text/words";
+import { brief, clock, duration, money, number } from "../text/words";
+import { conversationAt } from "./conversation";
 import { explained } from "./explained";
+import { Replay } from "./replay";
+import { Sent } from "./sent";
 import { phases, steps, type PhaseKind, type Step } from "./timeline";
 
 const NAMES: Record<PhaseKind, string> = { queued: "queued", model: "model", tools: "tools", human: "waits for you", backoff: "backoff", takeover: "takeover" };
@@ -39,8 +39,8 @@ export default function Inspector({ id }: { id: string }) {
         </p>
         <Facts run={data.run} explanation={data.explanation} />
         <Timeline run={data.run} events={data.events} now={dataUpdatedAt} />
-        <Steps events={data.events} />
-        <Scrubber id={id} events={data.events} />
+        <Steps run={id} events={data.events} />
+        <Replay run={data.run} events={data.events} />
       </div>
     </div>
   );
@@ -100,9 +100,9 @@ function Timeline({ run, events, now }: { run: Run; events: StreamEvent[]; now: 
 }
 
 /** The steps as a tree: each with its figures, and with its calls below it. */
-function Steps({ events }: { events: StreamEvent[] }) {
+function Steps({ run, events }: { run: string; events: StreamEvent[] }) {
   const found = steps(events);
-  const state = useMemo(() => replay(events), [events]);
+  const calls = useMemo(() => conversationAt({ events: [], messages: [], isCut: false }, events, events.length).calls, [events]);
   return (
     <Section title="Steps">
       <ol className="step-tree">
@@ -113,11 +113,12 @@ function Steps({ events }: { events: StreamEvent[] }) {
               <span className="faint">{figures(step)}</span>
             </div>
             {step.request !== null && <p className="faint">{request(step.request, step.tools)}</p>}
-            {step.retries.map((title, at) => (
+            {step.failedAttempts.map((title, at) => (
               <p key={at} className="trouble">{`A try failed: ${brief(title, 200)}`}</p>
             ))}
+            {step.kind === "model" && <Sent run={run} step={step.number} isFinished={step.ms !== null} />}
             {step.calls.map((id) => {
-              const call = state.calls.get(id);
+              const call = calls.get(id);
               return call === undefined ? null : <CallView key={id} call={call} rev={events.length} />;
             })}
           </li>
@@ -139,41 +140,4 @@ function figures({ ms, usage }: Step): string {
 function request({ tokenizer, used, window, unit }: ContextBudget, tools: Step["tools"]): string {
   const size = `The request had ${tokenizer === undefined ? "about " : ""}${number(used)} of ${number(window)} ${unit === "chars" ? "characters" : "tokens"}`;
   return `${size}${tools === null ? "" : `, with ${tools.offered} of ${tools.of} tools`}.`;
-}
-
-/** Returns the state after these events. */
-function replay(events: StreamEvent[]): State {
-  const state = initial();
-  // The reducer changes the parts of messages: each replay has its own.
-  for (const one of structuredClone(events)) reduce(state, one);
-  return state;
-}
-
-/** Shows the run as of any of its events. */
-function Scrubber({ id, events }: { id: string; events: StreamEvent[] }) {
-  const [at, setAt] = useState(events.length);
-  const place = Math.min(at, events.length);
-  const event = events[place - 1];
-  const state = useMemo(() => replay(events.slice(0, place)), [events, place]);
-  const run = state.runs.get(id);
-  return (
-    <Section title="Replay" hint="The run as it was after each event of its log.">
-      <input type="range" min={1} max={Math.max(1, events.length)} value={place} aria-label="Event" aria-valuetext={event?.type} onChange={(change) => setAt(Number(change.target.value))} />
-      {event !== undefined && (
-        <details className="event-detail">
-          <summary>
-            <code>{event.type}</code> <span className="faint">{`${"seq" in event ? `seq ${event.seq}, ` : ""}${new Date(event.at).toLocaleTimeString()}, ${place} of ${events.length}`}</span>
-          </summary>
-          <pre className="output" tabIndex={0}>
-            {cut(print(event.data, 2), 10_000)}
-          </pre>
-        </details>
-      )}
-      {run !== undefined && (
-        <div id="replay" inert>
-          <RunView run={run} rev={run.rev} state={state} isNewest={false} isEnd={run.end !== null} />
-        </div>
-      )}
-    </Section>
-  );
 }

@@ -22,7 +22,7 @@ export interface Step {
   request: ContextBudget | null;
   tools: { offered: number; of: number } | null;
   /** The errors of the tries that failed. */
-  retries: string[];
+  failedAttempts: string[];
   /** The ids of the calls that were made, or wait. */
   calls: string[];
 }
@@ -84,7 +84,7 @@ export function steps(events: StreamEvent[]): Step[] {
       case "step.started": {
         const { step: number, kind, tools = null } = event.data;
         // A step that another worker repeats keeps its calls.
-        current = { number, kind, from: Date.parse(event.at), ms: null, usage: null, request: null, tools, retries: [], calls: found.get(number)?.calls ?? [] };
+        current = { number, kind, from: Date.parse(event.at), ms: null, usage: null, request: null, tools, failedAttempts: [], calls: found.get(number)?.calls ?? [] };
         found.set(number, current);
         break;
       }
@@ -99,7 +99,7 @@ export function steps(events: StreamEvent[]): Step[] {
         if (current !== undefined) current.request = event.data;
         break;
       case "run.retrying":
-        current?.retries.push(event.data.error.title);
+        current?.failedAttempts.push(event.data.error.title);
         break;
       case "approval.requested":
       case "tool.requested":

@@ -4,6 +4,7 @@ import { useState, type ReactNode, type SyntheticEvent } from "react";
 
 import * as api from "../api/client";
 import { useMe } from "../shell/me";
+import type { Look } from "../shell/server-state";
 
 /** A heading with its explanation, and the content below. */
 export function Section({ title, hint, children, actions }: { title: string; hint?: ReactNode; children: ReactNode; actions?: ReactNode }) {
@@ -154,7 +155,7 @@ const SCOPES: Record<string, string> = { own: "yours", global: "for all users", 
 
 export const Scope = ({ scope }: { scope: string }) => <span className="tag">{SCOPES[scope] ?? scope}</span>;
 
-export function State({ look, children }: { look: "good" | "bad" | "wait" | "off"; children: ReactNode }) {
+export function State({ look, children }: { look: Look; children: ReactNode }) {
   return (
     <span className={`state ${look}`}>
       <span className="state-dot" aria-hidden="true" />

@@ -1,34 +1,27 @@
 // MCP servers: add, import, log in, restart, and look at their tools.
 
 import { useQuery } from "@tanstack/react-query";
-import { useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
-import type { Agent, McpServer, ToolDefinition } from "../api/types";
-import { queries } from "../shell/queries";
+import type { McpServer, McpServerTool } from "../api/types";
+import { queries, useServers } from "../shell/queries";
+import { serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
-import { policy, type ApprovalRules } from "./tool-policy";
 
 const refresh = (): void => {
   void queries.invalidateQueries({ queryKey: ["mcp-servers"] });
   void queries.invalidateQueries({ queryKey: ["tools"] });
 };
 
-/** The states of a server, which the API lists. */
-const STATES: Record<string, { words: string; look: "good" | "bad" | "wait" | "off" }> = {
-  unknown: { words: "not tried yet", look: "off" },
-  starting: { words: "starting", look: "wait" },
-  ok: { words: "connected", look: "good" },
-  error: { words: "error", look: "bad" },
-};
-
 interface Imported {
   data: { name: string; outcome: string; reason?: string; warnings?: string[] }[];
 }
 
-export function Servers() {
-  const { data, error } = useQuery({ queryKey: ["mcp-servers"], queryFn: () => api.all<McpServer>("/mcp-servers"), refetchInterval: 5_000 });
+/** `target` is the id of the server that is sought. */
+export function Servers({ target }: { target: string | null }) {
+  const { data, error } = useServers(true, 5_000);
   const [adding, setAdding] = useState<"url" | "import" | null>(null);
   return (
     <Section
@@ -57,7 +50,7 @@ export function Servers() {
       )}
       {error !== null && <p className="trouble">{api.words(error)}</p>}
       {data?.length === 0 && <p className="faint">No MCP server is connected. The built-in tools work without one.</p>}
-      {data?.map((server) => <ServerCard key={server.id} server={server} />)}
+      {data?.map((server) => <ServerCard key={server.id} server={server} isTarget={server.id === target} />)}
     </Section>
   );
 }
@@ -150,12 +143,18 @@ function Import({ done }: { done: () => void }) {
   );
 }
 
-function ServerCard({ server }: { server: McpServer }) {
+function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean }) {
+  const card = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!isTarget) return;
+    card.current?.scrollIntoView({ block: "nearest" });
+    card.current?.focus({ preventScroll: true });
+  }, [isTarget]);
   const [isOpen, setOpen] = useState(false);
   const { status, scope } = server;
   const path = `/mcp-servers/${server.id}`;
   const mayChange = useMayChange(scope);
-  const state = STATES[status.state] ?? { words: status.state, look: "wait" };
+  const state = serverState(server);
   const act = (method: () => Promise<unknown>) => async () => {
     await method();
     refresh();
@@ -165,11 +164,11 @@ function ServerCard({ server }: { server: McpServer }) {
     window.open(url, "_blank", "noopener");
   };
   return (
-    <div className="card" data-server={server.name}>
+    <div className={`card${isTarget ? " target" : ""}`} data-server={server.name} ref={card} tabIndex={-1}>
       <div className="card-head">
         <strong>{brief(server.name, 60)}</strong>
         <Scope scope={scope} />
-        {server.enabled ? <State look={state.look}>{`${state.words}, ${status.tools} ${status.tools === 1 ? "tool" : "tools"}`}</State> : <State look="off">off</State>}
+        <State look={state.look}>{server.enabled ? `${state.words}, ${toolCount(status.tools)}` : state.words}</State>
         <span className="fill" />
         {status.auth === "needed" && <Action act={login} className="small primary">Log in</Action>}
         {status.auth === "ok" && <Action act={act(() => api.remove(`${path}/login`))}>Log out</Action>}
@@ -188,16 +187,15 @@ function ServerCard({ server }: { server: McpServer }) {
   );
 }
 
-/** The rules of the agent that conversations get unless another one is chosen. */
-function useDefaultRules(): ApprovalRules | undefined {
-  const { data } = useQuery({ queryKey: ["agent", "default"], queryFn: () => api.get<Agent>("/agents/default") });
-  if (data === undefined) return undefined;
-  return ((data.effective ?? data.profile) as { approval?: ApprovalRules }).approval ?? {};
+const APPROVALS: Record<McpServerTool["approval"], string> = { auto: "runs without asking", ask: "asks first, unless you allowed it before", always_ask: "asks before each call" };
+
+/** Returns in words how the calls of a tool are treated. */
+function policy({ approval, safety, replay }: McpServerTool): string {
+  return [APPROVALS[approval], safety?.destructive === true ? "deletes or overwrites data" : "", replay.class === "read" ? "only reads" : ""].filter(Boolean).join(" · ");
 }
 
 function ServerTools({ server }: { server: McpServer }) {
-  const { data, error } = useQuery({ queryKey: ["tools", server.id], queryFn: () => api.all<ToolDefinition>(`/mcp-servers/${server.id}/tools`) });
-  const rules = useDefaultRules();
+  const { data, error } = useQuery({ queryKey: ["tools", server.id], queryFn: () => api.all<McpServerTool>(`/mcp-servers/${server.id}/tools`) });
   return (
     <>
       {error !== null && <p className="trouble">{api.words(error)}</p>}
@@ -205,7 +203,7 @@ function ServerTools({ server }: { server: McpServer }) {
         <ul className="tool-list">
           {data?.map((tool) => (
             <li key={tool.name} data-tool={tool.tool}>
-              <code>{brief(tool.tool, 80)}</code> {rules !== undefined && <span className="faint">{policy(tool, rules)}</span>}
+              <code>{brief(tool.tool, 80)}</code> <span className="faint">{policy(tool)}</span>
               <p className="faint">{brief(tool.description, 300)}</p>
             </li>
           ))}

@@ -15,7 +15,7 @@ import { Users } from "./users";
 
 const PAGES = [
   { id: "models", title: "Models", view: Models },
-  { id: "tools", title: "Tools", view: Servers },
+  { id: "tools", title: "Tools", view: null },
   { id: "agents", title: "Agents", view: Agents },
   { id: "permissions", title: "Permissions", view: Permissions },
   { id: "audit", title: "Audit", view: Audit },
@@ -25,7 +25,7 @@ const PAGES = [
   { id: "account", title: "Account", view: Account },
 ] as const;
 
-export default function Setup({ page, go }: { page: string | null; go: (to: string) => void }) {
+export default function Setup({ page, part, go }: { page: string | null; part: string | null; go: (to: string) => void }) {
   const { data: me } = useMe();
   const pages = PAGES.filter(({ id }) => (id !== "users" && id !== "settings") || me?.role === "admin");
   const shown = pages.find((one) => one.id === page)?.id ?? "models";
@@ -41,7 +41,7 @@ export default function Setup({ page, go }: { page: string | null; go: (to: stri
         </Tabs.List>
         {pages.map(({ id, view: View }) => (
           <Tabs.Content key={id} value={id} tabIndex={-1}>
-            <View />
+            {View === null ? <Servers target={part} /> : <View />}
           </Tabs.Content>
         ))}
       </Tabs.Root>

@@ -31,7 +31,7 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
   const title = conversation === undefined ? "the conversation" : `“${brief(conversation.title || "Untitled", 80)}”`;
   return (
     <Dialog label="Share the conversation" isOpen close={close} className="share">
-      <div className="share-head">
+      <div className="dialog-head">
         <h2 dir="auto">{`Share ${title}`}</h2>
         <button type="button" className="quiet icon" aria-label="Close" title="Close" onClick={close}>
           <Icon name="close" />

@@ -43,13 +43,13 @@ it("adds messages in bounds of number and size, and at least one", () => {
 it("reads a share without the session, and never asks for a key", async () => {
   const send = vi.fn<(url: string, init: RequestInit) => Promise<Response>>().mockResolvedValue(new Response("{}", { status: 401 }));
   vi.stubGlobal("fetch", send);
-  const asked = vi.fn();
-  const stop = api.onLockedOut(asked);
+  const lockedOut = vi.fn();
+  const stop = api.onLockedOut(lockedOut);
   await expect(api.getShared("a-B_9")).rejects.toThrow();
   stop();
   const [url, init] = send.mock.calls[0] ?? ["", {}];
   expect([url.endsWith("/api/v1/shared"), init.credentials, (init.headers as Record<string, string>)["share-token"]]).toEqual([true, "omit", "a-B_9"]);
-  expect(asked).not.toHaveBeenCalled();
+  expect(lockedOut).not.toHaveBeenCalled();
 });
 
 it("copies from within an open dialog, and gives the focus back", async () => {

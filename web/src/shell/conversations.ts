@@ -57,7 +57,7 @@ export function withItem(lists: Pages, key: ListKey, item: Conversation): Pages 
 }
 
 /** Changes a shown row before the list is read again. An unknown conversation makes the list be read. */
-export function told(id: string, change: Partial<Conversation>): void {
+export function showChange(id: string, change: Partial<Conversation>): void {
   const known: Conversation[] = [];
   queries.setQueriesData<Pages>({ queryKey: ["conversations"] }, (lists) => {
     if (lists === undefined) return lists;
@@ -78,7 +78,7 @@ export function told(id: string, change: Partial<Conversation>): void {
 export async function change(id: string, changes: Partial<Pick<Conversation, "title" | "pinned" | "tags">> & { archived?: boolean }): Promise<void> {
   try {
     const changed = await api.patch<Conversation>(`/conversations/${id}`, changes);
-    told(id, changed);
+    showChange(id, changed);
     if ("archived" in changes) {
       toast({ words: changes.archived === true ? "Archived." : "Restored.", undo: { label: "Undo", act: () => void change(id, { archived: changes.archived !== true }) } });
     }

@@ -5,15 +5,15 @@ import { useState } from "react";
 
 import * as api from "../api/client";
 import type { ApprovalData, QuestionData } from "../api/types";
-import { AskView } from "../chat/questions";
-import type { Ask } from "../conversation/state";
+import { QuestionView } from "../chat/questions";
+import type { QuestionState } from "../conversation/state";
 import { ReviewCard } from "../setup/review";
 import { brief, clock } from "../text/words";
 import { useMe } from "./me";
 import { canNotify, setNotifying, useNotifying } from "./notify";
 import { mayAccept, useOpenQuestions, useReviews } from "./queries";
 
-const ask = (kind: Ask["kind"], data: ApprovalData | QuestionData): Ask => ({ kind, id: data.id, status: "pending", data, answer: null, item: null });
+const questionState = (kind: QuestionState["kind"], data: ApprovalData | QuestionData): QuestionState => ({ kind, id: data.id, status: "pending", data, answer: null, item: null });
 
 export default function Inbox() {
   const { data } = useOpenQuestions();
@@ -21,8 +21,8 @@ export default function Inbox() {
   const { data: changed = [] } = useReviews();
   const reviews = changed.filter((review) => mayAccept(review, me));
   const entries = [
-    ...(data?.approvals ?? []).map((approval) => ({ at: approval.created_at, conversation: approval.conversation_id, ask: ask("approval", approval) })),
-    ...(data?.inputs ?? []).map((input) => ({ at: input.created_at, conversation: input.conversation_id, ask: ask("question", input) })),
+    ...(data?.approvals ?? []).map((approval) => ({ at: approval.created_at, conversation: approval.conversation_id, question: questionState("approval", approval) })),
+    ...(data?.inputs ?? []).map((input) => ({ at: input.created_at, conversation: input.conversation_id, question: questionState("question", input) })),
   ].sort((one, other) => other.at.localeCompare(one.at));
   return (
     <div className="scroll-page">
@@ -31,14 +31,14 @@ export default function Inbox() {
           <p className="faint inbox-empty">Nothing waits for you.</p>
         )}
         {entries.map((entry) => (
-          <article key={entry.ask.id} className="inbox-entry">
+          <article key={entry.question.id} className="inbox-entry">
             <div className="inbox-head">
               <ConversationLink id={entry.conversation} />
               <time className="faint" dateTime={entry.at}>
                 {clock(entry.at)}
               </time>
             </div>
-            <AskView ask={entry.ask} rev={0} />
+            <QuestionView question={entry.question} rev={0} />
           </article>
         ))}
         {reviews.map((review) => <ReviewCard key={review.id} review={review} />)}

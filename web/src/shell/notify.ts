@@ -39,11 +39,11 @@ export const useNotifying = (): boolean =>
     return () => listeners.delete(listener);
   }, isNotifying);
 
-/** Knows which questions are new. Those of the first list are not. */
-export class NewQuestions {
+/** Remembers the entries of a list, and finds those that are new. The first list has no new ones. */
+export class SeenEntries {
   #known: ReadonlySet<string> | null = null;
 
-  take<T extends { id: string }>(open: readonly T[]): T[] {
+  findNew<T extends { id: string }>(open: readonly T[]): T[] {
     const known = this.#known;
     this.#known = new Set(open.map(({ id }) => id));
     return known === null ? [] : open.filter(({ id }) => !known.has(id));
@@ -73,10 +73,10 @@ function notify(open: Open, go: (to: string) => void): void {
 
 /** Notifies of questions, or tool reviews, that are new since the last list. */
 export function useNotices(list: readonly Open[] | undefined, go: (to: string) => void): void {
-  const fresh = useRef(new NewQuestions());
+  const seen = useRef(new SeenEntries());
   useEffect(() => {
     if (list === undefined) return;
-    const found = fresh.current.take(list);
+    const found = seen.current.findNew(list);
     if (isNotifying() && document.hidden) for (const open of found) notify(open, go);
   }, [list, go]);
 }

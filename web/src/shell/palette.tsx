@@ -20,6 +20,7 @@ const COMMANDS: Entry[] = [
   { key: "new", label: "New conversation", detail: "Ctrl+Shift+O", to: "" },
   { key: "inbox", label: "Inbox", to: "inbox" },
   { key: "setup", label: "Set up", to: "setup" },
+  { key: "servers", label: "MCP servers", to: "setup/tools" },
   { key: "usage", label: "Usage", to: "usage" },
 ];
 

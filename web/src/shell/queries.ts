@@ -22,6 +22,9 @@ export const queries = new QueryClient({
 export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => all<Model>("/models"), staleTime: 60_000 });
 export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents") });
 
+/** The agent that conversations get unless another one is chosen, with its profile in force. */
+export const useDefaultAgent = () => useQuery({ queryKey: ["agent", "default"], queryFn: () => get<Agent>("/agents/default") });
+
 /** The users of the server. Only administrators may read them. */
 export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
 
@@ -56,7 +59,9 @@ export const useReviews = () =>
 export const mayAccept = (review: Pick<ToolReview, "owner_id">, me: Pick<Me, "id" | "role"> | undefined): boolean =>
   me !== undefined && (review.owner_id === undefined ? me.role === "admin" : review.owner_id === me.id);
 
-export const useServers = (isWanted = true) => useQuery({ queryKey: ["mcp-servers"], queryFn: () => all<McpServer>("/mcp-servers"), enabled: isWanted });
+/** The MCP servers with their states, which are read again in this interval in milliseconds. */
+export const useServers = (isWanted = true, interval: number | false = false) =>
+  useQuery({ queryKey: ["mcp-servers"], queryFn: () => all<McpServer>("/mcp-servers"), enabled: isWanted, refetchInterval: interval });
 
 /** Returns the name of an MCP server that records name by its id. A server that is gone, or of another user, keeps its id. */
 export function useServerName(server: string | null | undefined): string {
@@ -67,7 +72,7 @@ export function useServerName(server: string | null | undefined): string {
 }
 
 /** The number of steps that the agent of a run may take, once that is known. */
-export function useMostRounds(agent: string | null): number | null {
+export function useMostSteps(agent: string | null): number | null {
   const { data } = useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null });
   const most = ((data?.effective ?? data?.profile) as { max_rounds?: unknown } | undefined)?.max_rounds;
   return typeof most === "number" && Number.isFinite(most) ? most : null;

@@ -2,7 +2,7 @@ import { afterEach, expect, it, vi } from "vitest";
 
 import type { Approval, Conversation, InputRecord, ToolReview } from "../api/types";
 import { importFile, tagsOf, usedTags } from "./conversations";
-import { NewQuestions, isNotifying, notice, setNotifying } from "./notify";
+import { SeenEntries, isNotifying, notice, setNotifying } from "./notify";
 import { mayAccept } from "./queries";
 
 afterEach(() => {
@@ -35,8 +35,8 @@ it("returns nothing for a refused file", async () => {
 });
 
 it("tells only of questions that came after the first list, and of each once", () => {
-  const fresh = new NewQuestions();
-  const ids = (open: string[]) => fresh.take(open.map((id) => ({ id }))).map(({ id }) => id);
+  const seen = new SeenEntries();
+  const ids = (open: string[]) => seen.findNew(open.map((id) => ({ id }))).map(({ id }) => id);
   expect([ids(["a"]), ids(["a", "b"]), ids(["b"]), ids(["b", "c"])]).toEqual([[], ["b"], [], ["c"]]);
 });
 

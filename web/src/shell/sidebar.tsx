@@ -8,8 +8,11 @@ import * as api from "../api/client";
 import type { Conversation, FoundMessage } from "../api/types";
 import { save } from "../chat/files";
 import { ago, brief, dayGroup, since } from "../text/words";
-import { change, importFile, removeLater, tagsOf, told, usedTags, useConversations, useHidden } from "./conversations";
+import { change, importFile, removeLater, tagsOf, showChange, usedTags, useConversations, useHidden } from "./conversations";
 import { Icon, Mark, type IconName } from "./icons";
+import { usePolling } from "./live";
+import { useServers } from "./queries";
+import { worstState } from "./server-state";
 import { toast } from "./toasts";
 
 const STATES: Record<string, string> = { queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits", failed: "failed" };
@@ -23,18 +26,20 @@ interface Props {
   /** The conversations with open questions. */
   waiting: ReadonlySet<string>;
   /** The number of things that wait for the user. */
-  toDo: number;
+  inboxCount: number;
   go: (route: string) => void;
   share: (conversation: string) => void;
   /** Opens the command palette. */
   openPalette: () => void;
+  /** Opens the list of MCP servers. */
+  openServers: () => void;
   close: () => void;
   /** Called when the open conversation was deleted. */
-  left: () => void;
+  onDeleted: () => void;
   user: ReactNode;
 }
 
-export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, close, left, user }: Props) {
+export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalette, openServers, close, onDeleted, user }: Props) {
   const [search, setSearch] = useState("");
   const [isArchived, setArchived] = useState(false);
   const [tag, setTag] = useState<string | null>(null);
@@ -65,7 +70,7 @@ export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, cl
         </a>
         <span className="fill" />
         <ImportButton
-          made={(id) => {
+          onImported={(id) => {
             close();
             go(id);
           }}
@@ -97,7 +102,7 @@ export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, cl
           <section key={name} aria-label={name}>
             <h2>{name}</h2>
             {groups.get(name)?.map((row) => (
-              <Row key={row.id} row={row} now={now} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} left={left} go={go} share={share} />
+              <Row key={row.id} row={row} now={now} isOpen={row.id === open} isWaiting={waiting.has(row.id)} close={close} onDeleted={onDeleted} go={go} share={share} />
             ))}
           </section>
         ))}
@@ -123,7 +128,13 @@ export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, cl
           Go to…
           <kbd>{isMac ? "⌘K" : "Ctrl+K"}</kbd>
         </button>
-        <FootLink route="inbox" icon="inbox" label="Inbox" place={place} close={close} badge={toDo} />
+        <FootLink route="inbox" icon="inbox" label="Inbox" place={place} close={close} badge={inboxCount} />
+        <ServersButton
+          open={() => {
+            close();
+            openServers();
+          }}
+        />
         <FootLink route="setup" icon="settings" label="Set up" place={place} close={close} />
         <FootLink route="usage" icon="usage" label="Usage" place={place} close={close} />
         <button type="button" className={`quiet foot-link${isArchived ? " on" : ""}`} aria-pressed={isArchived} onClick={() => setArchived(!isArchived)}>
@@ -133,6 +144,24 @@ export function Sidebar({ open, place, waiting, toDo, go, share, openPalette, cl
         {user}
       </div>
     </aside>
+  );
+}
+
+/** Opens the list of MCP servers. Beside its name is their worst state. */
+function ServersButton({ open }: { open: () => void }) {
+  const { data } = useServers(true, usePolling(30_000));
+  const worst = worstState(data ?? []);
+  return (
+    <button type="button" id="servers" className="quiet foot-link" aria-haspopup="dialog" onClick={open}>
+      <Icon name="tool" />
+      MCP servers
+      {worst !== null && (
+        <span className={`state ${worst.look}`}>
+          <span className="state-dot" aria-hidden="true" />
+          {worst.words}
+        </span>
+      )}
+    </button>
   );
 }
 
@@ -147,7 +176,7 @@ function useNow(): Date {
 }
 
 /** Reads a conversation from a file that *Save as JSON* has written. */
-function ImportButton({ made }: { made: (id: string) => void }) {
+function ImportButton({ onImported }: { onImported: (id: string) => void }) {
   const field = useRef<HTMLInputElement>(null);
   return (
     <>
@@ -160,7 +189,7 @@ function ImportButton({ made }: { made: (id: string) => void }) {
         onChange={({ target }) => {
           const file = target.files?.[0];
           target.value = "";
-          if (file !== undefined) void importFile(file).then((id) => id !== null && made(id));
+          if (file !== undefined) void importFile(file).then((id) => id !== null && onImported(id));
         }}
       />
       <button type="button" className="quiet icon" aria-label="Import a conversation" title="Import a conversation" onClick={() => field.current?.click()}>
@@ -213,12 +242,12 @@ interface RowProps {
   isOpen: boolean;
   isWaiting: boolean;
   close: () => void;
-  left: () => void;
+  onDeleted: () => void;
   go: (route: string) => void;
   share: (conversation: string) => void;
 }
 
-function Row({ row, now, isOpen, isWaiting, close, left, go, share }: RowProps) {
+function Row({ row, now, isOpen, isWaiting, close, onDeleted, go, share }: RowProps) {
   const [edited, setEdited] = useState<"title" | "tags" | null>(null);
   const title = brief(row.title || "Untitled", 200);
   const isAsking = isWaiting || (row.status === "waiting" && (row.reason === "approval" || row.reason === "input"));
@@ -227,7 +256,7 @@ function Row({ row, now, isOpen, isWaiting, close, left, go, share }: RowProps) 
   if (edited === "title") {
     const rename = async (title: string) => {
       if (title === "" || title === row.title) return;
-      told(row.id, { title });
+      showChange(row.id, { title });
       await change(row.id, { title });
     };
     return <LineEditor label="Title" value={row.title} keep={rename} done={() => setEdited(null)} />;
@@ -239,7 +268,7 @@ function Row({ row, now, isOpen, isWaiting, close, left, go, share }: RowProps) 
     removeLater(row.id, title, () => {
       if (isOpen) go(row.id);
     });
-    if (isOpen) left();
+    if (isOpen) onDeleted();
   };
   return (
     <div className={`conversation${isOpen ? " open" : ""}`}>

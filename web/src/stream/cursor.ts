@@ -29,7 +29,7 @@ async function complete(event: StreamEvent): Promise<StreamEvent> {
 }
 
 const isShortened = (event: StreamEvent): boolean =>
-  event.shortened !== undefined || (event.type === "stream.snapshot" && [...event.data.pending_approvals, ...event.data.pending_inputs].some((ask) => "shortened" in ask));
+  event.shortened !== undefined || (event.type === "stream.snapshot" && [...event.data.pending_approvals, ...event.data.pending_inputs].some((question) => "shortened" in question));
 
 export class CursorReader {
   /** The `seq` of the newest delivered event; `null` before the first snapshot. */

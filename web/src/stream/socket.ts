@@ -166,16 +166,16 @@ export class TabSocket {
         this.#heard = performance.now();
         this.#subscribeOwner();
         this.#subscribe();
-        let asked: number | null = null;
+        let pingedAt: number | null = null;
         ping = setInterval(() => {
           const now = performance.now();
-          if (asked !== null && this.#heard < asked) {
-            if (now - asked > ANSWER_MS) done("closed");
+          if (pingedAt !== null && this.#heard < pingedAt) {
+            if (now - pingedAt > ANSWER_MS) done("closed");
             return;
           }
-          asked = null;
+          pingedAt = null;
           if (now - this.#heard < PING_MS) return;
-          asked = now;
+          pingedAt = now;
           this.#send("ping", {});
         }, 2_000);
       };

@@ -1,10 +1,12 @@
 import { expect, it } from "vitest";
 
 import type { Setting } from "../api/types";
-import { limitOfProfile, limitOfSettings, stricter } from "./limits";
+import { budgetsOf, hasBudget, limitOfSettings, stricter } from "./limits";
 
 it("reads the limits of agents and of the server", () => {
-  expect([limitOfProfile({ budget: { day: { tokens: 5000, usd: 2 } } }), limitOfProfile({ budget: { run_usd: 1 } }), limitOfProfile(undefined)]).toEqual([{ tokens: 5000, usd: 2 }, {}, {}]);
+  const profile = { max_run_tokens: 900, budget: { run_usd: 1, conversation: { usd: 5 }, day: { tokens: 5000, usd: 2 } } };
+  expect(budgetsOf(profile)).toEqual({ run: { tokens: 900, usd: 1 }, conversation: { usd: 5 }, day: { tokens: 5000, usd: 2 } });
+  expect([profile, { max_run_tokens: 0, budget: { on_day_spent: "fail" } }, undefined].map((one) => hasBudget(budgetsOf(one)))).toEqual([true, false, false]);
   const settings = [{ name: "limits.max_day_tokens_per_owner", value: 900 }, { name: "limits.max_day_usd_per_owner" }] as Setting[];
   expect(limitOfSettings(settings)).toEqual({ tokens: 900 });
 });

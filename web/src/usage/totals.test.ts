@@ -1,12 +1,11 @@
 import { expect, it } from "vitest";
 
-import type { DayUsage, Run } from "../api/types";
-import { isOwn } from "../conversation/state";
-import { entryOfDay, entryOfRun, isUnpriced, lastDays, series, shown, sums, type Entry } from "./totals";
+import type { PeriodUsage } from "../api/types";
+import { entryOf, isCostUnknown, lastDays, lastHours, series, shown, sumOfDay, sums, type Entry } from "./totals";
 
 const NOW = Date.parse("2026-03-02T00:30:00Z");
 
-const day = (date: string, model: string, input: number, amount?: string): DayUsage => ({
+const day = (date: string, model: string, input: number, amount?: string): PeriodUsage => ({
   day: date,
   owner_id: "user_1",
   model,
@@ -14,36 +13,39 @@ const day = (date: string, model: string, input: number, amount?: string): DayUs
   usage: { input_tokens: input, output_tokens: 5, model_calls: 3, ...(amount === undefined ? {} : { cost: { amount, currency: "USD" } }) },
 });
 
-const entry = (date: string, group: string, tokens: number): Entry => ({ day: date, group, values: { tokens, cost: 0, runs: 1, calls: 1, isPriced: false } });
+const entry = (date: string, group: string, tokens: number): Entry => ({ period: date, group, values: { tokens, cost: 0, runs: 1, calls: 1, hasKnownCost: false } });
 
 it("counts days in UTC, across the end of a month", () => {
   expect(lastDays(3, NOW)).toEqual(["2026-02-28", "2026-03-01", "2026-03-02"]);
 });
 
-it("reads rows of usage and runs alike", () => {
-  expect(entryOfDay(day("2026-03-01", "a/b", 10, "0.25"), "model")).toEqual({ day: "2026-03-01", group: "a/b", values: { tokens: 15, cost: 0.25, runs: 2, calls: 3, isPriced: true } });
-  expect(entryOfDay(day("2026-03-01", "a/b", 10), "owner").group).toBe("user_1");
-  const run = { created_at: "2026-03-01T23:59:59.999Z", agent: "chat", usage: { input_tokens: 1, output_tokens: 2 } } as Run;
-  expect(entryOfRun(run)).toEqual({ day: "2026-03-01", group: "chat", values: { tokens: 3, cost: 0, runs: 1, calls: 0, isPriced: false } });
+it("reads rows of usage", () => {
+  expect(entryOf(day("2026-03-01", "a/b", 10, "0.25"), "model")).toEqual({ period: "2026-03-01", group: "a/b", values: { tokens: 15, cost: 0.25, runs: 2, calls: 3, hasKnownCost: true } });
+  expect(entryOf(day("2026-03-01", "a/b", 10), "user").group).toBe("user_1");
 });
 
-it("leaves copied and imported runs out, which were not executed here", () => {
-  const runs = [{ trace_id: "0af7" }, {}] as Run[];
-  expect(runs.filter(isOwn)).toEqual([runs[0]]);
+it("names hours, and usage without an agent or a conversation", () => {
+  const { model: _, ...row } = { ...day("2026-03-01", "", 1), hour: 7 };
+  expect(entryOf({ ...row, agent: "chat" }, "agent")).toMatchObject({ period: "2026-03-01 07:00", group: "chat" });
+  expect([entryOf(row, "agent").group, entryOf(row, "conversation").group]).toEqual(["titles and embeddings", "embeddings"]);
+  const hours = lastHours(NOW);
+  expect([hours.length, hours[0], hours.at(-1)]).toEqual([24, "2026-03-01 01:00", "2026-03-02 00:00"]);
+  const values = hours.map((period) => entry(period, "a", 1).values);
+  expect([sumOfDay("2026-03-01", hours, values).tokens, sumOfDay("2026-03-02", hours, values).tokens]).toEqual([23, 1]);
 });
 
 it("sums each group by day, largest first, and leaves other days out", () => {
   const days = lastDays(2, NOW);
   const found = series([entry("2026-03-01", "small", 1), entry("2026-03-02", "large", 9), entry("2026-03-01", "large", 1), entry("2026-01-01", "old", 99)], days, "tokens", 5);
-  expect(found.map(({ group, days: values }) => [group, values.map(({ tokens }) => tokens)])).toEqual([
+  expect(found.map(({ group, periods: values }) => [group, values.map(({ tokens }) => tokens)])).toEqual([
     ["large", [1, 9]],
     ["small", [1, 0]],
   ]);
   expect(sums(found, days)).toEqual({
-    total: { tokens: 11, cost: 0, runs: 3, calls: 3, isPriced: false },
-    days: [
-      { tokens: 2, cost: 0, runs: 2, calls: 2, isPriced: false },
-      { tokens: 9, cost: 0, runs: 1, calls: 1, isPriced: false },
+    total: { tokens: 11, cost: 0, runs: 3, calls: 3, hasKnownCost: false },
+    periods: [
+      { tokens: 2, cost: 0, runs: 2, calls: 2, hasKnownCost: false },
+      { tokens: 9, cost: 0, runs: 1, calls: 1, hasKnownCost: false },
     ],
   });
 });
@@ -64,9 +66,9 @@ it("shows small costs with their digits", () => {
 });
 
 it("knows use without a known price from use that costs nothing", () => {
-  const values = (amount?: string) => entryOfDay(day("2026-03-01", "a/b", 10, amount), "model").values;
-  expect([isUnpriced(values()), isUnpriced(values("0")), isUnpriced(values("0.1"))]).toEqual([true, false, false]);
+  const values = (amount?: string) => entryOf(day("2026-03-01", "a/b", 10, amount), "model").values;
+  expect([isCostUnknown(values()), isCostUnknown(values("0")), isCostUnknown(values("0.1"))]).toEqual([true, false, false]);
   const days = lastDays(3, NOW);
-  const mixed = [day("2026-03-01", "a/b", 10), day("2026-03-02", "a/b", 10, "0.1")].map((row) => entryOfDay(row, "model"));
-  expect(series(mixed, days, "cost", 5).map(({ total }) => isUnpriced(total))).toEqual([false]);
+  const mixed = [day("2026-03-01", "a/b", 10), day("2026-03-02", "a/b", 10, "0.1")].map((row) => entryOf(row, "model"));
+  expect(series(mixed, days, "cost", 5).map(({ total }) => isCostUnknown(total))).toEqual([false]);
 });

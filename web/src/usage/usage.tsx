@@ -1,64 +1,75 @@
-// Usage: tokens, cost, runs and model calls by day, for models, agents and users.
+// Usage: tokens, cost, runs and model calls by day or hour, for models, agents, conversations and users.
 
-import { useQuery } from "@tanstack/react-query";
+import { useQueries, useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
-import type { DayUsage, Run } from "../api/types";
-import { isOwn } from "../conversation/state";
+import type { Conversation, PeriodUsage } from "../api/types";
 import { AllUsers, Choice, Failure, Section } from "../setup/parts";
 import { useMe } from "../shell/me";
 import { useUsers } from "../shell/queries";
 import { brief, spelled } from "../text/words";
+import { Budgets, DayLimits, UserLimits } from "./budgets";
 import { Chart } from "./chart";
-import { DayLimits } from "./day-limits";
-import { MEASURES, entryOfDay, entryOfRun, isUnpriced, lastDays, series, shown, sums, type Entry, type Measure, type Series, type Values } from "./totals";
+import { MEASURES, entryOf, isCostUnknown, lastDays, lastHours, series, shown, sumOfDay, sums, type Entry, type Group, type Measure, type Series } from "./totals";
 
-const GROUPS = ["model", "agent", "user"] as const;
-type Group = (typeof GROUPS)[number];
-
-const NOTHING: Values = { tokens: 0, cost: 0, runs: 0, calls: 0, isPriced: false };
-const PERIODS = [7, 30, 90, 366];
-/** The server lists runs, not usage, by agent: so many pages of 100 are read. */
-const RUN_PAGES = 10;
+const GROUPS: Group[] = ["model", "agent", "conversation", "user"];
+/** The time of the report in days; 1 for the last 24 hours, which are shown one by one. */
+const SPANS = [1, 7, 30, 90, 366];
 const USAGE_PAGES = 40;
 /** Colours of the chart; smaller groups share the last one. */
 const COLOURS = 6;
 
 const NAMES: Record<Measure, string> = { tokens: "Tokens", cost: "Cost", runs: "Runs", calls: "Model calls" };
-const TITLES: Record<Group, string> = { model: "Model", agent: "Agent", user: "User" };
+const TITLES: Record<Group, string> = { model: "Model", agent: "Agent", conversation: "Conversation", user: "User" };
 
 async function read(group: Group, days: number, isOfAll: boolean): Promise<{ entries: Entry[]; isCut: boolean }> {
-  if (group === "agent") {
-    const since = `${lastDays(days, Date.now())[0] ?? ""}T00:00:00Z`;
-    const runs = await api.all<Run>(`/runs?created_after=${encodeURIComponent(since)}`, RUN_PAGES);
-    return { entries: runs.filter(isOwn).map(entryOfRun), isCut: runs.length === RUN_PAGES * 100 };
-  }
-  const rows = await api.all<DayUsage>(`/usage?days=${days}${isOfAll ? "&owner=all" : ""}`, USAGE_PAGES);
-  return { entries: rows.map((row) => entryOfDay(row, group === "user" ? "owner" : "model")), isCut: rows.length === USAGE_PAGES * 100 };
+  // The last 24 hours belong to two days.
+  const time = days === 1 ? "days=2&period=hour" : `days=${days}`;
+  // The rows of each model have their user.
+  const groups = group === "user" ? "model" : group;
+  const rows = await api.all<PeriodUsage>(`/usage?${time}&group=${groups}${isOfAll ? "&owner=all" : ""}`, USAGE_PAGES);
+  return { entries: rows.map((row) => entryOf(row, group)), isCut: rows.length === USAGE_PAGES * 100 };
+}
+
+/** Returns the titles of those groups that are conversations. A deleted one has none. */
+function useTitles(ids: string[]): Map<string, string> {
+  const found = useQueries({
+    queries: ids.map((id) => ({ queryKey: ["title", id], queryFn: () => api.get<Conversation>(`/conversations/${id}`) })),
+  });
+  return new Map(found.flatMap(({ data }) => (data === undefined ? [] : [[data.id, data.title]])));
 }
 
 export default function UsagePage() {
   const { data: me } = useMe();
   const [group, setGroup] = useState<Group>("model");
   const [measure, setMeasure] = useState<Measure>("tokens");
-  const [period, setPeriod] = useState(30);
+  const [span, setSpan] = useState(30);
   const [isOfAll, setOfAll] = useState(false);
   const isAdmin = me?.role === "admin";
-  const isAll = isAdmin && (group === "user" || (isOfAll && group === "model"));
-  const { data, error } = useQuery({ queryKey: ["usage", group, period, isAll], queryFn: () => read(group, period, isAll) });
+  const hasAll = group === "model" || group === "agent";
+  const isAll = isAdmin && (group === "user" || (isOfAll && hasAll));
+  const { data, error } = useQuery({ queryKey: ["usage", group, span, isAll], queryFn: () => read(group, span, isAll) });
   const { data: users } = useUsers(isAdmin && group === "user");
-  const name = (id: string) => (group === "user" ? users?.find((user) => user.id === id)?.name : undefined) ?? id;
-  const days = lastDays(period, Date.now());
-  const lines = data === undefined ? [] : series(data.entries, days, measure, COLOURS).map((line) => ({ ...line, group: line.group === me?.id ? `${brief(me.name, 40)} (you)` : brief(spelled(name(line.group)), 60) }));
+  const now = Date.now();
+  const periods = span === 1 ? lastHours(now) : lastDays(span, now);
+  const today = new Date(now).toISOString().slice(0, 10);
+  const found = data === undefined ? [] : series(data.entries, periods, measure, COLOURS);
+  const titles = useTitles(group === "conversation" ? found.map((line) => line.group).filter((id) => id.startsWith("conv_")) : []);
+  const name = (id: string) => {
+    if (id === me?.id) return `${brief(me.name, 40)} (you)`;
+    const user = group === "user" ? users?.find((one) => one.id === id)?.name : undefined;
+    return brief(spelled(user ?? titles.get(id) ?? id), 60);
+  };
+  const lines = found.map((line) => ({ ...line, group: name(line.group) }));
   return (
     <div className="scroll-page">
       <div className="setup usage">
         <div className="filters">
           <Choice label="By" value={group} choose={setGroup} options={GROUPS.filter((one) => one !== "user" || isAdmin).map((one) => [one, TITLES[one]])} />
           <Choice label="Show" value={measure} choose={setMeasure} options={MEASURES.map((one) => [one, NAMES[one]])} />
-          <Choice label="Days" value={String(period)} choose={(value) => setPeriod(Number(value))} options={PERIODS.map((one) => [String(one), String(one)])} />
-          {isAdmin && group === "model" && <AllUsers isChosen={isOfAll} choose={setOfAll} />}
+          <Choice label="Time" value={String(span)} choose={(value) => setSpan(Number(value))} options={SPANS.map((one) => [String(one), one === 1 ? "24 hours" : `${one} days`])} />
+          {isAdmin && hasAll && <AllUsers isChosen={isOfAll} choose={setOfAll} />}
         </div>
         <Failure error={error} />
         {data === undefined && error === null && (
@@ -68,14 +79,29 @@ export default function UsagePage() {
             <span />
           </div>
         )}
-        {data !== undefined && <Report group={group} measure={measure} days={days} lines={lines} isCut={data.isCut}>{group !== "user" && !isAll && <DayLimits today={sums(lines, days).days.at(-1) ?? NOTHING} isAdmin={isAdmin} />}</Report>}
+        {data !== undefined && <Report group={group} measure={measure} unit={span === 1 ? "hour" : "day"} periods={periods} today={today} lines={lines} isCut={data.isCut}>
+            {group === "user" ? <UserLimits lines={lines} periods={periods} day={today} /> : !isAll && <DayLimits today={sumOfDay(today, periods, sums(lines, periods).periods)} isAdmin={isAdmin} />}
+          </Report>}
+        <Budgets />
       </div>
     </div>
   );
 }
 
-function Report({ group, measure, days, lines, isCut, children }: { group: Group; measure: Measure; days: string[]; lines: Series[]; isCut: boolean; children: ReactNode }) {
-  const all = sums(lines, days);
+interface ReportProps {
+  group: Group;
+  measure: Measure;
+  unit: "day" | "hour";
+  periods: string[];
+  /** The present day in UTC. */
+  today: string;
+  lines: Series[];
+  isCut: boolean;
+  children: ReactNode;
+}
+
+function Report({ group, measure, unit, periods, today, lines, isCut, children }: ReportProps) {
+  const all = sums(lines, periods);
   if (lines.length === 0) {
     return (
       <>
@@ -84,21 +110,21 @@ function Report({ group, measure, days, lines, isCut, children }: { group: Group
       </>
     );
   }
-  const today = all.days.at(-1);
-  const heading = `${NAMES[measure]} by day and ${group}`;
+  const ofToday = sumOfDay(today, periods, all.periods);
+  const heading = `${NAMES[measure]} by ${unit} and ${group}`;
   return (
     <>
-      <Section title={heading} hint={`Days are in UTC. Today: ${today === undefined ? "0" : shown(measure, today[measure])}.${measure === "cost" ? " Only calls with known prices count." : ""}${isCut ? " Older runs are left out." : ""}`}>
-        <Chart days={days} series={lines} measure={measure} label={`${heading}: ${shown(measure, all.total[measure])} in ${days.length} days. The tables below have the numbers.`} />
+      <Section title={heading} hint={`${unit === "day" ? "Days" : "Hours"} are in UTC. Today: ${shown(measure, ofToday[measure])}.${measure === "cost" ? " Only calls with known prices count." : ""}${isCut ? " Older usage is left out." : ""}`}>
+        <Chart periods={periods} series={lines} measure={measure} label={`${heading}: ${shown(measure, all.total[measure])} in ${periods.length} ${unit}s. The tables below have the numbers.`} />
         {children}
       </Section>
       <div className="table" role="region" aria-label={`Usage by ${group}`} tabIndex={0}>
         <Table first={TITLES[group]} rows={lines.map((line, at) => ({ name: line.group, look: `series-${at}`, values: line.total }))} total={all.total} />
       </div>
       <details className="usage-days">
-        <summary>By day</summary>
-        <div className="table" role="region" aria-label="Usage by day" tabIndex={0}>
-          <Table first="Day" rows={days.map((day, at) => ({ name: day, values: all.days[at] ?? all.total })).filter(({ values }) => values.runs + values.calls + values.tokens > 0).reverse()} />
+        <summary>{`By ${unit}`}</summary>
+        <div className="table" role="region" aria-label={`Usage by ${unit}`} tabIndex={0}>
+          <Table first={unit === "day" ? "Day" : "Hour"} rows={periods.map((period, at) => ({ name: period, values: all.periods[at] ?? all.total })).filter(({ values }) => values.runs + values.calls + values.tokens > 0).reverse()} />
         </div>
       </details>
     </>
@@ -106,7 +132,7 @@ function Report({ group, measure, days, lines, isCut, children }: { group: Group
 }
 
 /** The place of a cost that is unknown. */
-const Unpriced = () => (
+const UnknownCost = () => (
   <span className="faint" title="No price of this use is known. The facts of a provider's models may have prices.">
     <span aria-hidden="true">–</span>
     <span className="unseen">unknown</span>
@@ -120,7 +146,7 @@ interface Line {
 }
 
 function Table({ first, rows, total }: { first: string; rows: Line[]; total?: Series["total"] }) {
-  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{measure === "cost" && isUnpriced(values) ? <Unpriced /> : shown(measure, values[measure])}</td>);
+  const cells = (values: Series["total"]) => MEASURES.map((measure) => <td key={measure}>{measure === "cost" && isCostUnknown(values) ? <UnknownCost /> : shown(measure, values[measure])}</td>);
   return (
     <table className="steps usage-table">
       <thead>

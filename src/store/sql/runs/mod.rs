@@ -12,6 +12,7 @@ pub(super) mod new_run;
 pub(super) mod reserve_budget;
 pub(super) mod resume;
 pub(super) mod run_rows;
+pub(super) mod step_requests;
 pub(super) mod usage;
 
 use async_trait::async_trait;

@@ -1,13 +1,13 @@
-//! Usage of runs, titles and embeddings, summed by day, owner and model.
+//! Usage of runs, titles and embeddings, summed by period, owner and group.
 //!
 //! Owns the statement that sums usage. Must not know prices.
 
-use crate::domain::ids::UserId;
+use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::model::Usage;
 use crate::domain::model::cost::Cost;
-use crate::domain::run::usage::DayUsage;
+use crate::domain::run::usage::{PeriodUsage, UsageGroup, UsagePeriod};
 use crate::store::pages::page_of;
-use crate::store::runs::usage::{DAY_MS, UsageCursor, UsageFilter};
+use crate::store::runs::usage::{DAY_MS, HOUR_MS, UsageCursor, UsageFilter};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
@@ -15,22 +15,26 @@ use crate::store::{Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
-    // SQLite has no exact decimals: the digits before and after a cost's decimal point are summed as integers.
+    // SQLite has no exact decimals: the digits before and after a cost's decimal point are summed as integers. Embeddings are stored by
+    // day, so a report by hour has them in the first hour of the day.
     PAGE = [
         {
             postgres: "WITH used AS (
-                 SELECT owner_id, model, created_at / 86400000 AS day, 1 AS runs, usage::json AS usage
+                 SELECT owner_id, CASE $5::text WHEN 'agent' THEN agent WHEN 'conversation' THEN conversation_id ELSE model END AS grouped,
+                     created_at / $4::bigint AS period, 1 AS runs, usage::json AS usage
                  FROM runs WHERE id >= $1 AND created_at >= $2 AND NOT is_copy AND ($3::text IS NULL OR owner_id = $3)
                  UNION ALL
-                 SELECT owner_id, title_model, title_at / 86400000, 0, title_usage::json
+                 SELECT owner_id, CASE $5::text WHEN 'agent' THEN '' WHEN 'conversation' THEN id ELSE title_model END,
+                     title_at / $4::bigint, 0, title_usage::json
                  FROM conversations WHERE title_at >= $2 AND owner_id = coalesce($3, owner_id) AND owner_id <> ''
                  UNION ALL
-                 SELECT owner_id, model, day, 0, json_build_object('input_tokens', input_tokens, 'output_tokens', 0,
+                 SELECT owner_id, CASE $5::text WHEN 'model' THEN model ELSE '' END, day * (86400000 / $4::bigint), 0,
+                     json_build_object('input_tokens', input_tokens, 'output_tokens', 0,
                      'cached_input_tokens', 0, 'reasoning_tokens', 0, 'model_calls', calls, 'abandoned_calls', 0, 'estimated', false,
                      'cost', json_build_object('amount', cost::numeric / 1000000000000))
                  FROM embedding_usage WHERE day >= $2 / 86400000 AND ($3::text IS NULL OR owner_id = $3)
              )
-             SELECT day, owner_id, model, sum(runs)::bigint AS runs,
+             SELECT period, owner_id, grouped, sum(runs)::bigint AS runs,
                     sum((usage->>'input_tokens')::bigint)::bigint AS input_tokens,
                     sum((usage->>'output_tokens')::bigint)::bigint AS output_tokens,
                     sum((usage->>'cached_input_tokens')::bigint)::bigint AS cached_input_tokens,
@@ -40,18 +44,21 @@ statements! {
                     max(((usage->>'estimated')::boolean)::int)::bigint AS estimated,
                     (sum((usage->'cost'->>'amount')::numeric) * 1000000000000)::bigint AS cost",
             sqlite: "WITH used AS (
-                 SELECT owner_id, model, created_at / 86400000 AS day, 1 AS runs, usage, json_extract(usage, '$.cost.amount') AS amount
+                 SELECT owner_id, CASE $5 WHEN 'agent' THEN agent WHEN 'conversation' THEN conversation_id ELSE model END AS grouped,
+                     created_at / $4 AS period, 1 AS runs, usage, json_extract(usage, '$.cost.amount') AS amount
                  FROM runs WHERE id >= $1 AND created_at >= $2 AND NOT is_copy AND ($3 IS NULL OR owner_id = $3)
                  UNION ALL
-                 SELECT owner_id, title_model, title_at / 86400000, 0, title_usage, json_extract(title_usage, '$.cost.amount')
+                 SELECT owner_id, CASE $5 WHEN 'agent' THEN '' WHEN 'conversation' THEN id ELSE title_model END,
+                     title_at / $4, 0, title_usage, json_extract(title_usage, '$.cost.amount')
                  FROM conversations WHERE title_at >= $2 AND ($3 IS NULL OR owner_id = $3)
                  UNION ALL
-                 SELECT owner_id, model, day, 0, json_object('input_tokens', input_tokens, 'output_tokens', 0,
+                 SELECT owner_id, CASE $5 WHEN 'model' THEN model ELSE '' END, day * (86400000 / $4), 0,
+                     json_object('input_tokens', input_tokens, 'output_tokens', 0,
                      'cached_input_tokens', 0, 'reasoning_tokens', 0, 'model_calls', calls, 'abandoned_calls', 0, 'estimated', 0),
                      CASE WHEN cost IS NOT NULL THEN printf('%d.%012d', cost / 1000000000000, cost % 1000000000000) END
                  FROM embedding_usage WHERE day >= $2 / 86400000 AND ($3 IS NULL OR owner_id = $3)
              )
-             SELECT day, owner_id, model, sum(runs) AS runs,
+             SELECT period, owner_id, grouped, sum(runs) AS runs,
                     sum(json_extract(usage, '$.input_tokens')) AS input_tokens,
                     sum(json_extract(usage, '$.output_tokens')) AS output_tokens,
                     sum(json_extract(usage, '$.cached_input_tokens')) AS cached_input_tokens,
@@ -62,29 +69,30 @@ statements! {
                     sum(CAST(amount AS INTEGER) * 1000000000000 + CASE WHEN instr(amount, '.') = 0 THEN 0 ELSE
                         CAST(substr(substr(amount, instr(amount, '.') + 1) || '000000000000', 1, 12) AS INTEGER) END) AS cost"
         },
-        " FROM used WHERE day < $4 OR (day = $4 AND (owner_id, model) > ($5, $6))
-          GROUP BY day, owner_id, model ORDER BY day DESC, owner_id, model LIMIT $7"
+        " FROM used WHERE period < $6 OR (period = $6 AND (owner_id, grouped) > ($7, $8))
+          GROUP BY period, owner_id, grouped ORDER BY period DESC, owner_id, grouped LIMIT $9"
     ];
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the usage of stored runs, titles and embeddings by day, owner and model, newest day first.
-    pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
+    /// Returns the usage of stored runs, titles and embeddings by period, owner and group, newest period first.
+    pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<PeriodUsage>> {
         let limit = page.limit.clamp(1, 100);
-        let (day, owner, model) =
-            page.after.as_ref().map_or((i64::MAX, "", ""), |after| (after.day, after.owner.as_str(), &after.model));
+        let (period, owner, group) =
+            page.after.as_ref().map_or((i64::MAX, "", ""), |after| (after.period, after.owner.as_str(), &after.group));
         let whose = filter.owner.as_ref().map(UserId::as_str);
-        let values = values![filter.first_id(), filter.since, whose, day, owner, model, limit + 1];
+        let column = filter.group.as_str();
+        let values = values![filter.first_id(), filter.since, whose, filter.period_ms(), column, period, owner, group, limit + 1];
         let rows = self.database().fetch_all(PAGE, values).await?;
-        let days = rows.iter().map(read_day).collect::<StoreResult<Vec<_>>>()?;
-        let Page { items, next } = page_of(days, limit, |(cursor, _)| cursor.to_string());
-        Ok(Page { items: items.into_iter().map(|(_, day)| day).collect(), next })
+        let sums = rows.iter().map(|row| read_sum(row, filter)).collect::<StoreResult<Vec<_>>>()?;
+        let Page { items, next } = page_of(sums, limit, |(cursor, _)| cursor.to_string());
+        Ok(Page { items: items.into_iter().map(|(_, sum)| sum).collect(), next })
     }
 }
 
-/// Reads the usage of one day, owner and model, with its cursor.
-fn read_day(row: &Row) -> StoreResult<(UsageCursor, DayUsage)> {
-    let day: i64 = row.get("day")?;
+/// Reads the usage of one period, owner and group, with its cursor.
+fn read_sum(row: &Row, filter: &UsageFilter) -> StoreResult<(UsageCursor, PeriodUsage)> {
+    let period: i64 = row.get("period")?;
     let cost: Option<i64> = row.get("cost")?;
     let usage = Usage {
         input_tokens: row.count("input_tokens")?,
@@ -97,8 +105,20 @@ fn read_day(row: &Row) -> StoreResult<(UsageCursor, DayUsage)> {
         cost: cost.and_then(|cost| u64::try_from(cost).ok()).map(Cost::trillionths),
         ..Usage::default()
     };
-    let (owner, model) = (UserId::from_stored(row.get("owner_id")?), row.get::<String>("model")?);
-    let cursor = UsageCursor { day, owner: owner.clone(), model: model.clone() };
-    let date = UnixMillis(day * DAY_MS).to_rfc3339().chars().take(10).collect();
-    Ok((cursor, DayUsage { day: date, owner_id: owner, model, runs: row.count("runs")?, usage }))
+    let (owner_id, group) = (UserId::from_stored(row.get("owner_id")?), row.get::<String>("grouped")?);
+    let cursor = UsageCursor { period, owner: owner_id.clone(), group: group.clone() };
+    let start = period * filter.period_ms();
+    let hour = (filter.period == UsagePeriod::Hour).then(|| u32::try_from(start.rem_euclid(DAY_MS) / HOUR_MS).unwrap_or(0));
+    let named = |wanted: UsageGroup| (filter.group == wanted && !group.is_empty()).then(|| group.clone());
+    let sum = PeriodUsage {
+        day: UnixMillis(start).to_rfc3339().chars().take(10).collect(),
+        hour,
+        owner_id,
+        model: named(UsageGroup::Model),
+        agent: named(UsageGroup::Agent),
+        conversation_id: named(UsageGroup::Conversation).map(ConversationId::from_stored),
+        runs: row.count("runs")?,
+        usage,
+    };
+    Ok((cursor, sum))
 }

@@ -1,5 +1,7 @@
 //! Requests of users: messages, cancellations, resumption.
 
+use std::collections::BTreeMap;
+
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::message::{Message, Part, Role};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
@@ -218,6 +220,7 @@ impl State {
                 })
                 .into_iter()
                 .collect(),
+            requests: BTreeMap::new(),
             calls: new.batch.map(|batch| batch.calls.iter().map(kept).collect()).unwrap_or_default(),
             inputs: Vec::new(),
             answered: false,

@@ -13,6 +13,7 @@ use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{CommitReceipt, LogBounds, LogStore, PAGE_BYTES, StoreResult, WriteRejection};
 use capstan::support::clock::UnixMillis;
+use capstan::support::text::storable_json;
 
 use super::input::left_of;
 use super::state::{RunRow, State, kept};
@@ -199,7 +200,8 @@ impl State {
             Change::Summarize(summary) => effects.summary = Some(kept(summary)),
             Change::Usage(usage) => row.usage = *usage,
             Change::ChargeBudget { day, amount } => effects.settled.push((*day, *amount)),
-            Change::StepStarted { step, kind } => {
+            Change::StepStarted { step, kind, request } => {
+                row.requests.extend(request.as_ref().map(|request| (*step, storable_json(request.text.clone()))));
                 let new = StepRow { run_id: row.run.id.clone(), step: *step, kind: *kind, status: StepStatus::Started };
                 match row.steps.iter_mut().find(|(known, _)| known.step == *step) {
                     Some(known) => *known = (new, self.now),

@@ -68,6 +68,8 @@ pub struct RunRow {
     pub usage: Usage,
     /// With the times of their ends, or of their starts if they have not ended.
     pub steps: Vec<(StepRow, i64)>,
+    /// The records of the requests of model steps.
+    pub requests: BTreeMap<u32, String>,
     pub calls: Vec<ToolCall>,
     /// The questions of the run.
     pub inputs: Vec<InputRecord>,

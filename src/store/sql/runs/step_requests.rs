@@ -1,0 +1,58 @@
+//! The requests of model steps.
+//!
+//! Owns the statements that read their records. The log writer stores a record with the start of its step. Must not know how a request is
+//! rebuilt.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::domain::conversation::message::Message;
+use crate::domain::ids::{MessageId, RunId, UserId};
+use crate::domain::run::request_record::RequestRecord;
+use crate::domain::run::step_request::RecordedSteps;
+use crate::domain::tool::ToolDefinition;
+use crate::store::rows::{read_json, read_optional_json, unsigned_count};
+use crate::store::runs::step_requests::StepRequestOutcome;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::{Value, values};
+use crate::store::{RecordStore, StoreResult};
+
+statements! {
+    TOOLS = ["SELECT s.definitions FROM runs r LEFT JOIN tool_sets s ON s.hash = r.tools_hash WHERE r.id = $1 AND r.owner_id = $2"];
+
+    // A record may continue those of earlier steps. An older version that began a step again has left the record of the attempt before.
+    RECORDS = ["SELECT step, CASE WHEN request_attempt = attempt THEN request END AS request FROM run_steps
+         WHERE run_id = $1 AND owner_id = $2 AND step <= $3 AND kind = 'model' ORDER BY step"];
+
+    MESSAGES = ["SELECT id, body FROM messages WHERE owner_id = $1 AND id ", (in_list "$2")];
+}
+
+/// Requests of model steps.
+impl dyn RecordStore + '_ {
+    /// Returns the last request of a model step, rebuilt from its record.
+    pub async fn step_request(&self, owner: &UserId, run: &RunId, step: u32) -> StoreResult<StepRequestOutcome> {
+        let row = self.database().fetch_optional(TOOLS, values![run.as_str(), owner.as_str()]).await?;
+        let Some(row) = row else { return Ok(StepRequestOutcome::NoRun) };
+        let tools: Option<Vec<Arc<ToolDefinition>>> = read_optional_json(&row, "tool_sets", "definitions", run.as_str())?;
+        let read = |row: &Row| {
+            let request = read_optional_json::<RequestRecord>(row, "run_steps", "request", run.as_str())?;
+            Ok((unsigned_count(row.get("step")?), request))
+        };
+        let records = self.database().read_all(RECORDS, values![run.as_str(), owner.as_str(), step], read).await?;
+        if records.last().is_none_or(|(last, _)| *last != step) {
+            return Ok(StepRequestOutcome::NoStep);
+        }
+        let recorded = RecordedSteps::new(records.into_iter().filter_map(|(step, request)| Some((step, request?))));
+        let ids: Value<'_> = recorded.message_ids(step).into_iter().map(MessageId::as_str).collect();
+        let read = |row: &Row| {
+            let id: String = row.get("id")?;
+            let message = read_json::<Message>(row, "messages", "body", &id)?;
+            Ok((MessageId::from_stored(id), message))
+        };
+        let rows = self.database().read_all(MESSAGES, &[owner.as_str().into(), ids], read).await?;
+        let rows: HashMap<MessageId, Message> = rows.into_iter().collect();
+        let request = recorded.rebuild(run, step, &rows, &tools.unwrap_or_default());
+        Ok(request.map_or(StepRequestOutcome::NotRecorded, |request| StepRequestOutcome::Request(Box::new(request))))
+    }
+}

@@ -1,0 +1,36 @@
+// The state of an MCP server in words.
+
+import type { McpServer } from "../api/types";
+
+export type Look = "good" | "bad" | "wait" | "off";
+
+export interface ServerState {
+  words: string;
+  look: Look;
+}
+
+/** The states that the API lists. */
+const STATES: Record<string, ServerState> = {
+  unknown: { words: "not tried yet", look: "off" },
+  starting: { words: "starting", look: "wait" },
+  ok: { words: "ready", look: "good" },
+  error: { words: "failed", look: "bad" },
+};
+
+/** Returns the state of a server. A server that needs a login can do nothing before it. */
+export function serverState({ enabled, status }: Pick<McpServer, "enabled" | "status">): ServerState {
+  if (!enabled) return { words: "off", look: "off" };
+  if (status.auth === "needed") return { words: "needs a login", look: "wait" };
+  return STATES[status.state] ?? { words: status.state, look: "wait" };
+}
+
+/** Returns the number of tools in words. */
+export const toolCount = (count: number): string => `${count} ${count === 1 ? "tool" : "tools"}`;
+
+/** Returns the worst state of all servers, and its words for the button of the list. */
+export function worstState(servers: readonly McpServer[]): ServerState | null {
+  const states = servers.map(serverState);
+  const failed = states.filter(({ look }) => look === "bad").length;
+  if (failed > 0) return { words: `${failed} failed`, look: "bad" };
+  return states.find(({ look }) => look === "wait") ?? null;
+}
