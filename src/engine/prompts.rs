@@ -196,6 +196,9 @@ pub fn bad_arguments(reason: &str) -> String {
     format!("not carried out: the arguments must be one JSON object ({reason}). Make the call again with valid JSON.")
 }
 
+/// The result of a call above the limit of the request.
+pub const NO_CALLS_LEFT: &str = "not carried out: the limit of tool calls is reached. Answer with what you know.";
+
 pub fn too_many_calls(limit: u32) -> String {
     format!(
         "not carried out: at most {limit} calls of one answer are carried out. Make this call again in a later round if it is still needed."

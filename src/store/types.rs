@@ -201,7 +201,8 @@ pub struct AcceptRun {
 /// The messages that a client sends together with the message that starts a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transcript {
-    /// The role of the message that starts the run: `user`, or `tool` for results of calls in the earlier messages.
+    /// The role of the message that starts the run: `user`, `tool` for results of calls in the earlier messages, or `assistant` for an
+    /// answer that the model continues.
     pub role: Role,
     /// The earlier messages, oldest first. They belong to the run.
     pub earlier: Vec<Message>,

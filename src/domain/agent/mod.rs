@@ -283,6 +283,10 @@ pub struct AgentProfile {
     /// The tools that the client of a run executes. Only the profile of a run has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub client_tools: Vec<ClientTool>,
+    /// The limit of calls of the server's tools until the client answers. Further calls get an error result. Only the profile of a
+    /// run has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_server_calls: Option<u32>,
     /// Facts of the run's request that responses of its protocol repeat. Only the profile of a run has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Value>,
@@ -380,8 +384,10 @@ impl AgentProfile {
         if !self.client_tools.is_empty() {
             return Err(invalid("client_tools", "cannot be set: the request of a run brings its client tools, as `tools`"));
         }
-        if self.protocol.is_some() {
-            return Err(invalid("protocol", "cannot be set: it is a part of runs only"));
+        for (field, is_set) in [("max_server_calls", self.max_server_calls.is_some()), ("protocol", self.protocol.is_some())] {
+            if is_set {
+                return Err(invalid(field, "cannot be set: it is a part of runs only"));
+            }
         }
         self.check_names()?;
         if !(1..=ToolFilter::MAX_K).contains(&self.tool_filter.k) {
@@ -482,6 +488,7 @@ impl Default for AgentProfile {
             tools: None,
             builtin_tools: None,
             client_tools: Vec::new(),
+            max_server_calls: None,
             protocol: None,
             tool_filter: ToolFilter::default(),
             context: ContextPolicy::default(),

@@ -226,7 +226,7 @@ pub struct ToolCallPart {
     /// The arguments: an object, or `{"_raw": "..."}` if the model's text was not a JSON object.
     #[schema(value_type = Object)]
     pub arguments: Value,
-    /// The provider's own id of the call. The server sends it back to the provider.
+    /// The provider's own id of the call, or that of the client which has sent the call. The server sends it back to the provider.
     pub provider_call_id: Option<String>,
     /// Provider data that is sent back with the call, such as a signature. The server keeps it byte for byte.
     #[schema(value_type = Option<Object>)]

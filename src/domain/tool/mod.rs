@@ -167,6 +167,9 @@ impl ToolCallState {
     }
 }
 
+/// The result of a call whose outcome is unknown, as clients see it until a message has the reason.
+pub const UNKNOWN_OUTCOME: &str = "this call may or may not have taken effect";
+
 /// The stored row of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {

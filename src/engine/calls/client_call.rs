@@ -1,19 +1,16 @@
 //! Calls of client tools: each waits like a question, and the result of the client is its outcome.
 
-use std::sync::Arc;
-
 use crate::domain::ids::CallId;
 use crate::domain::run::question::{InputAnswer, InputKind, Question};
 use crate::domain::tool::client_tool::client_result;
-use crate::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::DecisionBuilder;
+use crate::engine::offer::usable::is_client_tool;
 use crate::engine::prompts;
 
 pub fn is_client_call(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
-    let name = decision.progress.call(id).map(|call| call.name.as_str());
-    let is_called = |tool: &&Arc<ToolDefinition>| tool.by_client && Some(tool.name.as_str()) == name;
-    decision.before.tools.iter().flatten().any(|tool| is_called(&tool))
+    decision.progress.call(id).is_some_and(|call| is_client_tool(decision.before, &call.name))
 }
 
 /// Requests the result from the client. The call stays `started` until the client sends it.

@@ -9,7 +9,7 @@ use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefi
 use crate::engine::calls::name_repair::{self, NameMatch};
 use crate::engine::calls::{arguments, duplicates, json_repair};
 use crate::engine::machine::DecisionBuilder;
-use crate::engine::offer::usable::callable_tools;
+use crate::engine::offer::usable::{callable_tools, is_client_tool, server_calls_left};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 use crate::engine::strategy::plan::progress;
@@ -139,6 +139,13 @@ fn outcome_without_execution(
     let by_rule = |text: String| Some(ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(text, 0) });
     if completeness == Completeness::Cut {
         return by_rule(prompts::CUT_CALL.to_owned());
+    }
+    let is_of_server = |call: &ToolCall| !is_client_tool(decision.before, &call.name);
+    if let Some(left) = server_calls_left(decision.before).filter(|_| is_of_server(call)) {
+        let planned = earlier_calls.iter().filter(|planned| planned.outcome.is_none() && is_of_server(&planned.call)).count();
+        if planned >= usize::try_from(left).unwrap_or(usize::MAX) {
+            return by_rule(prompts::NO_CALLS_LEFT.to_owned());
+        }
     }
     if callable.is_empty() {
         return by_rule(prompts::NO_TOOLS.to_owned());

@@ -9,7 +9,7 @@ use crate::domain::conversation::message::Message;
 use crate::domain::model::ToolChoice;
 use crate::domain::run::record::RunRecord;
 use crate::domain::tool::tool_filter::{SelectionMethod, ToolFilterMode};
-use crate::domain::tool::{ASK_USER, ToolDefinition};
+use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 
 /// A missing prerequisite of the next model call.
@@ -44,10 +44,29 @@ pub fn callable_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) 
     }
 }
 
-/// Returns all tools of the run except dropped ones.
+/// Returns all tools of the run except dropped ones, and except those of the server once their calls are used up.
 fn permitted_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
-    let (profile, counters) = (&record.profile, &record.counters);
-    tools.iter().filter(|tool| profile.may_use(tool)).filter(|tool| !counters.dropped_tools.contains(&tool.name)).collect()
+    let (profile, dropped) = (&record.profile, &record.counters.dropped_tools);
+    let is_used_up = server_calls_left(record) == Some(0);
+    let is_permitted =
+        |tool: &ToolDefinition| profile.may_use(tool) && !dropped.contains(&tool.name) && (tool.by_client || !is_used_up);
+    tools.iter().filter(|tool| is_permitted(tool)).collect()
+}
+
+/// Returns how many calls of the server's tools may still start; `None` for any number. The count restarts after each answer with calls
+/// of client tools.
+pub fn server_calls_left(record: &RunRecord) -> Option<u32> {
+    let limit = record.profile.max_server_calls?;
+    let of_client = record.calls.iter().filter(|call| is_client_tool(record, &call.name));
+    let counted_after = of_client.map(|call| call.step).max().unwrap_or(0);
+    let counts = |call: &ToolCall| call.step > counted_after && call.state != ToolCallState::Cancelled;
+    let made = record.calls.iter().filter(|call| counts(call)).count();
+    Some(limit.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX)))
+}
+
+/// Returns whether the client executes the tool with this name.
+pub fn is_client_tool(record: &RunRecord, name: &str) -> bool {
+    record.tools.iter().flatten().any(|tool| tool.by_client && tool.name == name)
 }
 
 /// Returns whether there are more tools than the model accepts.

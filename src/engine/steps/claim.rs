@@ -113,17 +113,20 @@ fn continue_from_rows(decision: &DecisionBuilder<'_>) -> Next {
     }
     // An answer is committed together with its consequences, so it is rare that an answer did not end the run. Another model call
     // would then show the user two answers.
-    match decision.newest_message().filter(|_| decision.open_model_step().is_none()).filter(|message| is_answer(message)) {
-        Some(answer) => Next::EndTurn(answer.finish_reason.unwrap_or(FinishReason::Stop)),
+    let newest = decision.newest_message().filter(|_| decision.open_model_step().is_none());
+    match newest.and_then(answer_end) {
+        Some(reason) => Next::EndTurn(reason),
         None => Next::ModelStep,
     }
 }
 
-fn is_answer(message: &Message) -> bool {
-    message.role == Role::Assistant
+/// Returns the finish reason of an answer; `None` for any other message. An answer that the client has sent has none.
+fn answer_end(message: &Message) -> Option<FinishReason> {
+    let is_answer = message.role == Role::Assistant
         && message.status == MessageStatus::Complete
         && message.tool_calls().next().is_none()
-        && message.shows_something()
+        && message.shows_something();
+    message.finish_reason.filter(|_| is_answer)
 }
 
 /// Voids the parts that a crashed attempt has shown in a model step. The step stays open and begins again.

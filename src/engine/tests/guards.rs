@@ -525,6 +525,23 @@ fn calls_in_the_last_answer_are_not_carried_out() {
     world.check_next_turn();
 }
 
+/// Calls above the limit are not carried out, and no other tool of the server is on offer after it.
+#[test]
+fn calls_of_server_tools_end_at_their_limit() {
+    let mut world = World::started(AgentProfile { max_server_calls: Some(2), ..AgentProfile::default() });
+    world.calls(&[call("read", &json!({ "n": 0 }))]);
+    world.tool_says(0, "more");
+    world.calls(&[call("read", &json!({ "n": 1 })), call("read", &json!({ "n": 2 }))]);
+    assert_eq!(world.states(), [ToolCallState::Done, ToolCallState::Started, ToolCallState::Cancelled]);
+    world.tool_says(0, "more");
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    world.calls(&[call("read", &json!({ "n": 3 }))]);
+    assert!(world.under_way.is_empty());
+    assert_eq!(world.results().last().unwrap(), prompts::NO_CALLS_LEFT);
+    world.says_text("That is all.");
+    assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+}
+
 fn used_up(on_limit: OnLimit) -> World {
     let mut world = World::started(AgentProfile { max_rounds: 2, on_limit, ..AgentProfile::default() });
     for n in 0..2 {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::domain::agent::prompt::ServerNote;
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
-use crate::domain::conversation::message::{MessageStatus, Part};
+use crate::domain::conversation::message::{Message, MessageStatus, Part, Role};
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::run::change::{Change, ReleaseCause, StepStatus};
@@ -446,6 +446,20 @@ fn the_policy_says_when_tools_are_on_offer() {
     assert_eq!(offered(ToolsPolicy::FirstRoundOnly), (3, 0, 0));
     assert_eq!(offered(ToolsPolicy::OneRoundThenText), (3, 3, 0));
     assert_eq!(offered(ToolsPolicy::None), (0, 0, 0));
+}
+
+/// The client has sent the answer, so it does not end the run.
+#[test]
+fn answer_of_the_client_is_continued() {
+    let mut world = World::new(AgentProfile::default());
+    let sent = Message { role: Role::Assistant, ..world.user("One, two") };
+    world.rows.history.push(sent);
+    world.claim(ClaimCause::First);
+    let asked = &world.asked.as_ref().unwrap().messages;
+    let texts: Vec<String> = asked.iter().skip(1).map(Message::text).collect();
+    assert_eq!(texts, ["One, two", prompts::CONTINUE]);
+    world.says_text("three.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
 /// A tool that the first round offered may be called until the rounds are used up, and no other tool may.

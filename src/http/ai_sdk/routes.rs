@@ -30,7 +30,7 @@ use crate::http::clients::body;
 use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
-use crate::http::clients::thread::{ApprovalDecision, Thread};
+use crate::http::clients::thread::{ApprovalDecision, Thread, client_calls};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
@@ -380,6 +380,6 @@ async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, P
         }
         streaming => OpenRun { streaming, ..OpenRun::default() },
     };
-    let client_calls = thread.client_calls(&messages).await?;
+    let client_calls = client_calls(thread.service(), thread.principal(), &messages).await?;
     Ok(Json(ui_messages(&messages, &open, &client_calls)).into_response())
 }

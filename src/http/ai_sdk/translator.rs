@@ -13,13 +13,10 @@ use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::run::plan::PlannedStep;
 use crate::domain::run::question::InputState;
 use crate::domain::run::{FinishReason, WaitReason};
-use crate::domain::tool::ToolCallState;
 use crate::domain::tool::approval::ApprovalState;
+use crate::domain::tool::{ToolCallState, UNKNOWN_OUTCOME};
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::ChunkTranslator;
-
-/// The output of a call with unknown outcome until the step ends. The message with the results has the reason.
-const UNKNOWN_OUTCOME: &str = "this call may or may not have taken effect";
 
 /// The release of the AI SDK that a client says it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

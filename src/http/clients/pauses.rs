@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::domain::access::principal::Principal;
+use crate::domain::conversation::message::ToolContent;
 use crate::domain::event::{EventBody, StoredEvent};
-use crate::domain::ids::{CallId, RunId};
+use crate::domain::ids::{CallId, InputId, RunId};
+use crate::domain::run::WaitReason;
+use crate::domain::tool::approval::ApprovalState;
 use crate::http::wire::problem::Answer;
 use crate::service::Service;
 
@@ -41,8 +44,7 @@ impl Section {
             }
             // The earlier response ended at this pause, because the client had sent no answer then.
             EventBody::RunWaiting { reason, id, .. } => {
-                let is_answered = seq > self.after && id.as_ref().is_some_and(|id| self.answered.contains(id));
-                reason.needs_answer() && !is_answered
+                pauses_at(*reason, id.as_ref(), |id| seq > self.after && self.answered.contains(id))
             }
             _ => false,
         }
@@ -61,6 +63,25 @@ impl Section {
     }
 }
 
+/// An answer that a run has got.
+#[derive(Debug)]
+pub(in crate::http) enum GivenAnswer {
+    /// A whole result of a client tool.
+    Result {
+        call: CallId,
+        content: Vec<ToolContent>,
+    },
+    Decision {
+        id: InputId,
+        is_allowed: bool,
+    },
+}
+
+/// Returns whether a run pauses where it reports a wait. It does not if the answer is stored already.
+fn pauses_at(reason: WaitReason, id: Option<&String>, is_answered: impl FnOnce(&String) -> bool) -> bool {
+    reason.needs_answer() && !id.is_some_and(is_answered)
+}
+
 /// The pauses of a run, and the answers to them, so far.
 #[derive(Debug, Default)]
 pub(in crate::http) struct RunPauses {
@@ -69,6 +90,8 @@ pub(in crate::http) struct RunPauses {
     answers: BTreeMap<String, i64>,
     /// The client tool calls without a result, with the names of their tools.
     pub requested: BTreeMap<CallId, String>,
+    /// The results of client tools and the decisions about approvals, oldest first.
+    pub given: Vec<GivenAnswer>,
     /// The number and the `seq` of the newest step, if it is a model call.
     model_step: Option<(u32, i64)>,
     voided: Vec<RangeInclusive<i64>>,
@@ -107,22 +130,24 @@ impl RunPauses {
 
     fn event(&mut self, seq: i64, body: EventBody) {
         match body {
-            // As in `Section::observe_pause`.
-            EventBody::RunWaiting { reason, id, .. } => {
-                let is_answered = id.is_some_and(|id| self.answers.contains_key(&id));
-                if reason.needs_answer() && !is_answered {
-                    self.pauses.push(seq);
-                }
+            EventBody::RunWaiting { reason, id, .. } if pauses_at(reason, id.as_ref(), |id| self.answers.contains_key(id)) => {
+                self.pauses.push(seq);
             }
-            EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
+            EventBody::ApprovalResolved { id, status, .. } => {
+                self.answers.insert(id.to_string(), seq);
+                self.given.push(GivenAnswer::Decision { id, is_allowed: status == ApprovalState::Allowed });
+            }
+            EventBody::InputResolved { id, .. } => {
                 self.answers.insert(id.to_string(), seq);
             }
             EventBody::ToolRequested { call } => {
                 self.requested.insert(call.call_id, call.name);
             }
-            EventBody::ToolCompleted { call_id, .. } => {
-                self.requested.remove(&call_id);
+            EventBody::ToolCompleted { call_id, content, truncated, .. } => {
                 self.answers.insert(call_id.to_string(), seq);
+                if self.requested.remove(&call_id).is_some() && !truncated {
+                    self.given.push(GivenAnswer::Result { call: call_id, content });
+                }
             }
             EventBody::StepStarted { step, kind, .. } => self.model_step = (kind == "model").then_some((step, seq)),
             EventBody::StepReset { step, .. } => {
@@ -208,7 +233,6 @@ impl RunPauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::run::WaitReason;
     use crate::http::clients::recorded::{answers_together, id, seqs};
 
     #[test]

@@ -79,6 +79,33 @@ pub(in crate::http) async fn open_questions(
     Ok(open)
 }
 
+/// Returns the calls in these messages that clients execute.
+pub(in crate::http) async fn client_calls(
+    service: &Service,
+    principal: &Principal,
+    messages: &[Message],
+) -> Answer<BTreeSet<CallId>> {
+    let mut tools: BTreeMap<&RunId, BTreeSet<String>> = BTreeMap::new();
+    let mut calls = BTreeSet::new();
+    for message in messages {
+        for call in message.tool_calls() {
+            let names = match tools.entry(&message.run_id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => match service.run_profile(principal, &message.run_id).await {
+                    Ok(profile) => new.insert(profile.client_tools.into_iter().map(|tool| tool.name).collect()),
+                    // The run of an imported message does not exist.
+                    Err(Error::NotFound(_)) => new.insert(BTreeSet::new()),
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            if names.contains(&call.name) {
+                calls.insert(call.call_id.clone());
+            }
+        }
+    }
+    Ok(calls)
+}
+
 /// Returns the messages in the order in which their runs began. A message that waited behind a run is stored before that run's answer.
 pub(in crate::http) fn messages_by_run(messages: &[Message]) -> Vec<&Message> {
     let mut places: BTreeMap<&RunId, usize> = BTreeMap::new();
@@ -283,29 +310,6 @@ impl Thread {
             }
         }
         Ok(pauses.section_after(&answered))
-    }
-
-    /// Returns the calls in these messages that clients execute.
-    pub async fn client_calls(&self, messages: &[Message]) -> Answer<BTreeSet<CallId>> {
-        let mut tools: BTreeMap<&RunId, BTreeSet<String>> = BTreeMap::new();
-        let mut calls = BTreeSet::new();
-        for message in messages {
-            for call in message.tool_calls() {
-                let names = match tools.entry(&message.run_id) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => match self.service().run_profile(self.principal(), &message.run_id).await {
-                        Ok(profile) => new.insert(profile.client_tools.into_iter().map(|tool| tool.name).collect()),
-                        // The run of an imported message does not exist.
-                        Err(Error::NotFound(_)) => new.insert(BTreeSet::new()),
-                        Err(error) => return Err(error.into()),
-                    },
-                };
-                if names.contains(&call.name) {
-                    calls.insert(call.call_id.clone());
-                }
-            }
-        }
-        Ok(calls)
     }
 
     /// Cancels the active run, and waits for its end.

@@ -248,6 +248,7 @@ impl Service {
             }
             feedback.comment = self.comment(&format!("{pointer}/comment"), feedback.comment.take())?;
         }
+        let is_sent = message.model.is_none();
         for (at, part) in message.parts.iter_mut().enumerate() {
             let pointer = format!("{pointer}/parts/{at}");
             match (part, role) {
@@ -261,8 +262,8 @@ impl Service {
                         return Err(Error::field(&format!("{pointer}/call_id"), "is also the id of another call"));
                     }
                     // Providers accept each id only once. A call without a provider's id is sent with Capstan's id.
-                    call.provider_call_id =
-                        call.provider_call_id.take().filter(|id| short(id) && known_ids.echoed.insert(id.clone()));
+                    let is_new = |id: &String| is_sent || known_ids.echoed.insert(id.clone());
+                    call.provider_call_id = call.provider_call_id.take().filter(|id| short(id)).filter(is_new);
                 }
                 (Part::ToolResult(result), Role::Tool) => {
                     result.name = tool_name(&result.name);

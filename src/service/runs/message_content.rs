@@ -110,6 +110,8 @@ pub struct RunSetup {
     pub instructions: String,
     /// Whether the model may make one call per answer only.
     pub one_call: bool,
+    /// The limit of calls of the server's tools until the client answers.
+    pub max_server_calls: Option<u32>,
     /// Fields of the request that later responses of its protocol need.
     pub protocol: Option<Value>,
     /// The id of the run, derived from the client's name of it. A new id if absent.
@@ -128,12 +130,7 @@ impl RunSetup {
         if most > 0 {
             storable_text("/instructions", &self.instructions, most)?;
         }
-        let bytes = self.protocol.as_ref().map_or(0, |protocol| protocol.to_string().len());
-        if bytes > MAX_PROTOCOL_BYTES {
-            let reason = format!("has fields of {bytes} bytes beside the messages; at most {MAX_PROTOCOL_BYTES} are accepted");
-            return Err(Error::field("", reason));
-        }
-        Ok(())
+        self.protocol.as_ref().map_or(Ok(()), check_protocol_size)
     }
 
     pub(in crate::service) fn apply(&self, profile: &mut AgentProfile) {
@@ -150,7 +147,19 @@ impl RunSetup {
         if self.one_call {
             profile.max_parallel_calls = 1;
         }
+        profile.max_server_calls = self.max_server_calls;
         profile.protocol.clone_from(&self.protocol);
+    }
+}
+
+/// Fails if a run cannot store these fields of a request.
+pub(in crate::service) fn check_protocol_size(protocol: &Value) -> Result<()> {
+    match protocol.to_string().len() {
+        0..=MAX_PROTOCOL_BYTES => Ok(()),
+        bytes => {
+            let reason = format!("has fields of {bytes} bytes beside the messages; at most {MAX_PROTOCOL_BYTES} are accepted");
+            Err(Error::field("", reason))
+        }
     }
 }
 

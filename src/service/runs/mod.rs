@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::domain::access::principal::{Principal, UserRole};
 use crate::domain::agent::{AgentProfile, FallbackTrigger, InvalidProfile};
 use crate::domain::conversation::AgentChoice;
@@ -27,7 +29,7 @@ use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::agent_and_model::ChosenAgent;
-use crate::service::runs::message_content::StartRun;
+use crate::service::runs::message_content::{StartRun, check_protocol_size};
 use crate::service::streams::stream::{Reader, Scope};
 use crate::service::{Error, Result, RunExplanation, Service};
 use crate::store::{
@@ -258,6 +260,20 @@ impl Service {
     /// Returns the numbers of the run's responses that their client has deleted.
     pub async fn deleted_responses(&self, principal: &Principal, id: &RunId) -> Result<BTreeSet<u32>> {
         Ok(self.store.deleted_responses(&principal.user_id, id).await?)
+    }
+
+    /// Returns the stored fields of the request that continued a run with the response `number`; null for none.
+    pub async fn continued_request(&self, principal: &Principal, id: &RunId, number: u32) -> Result<Value> {
+        let mut requests = self.store.continued_requests(&principal.user_id, id).await?;
+        Ok(requests.remove(&number.to_string()).unwrap_or_default())
+    }
+
+    /// Stores fields of the request that continues a run with the response `number`.
+    pub async fn store_continued_request(&self, principal: &Principal, id: &RunId, number: u32, fields: Value) -> Result<()> {
+        let mut requests = self.store.continued_requests(&principal.user_id, id).await?;
+        requests.insert(number.to_string(), fields);
+        check_protocol_size(&Value::Object(requests.clone()))?;
+        Ok(self.store.store_continued_requests(&principal.user_id, id, &requests).await?)
     }
 
     /// Returns the runs that came with a copied conversation.

@@ -106,11 +106,11 @@ impl Service {
             let stored = Message::new(id, (run_id.clone(), conversation_id.clone()), role, parts);
             messages.push(Message { created_at: self.clock.now().to_rfc3339(), ..stored });
         }
-        let Some(last) = messages.pop().filter(|last| last.role != Role::Assistant) else {
-            return Err(Error::field(
-                &format!("/{field}"),
-                "must end with a message of the user, or with the result of a tool call",
-            ));
+        // After an answer of the model, the model goes on.
+        let may_be_last =
+            |last: &Message| last.role != Role::Assistant || last.tool_calls().next().is_none() && !last.text().is_empty();
+        let Some(last) = messages.pop().filter(may_be_last) else {
+            return Err(Error::field(&format!("/{field}"), "must end with a message, or with the result of a tool call"));
         };
         let transcript = Transcript { role: last.role, earlier: messages, hidden: sent.hidden };
         let request = StartRun { conversation_id: Some(conversation_id), create, content_field: field, ..request };
@@ -196,7 +196,9 @@ impl Service {
                         return Err(Error::field(&format!("/{at}/tool_calls/{place}/id"), "is also the id of another call"));
                     }
                     let name = text::storable(text::prefix_chars(&call.name, 200)).into_owned();
-                    parts.push(Part::ToolCall(ToolCallPart::new(part_id(), call_id, name, arguments(&call.arguments))));
+                    let id_of_client = text::storable(text::prefix_chars(&call.id, 200)).into_owned();
+                    let part = ToolCallPart::new(part_id(), call_id, name, arguments(&call.arguments));
+                    parts.push(Part::ToolCall(ToolCallPart { provider_call_id: Some(id_of_client), ..part }));
                 }
                 Ok((Role::Assistant, parts))
             }

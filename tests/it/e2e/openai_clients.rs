@@ -170,7 +170,7 @@ async fn openai_package_keeps_conversations(#[values(Kind::Sqlite, Kind::Postgre
     let calls = "[[id:client]][[call:look {}]][[next]][[say:a red door]]";
     let found = python(&server, "conversations", &[input, "[[id:after]][[say:seen]]", calls]).await;
     assert_eq!(found["continued"], "a red door", "{found}");
-    assert_eq!(found["types"], json!(["message", "message", "message", "function_call", "function_call_output", "message"]));
+    assert_eq!(found["types"], json!(["message", "message", "message", "mcp_call", "message"]));
     assert_eq!((&found["texts"], &found["answer"]), (&json!(["one", "two", input, "appended"]), &json!("appended")), "{found}");
     assert_eq!((&found["created"], &found["updated"]), (&json!({"a": "b"}), &json!({"c": "d"})), "{found}");
     assert_eq!(

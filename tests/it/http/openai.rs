@@ -9,6 +9,7 @@ use capstan::domain::ids::{CallId, InputId};
 use capstan::domain::run::WaitReason;
 use capstan::domain::run::change::Change;
 use capstan::domain::run::question::{InputKind, InputRequest, Question};
+use capstan::domain::run::record::Fence;
 use capstan::domain::tool::ToolCallState;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
@@ -75,7 +76,8 @@ async fn added_items_keep_their_ids() {
     assert_eq!(types, ["message", "function_call", "function_call_output", "message", "message"]);
     let kinds: Vec<&Value> = data[0]["content"].as_array().unwrap().iter().map(|part| &part["type"]).collect();
     assert_eq!(kinds, ["input_text", "input_image"]);
-    assert_eq!((&data[1]["call_id"], &data[1]["arguments"]), (&data[2]["call_id"], &json!("{\"at\":\"x\"}")));
+    assert_eq!((&data[1]["call_id"], &data[1]["arguments"]), (&json!("c1"), &json!("{\"at\":\"x\"}")));
+    assert_eq!(data[2]["call_id"], "c1");
     assert_eq!((&added["first_id"], &added["last_id"], &added["has_more"]), (&data[0]["id"], &data[4]["id"], &json!(false)));
 
     assert_eq!(get(&rig, &format!("{path}?order=asc")).await, added);
@@ -91,6 +93,20 @@ async fn added_items_keep_their_ids() {
 
     let more = post(&rig, &path, &[], json!({"items": [say("more")]})).await.json();
     assert_eq!(get(&rig, &format!("{path}?order=desc&limit=1")).await["data"], more["data"]);
+}
+
+#[tokio::test]
+async fn sent_call_is_found_by_the_id_of_its_item() {
+    let rig = Rig::new().await;
+    let path = format!("/v1/conversations/{}/items", conversation(&rig).await);
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"});
+    let output = json!({"type": "function_call_output", "call_id": "c1", "output": "a door"});
+    let added = post(&rig, &path, &[], json!({"items": [say("look"), call, output]})).await.json();
+    let input = json!([say("look"), refer(&added["data"][1]["id"]), output, say("thanks")]);
+    begun(&rig, json!({ "input": input })).await;
+    let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
+    let roles: Vec<Role> = history.iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::User]);
 }
 
 #[tokio::test]
@@ -214,7 +230,7 @@ async fn response_has_the_fields_of_open_responses() {
 async fn request_that_no_run_can_follow_is_refused_by_field() {
     let rig = Rig::new().await;
     let allowed = json!({"type": "allowed_tools", "tools": [{"type": "function", "name": "fly"}]});
-    for (field, value, param) in [("max_tool_calls", json!(3), "max_tool_calls"), ("tool_choice", allowed, "tool_choice")] {
+    for (field, value, param) in [("max_tool_calls", json!(-1), "max_tool_calls"), ("tool_choice", allowed, "tool_choice")] {
         let mut body = json!({"model": "demo/demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]});
         body[field] = value;
         let refused = post(&rig, "/v1/responses", &[], body).await;
@@ -280,10 +296,9 @@ async fn reference_to_text_of_a_reset_step_has_no_effect() {
     assert_eq!(error(&alone), (404, json!("not_found"), json!("input[0].id")), "nothing shows that its run was this user's");
 }
 
-#[tokio::test]
-async fn reference_to_a_question_ends_the_run_that_asks() {
-    let rig = Rig::new().await;
-    let response = begun(&rig, json!({"input": "paint"})).await;
+/// Begins a response whose run asks its user. Returns the id of the response.
+async fn asking_response(rig: &Rig) -> (String, Fence) {
+    let response = begun(rig, json!({"input": "paint"})).await;
     let fence = rig.claim().await;
     let (call, id) = (CallId::generate(&UuidIds), InputId::generate(&UuidIds));
     let question = Question { text: "Which colour?".to_owned(), ..Question::default() };
@@ -292,6 +307,28 @@ async fn reference_to_a_question_ends_the_run_that_asks() {
     let requested = EventBody::InputRequested { id, kind: InputKind::Question, call_id: Some(call), question };
     rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
     rig.waits(&fence, WaitReason::Input, None).await;
+    (response, fence)
+}
+
+#[tokio::test]
+async fn reference_to_an_answer_stands_for_its_text() {
+    let rig = Rig::new().await;
+    let (response, _) = asking_response(&rig).await;
+    let next = begun(&rig, json!({"input": "red", "previous_response_id": response})).await;
+    let answer = get(&rig, &format!("/v1/responses/{next}/input_items")).await["data"][0].clone();
+    let follow = begun(&rig, json!({"input": [refer(&answer["id"]), say("thanks")]})).await;
+    let mut fence = rig.claim().await;
+    if fence.run_id.as_str() != follow.replace("resp_", "run_") {
+        fence = rig.claim().await;
+    }
+    let history = rig.store.load_run(&fence).await.unwrap().unwrap().history;
+    assert_eq!(history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["red", "thanks"]);
+}
+
+#[tokio::test]
+async fn reference_to_a_question_ends_the_run_that_asks() {
+    let rig = Rig::new().await;
+    let (response, fence) = asking_response(&rig).await;
     let item = get(&rig, &format!("/v1/responses/{response}")).await["output"][0].clone();
     begun(&rig, json!({"input": [say("paint"), refer(&item["id"]), say("red")]})).await;
     let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
@@ -435,6 +472,24 @@ async fn request_of_instructions_alone_is_a_message() {
 }
 
 #[tokio::test]
+async fn history_that_ends_with_an_answer_is_continued() {
+    let rig = Rig::new().await;
+    let (question, begun_answer) = (say("Count."), json!({"role": "assistant", "content": "One, two"}));
+    let expected = [(Role::User, "Count.".to_owned()), (Role::Assistant, "One, two".to_owned())];
+    let body = json!({"model": "default", "messages": [question, begun_answer]});
+    let (reply, (_, history)) = tokio::join!(post(&rig, "/v1/chat/completions", &[], body), play_with_input(&rig));
+    assert_eq!((reply.status, history.as_slice()), (StatusCode::OK, &expected[..]), "{}", reply.body);
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "Hello\nworld");
+    let first = begun(&rig, json!({"input": [question, begun_answer]})).await;
+    assert_eq!(play_with_input(&rig).await.1, expected);
+    let items = get(&rig, &format!("/v1/responses/{first}/input_items?order=asc")).await["data"].clone();
+    assert_eq!((&items[0]["role"], &items[1]["role"]), (&json!("user"), &json!("assistant")), "{items}");
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"});
+    let open = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": [question, call]})).await;
+    assert_eq!(error(&open), (400, json!("invalid_request"), json!("input")), "a call needs its output");
+}
+
+#[tokio::test]
 async fn assistant_messages_may_have_every_field_of_gateways() {
     let rig = Rig::new().await;
     let call = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": null}});
@@ -494,6 +549,32 @@ async fn answer_with_fields_that_no_run_can_have_is_refused() {
         assert_eq!(error(&refused).0, 400, "{field}: {}", refused.body);
     }
     assert_eq!(post(&rig, "/v1/responses", &[], output(&first, &call)).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn continued_response_repeats_its_own_request() {
+    let rig = Rig::new().await;
+    let tools = json!([{"type": "function", "name": "look"}]);
+    let asked = json!({"input": "look", "tools": tools, "instructions": "One.", "temperature": 0.5, "metadata": {"a": "b"}});
+    let first = begun(&rig, asked).await;
+    let call = rig.asks_client(&rig.claim().await).await;
+    let mut answer = output(&first, &call);
+    answer["input"].as_array_mut().unwrap().push(json!({"role": "developer", "content": "Be kind."}));
+    (answer["instructions"], answer["metadata"], answer["max_output_tokens"]) = (json!("Two."), json!({"c": "d"}), json!(9));
+    let begun = post(&rig, "/v1/responses", &[], answer).await.json();
+    let next = get(&rig, &format!("/v1/responses/{first}_1")).await;
+    for response in [&begun, &next] {
+        let shown = ["instructions", "metadata", "max_output_tokens", "temperature"].map(|field| response[field].clone());
+        assert_eq!(shown, [json!("Two."), json!({"c": "d"}), json!(9), json!(0.5)], "{response}");
+        assert_eq!(response["previous_response_id"], json!(first));
+    }
+    let before = get(&rig, &format!("/v1/responses/{first}")).await;
+    assert_eq!((&before["instructions"], &before["metadata"]), (&json!("One."), &json!({"a": "b"})));
+    let items = get(&rig, &format!("/v1/responses/{first}_1/input_items?order=asc")).await["data"].clone();
+    assert_eq!((&items[0]["role"], &items[0]["content"][0]["text"]), (&json!("developer"), &json!("Be kind.")), "{items}");
+    // The model of the continued run reads the new text.
+    let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
+    assert!(format!("{:?}", loaded.own_layers).contains("Be kind."));
 }
 
 #[tokio::test]

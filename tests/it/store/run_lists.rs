@@ -6,6 +6,7 @@ use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, ConversationChange, PageRequest, RunCursor, RunFilter};
 use capstan::support::clock::UnixMillis;
+use serde_json::json;
 
 use super::fixture::{NOW, World, completed, conversation, failed, fresh, hello, user};
 
@@ -18,6 +19,20 @@ contract! {
     a_change_sets_and_clears_agent_and_model,
     ;
     deleted_responses_are_those_of_the_owner,
+    continued_requests_are_those_of_the_owner,
+}
+
+async fn continued_requests_are_those_of_the_owner(world: &World) {
+    let (owner, stranger) = (user(), user());
+    let run = accept(world, &owner, &conversation(), "default", 0).await;
+    let stored = async |of: &UserId| world.store.continued_requests(of, &run).await.unwrap();
+    assert!(stored(&owner).await.is_empty());
+    let requests = json!({"1": {"temperature": 0.5}}).as_object().cloned().unwrap();
+    world.store.store_continued_requests(&stranger, &run, &requests).await.unwrap();
+    assert!(stored(&owner).await.is_empty());
+    world.store.store_continued_requests(&owner, &run, &requests).await.unwrap();
+    assert_eq!(stored(&owner).await, requests);
+    assert!(stored(&stranger).await.is_empty());
 }
 
 async fn deleted_responses_are_those_of_the_owner(world: &World) {

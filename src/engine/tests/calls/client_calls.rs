@@ -21,7 +21,12 @@ fn client_tool(name: &str) -> ClientTool {
 
 /// Returns a run whose model has called the client tool `look` twice, and `write` of a server.
 fn requested() -> World {
+    requested_within(None)
+}
+
+fn requested_within(max_server_calls: Option<u32>) -> World {
     let profile = AgentProfile {
+        max_server_calls,
         client_tools: vec![client_tool("look"), client_tool("point")],
         tools: Some(vec!["write".to_owned()]),
         tool_parallelism: 1,
@@ -82,6 +87,21 @@ fn client_results_are_outcomes_each_once() {
     assert_eq!(world.results(), ["written", "a door", "no finger"]);
     assert!(world.asked.is_some());
     assert!(world.executions.values().all(|times| *times == 1), "the server executes only its own call");
+}
+
+#[test]
+fn client_results_restart_the_limit_of_server_calls() {
+    let mut world = requested_within(Some(1));
+    world.tool_says(0, "written");
+    for at in [0, 1] {
+        answer(&mut world, at, result("a door"));
+    }
+    world.claim(ClaimCause::Request);
+    let offers = |world: &World| world.asked.as_ref().unwrap().tools.iter().any(|tool| tool.name == "write");
+    assert!(offers(&world));
+    world.calls(&[call("write", &json!({"more": true}))]);
+    world.tool_says(0, "written");
+    assert!(!offers(&world));
 }
 
 #[test]

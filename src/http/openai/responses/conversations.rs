@@ -1,11 +1,15 @@
 //! `/v1/conversations`: native conversations, and their messages as items.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::extract::Path;
 use serde_json::{Map, Value, json};
 
-use crate::domain::ids::ConversationId;
+use crate::domain::conversation::message::Message;
+use crate::domain::ids::{CallId, ConversationId};
 use crate::domain::problem::ProblemCode;
+use crate::http::clients::thread::client_calls;
 use crate::http::openai::ids::{Order, list, missing_conversation, parse_conversation, seconds};
 use crate::http::openai::responses::input_items::ItemParams;
 use crate::http::openai::responses::references::known_items;
@@ -149,7 +153,7 @@ pub(in crate::http) async fn create_items(
         Err(active @ Error::RunActive(_)) => return Err(unfinished(&caller.app, &caller.principal, active).await),
         Err(other) => return Err(named(&id, other)),
     };
-    Ok(Json(list(messages.iter().flat_map(items::of_message).collect(), false)))
+    Ok(Json(list(items::of_messages(&messages, |_| false), false)))
 }
 
 /// Returns an item of a conversation
@@ -188,12 +192,14 @@ struct ItemReader<'a> {
     own: ConversationId,
     is_ascending: bool,
     cursor: Option<String>,
+    /// Messages whose items need messages of the next page.
+    held: Vec<Message>,
     is_over: bool,
 }
 
 impl<'a> ItemReader<'a> {
     fn new(caller: &'a Caller, id: &'a str, is_ascending: bool) -> Answer<Self> {
-        Ok(Self { caller, id, own: parse_conversation(id)?, is_ascending, cursor: None, is_over: false })
+        Ok(Self { caller, id, own: parse_conversation(id)?, is_ascending, cursor: None, held: Vec::new(), is_over: false })
     }
 
     /// Returns the items of the next messages; `None` after the last ones.
@@ -211,12 +217,90 @@ impl<'a> ItemReader<'a> {
             app.service.earlier_messages(principal, &self.own, before, MESSAGES).await
         };
         let page = page.map_err(|error| named(self.id, error))?;
-        let mut items: Vec<Value> = page.items.iter().filter(|message| !message.internal).flat_map(items::of_message).collect();
+        self.is_over = page.next.is_none();
+        self.cursor = page.next;
+        let page: Vec<Message> = page.items.into_iter().filter(|message| !message.internal).collect();
+        let (mut messages, held) = split_open(std::mem::take(&mut self.held), page, self.is_ascending);
+        match (self.is_over, self.is_ascending) {
+            (false, _) => self.held = held,
+            (true, true) => messages.extend(held),
+            (true, false) => _ = messages.splice(0..0, held),
+        }
+        let of_client = client_calls(&app.service, principal, &messages).await?;
+        let mut items = items::of_messages(&messages, |call| of_client.contains(call));
         if !self.is_ascending {
             items.reverse();
         }
-        self.is_over = page.next.is_none();
-        self.cursor = page.next;
         Ok(Some(items))
+    }
+}
+
+/// Joins a page of messages with those held before. Returns the joined messages, and those of the page that need the next page: an
+/// item shows a call together with its result.
+fn split_open(held: Vec<Message>, page: Vec<Message>, is_ascending: bool) -> (Vec<Message>, Vec<Message>) {
+    let (earlier, later) = if is_ascending { (&held, &page) } else { (&page, &held) };
+    let all = || earlier.iter().chain(later);
+    let called: BTreeSet<&CallId> = all().flat_map(Message::tool_calls).map(|call| &call.call_id).collect();
+    let answered: BTreeSet<&CallId> = all().flat_map(Message::tool_results).map(|result| &result.call_id).collect();
+    let is_open = |message: &Message| match is_ascending {
+        true => message.tool_calls().any(|call| !answered.contains(&call.call_id)),
+        false => message.tool_results().any(|result| !called.contains(&result.call_id)),
+    };
+    if is_ascending {
+        let at = page.iter().position(is_open).unwrap_or(page.len());
+        let mut page = page;
+        let open = page.split_off(at);
+        return (held.into_iter().chain(page).collect(), open);
+    }
+    let at = page.iter().rposition(is_open).map_or(0, |at| at + 1);
+    let mut open = page;
+    let whole = open.split_off(at);
+    (whole.into_iter().chain(held).collect(), open)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::conversation::message::{Part, Role, ToolCallPart, ToolContent, ToolResultPart};
+    use crate::domain::ids::{MessageId, PartId, RunId};
+    use crate::domain::tool::ToolCallState;
+
+    fn message(id: &str, role: Role, call: u32) -> Message {
+        let part = PartId::from_stored("part_1".to_owned());
+        let call_id = CallId::from_stored(format!("call_{call}"));
+        let part = match role {
+            Role::Tool => Part::ToolResult(ToolResultPart {
+                id: part,
+                call_id,
+                name: "look".to_owned(),
+                content: vec![ToolContent::text("a door")],
+                is_error: false,
+                state: ToolCallState::Done,
+                undoable: false,
+            }),
+            Role::User | Role::Assistant => Part::ToolCall(ToolCallPart::new(part, call_id, "look".to_owned(), json!({}))),
+        };
+        let of = (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned()));
+        Message::new(MessageId::from_stored(id.to_owned()), of, role, vec![part])
+    }
+
+    #[test]
+    fn call_waits_for_the_page_with_its_result() {
+        let ids = |messages: &[Message]| messages.iter().map(|message| message.id.to_string()).collect::<String>();
+        let (call, result) = (|| message("c", Role::Assistant, 1), || message("r", Role::Tool, 1));
+        let (first, other) = (|| message("C", Role::Assistant, 2), || message("R", Role::Tool, 2));
+        for (is_ascending, pages, expected) in [
+            (true, [vec![first(), other(), call()], vec![result()]], ["CR", "cr"]),
+            (false, [vec![result(), first(), other()], vec![call()]], ["CR", "cr"]),
+        ] {
+            let [one, two] = pages;
+            let (whole, held) = split_open(Vec::new(), one, is_ascending);
+            assert_eq!((ids(&whole).as_str(), held.len()), (expected[0], 1));
+            let (whole, held) = split_open(held, two, is_ascending);
+            assert_eq!((ids(&whole).as_str(), held.len()), (expected[1], 0));
+        }
+        // A call that has no result waits for one page only.
+        let (_, held) = split_open(Vec::new(), vec![call()], true);
+        assert_eq!(split_open(held, vec![first(), other()], true).0.len(), 3);
     }
 }

@@ -7,13 +7,12 @@ use axum::response::Response;
 
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::ToolContent;
-use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::domain::problem::{FieldError, ProblemCode};
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
-use crate::domain::tool::approval::{ApprovalAnswer, ApprovalState, Decision};
+use crate::domain::tool::approval::{ApprovalAnswer, Decision};
 use crate::domain::trace::TraceId;
-use crate::http::clients::pauses::RunPauses;
+use crate::http::clients::pauses::{GivenAnswer, RunPauses};
 use crate::http::clients::thread::open_questions;
 use crate::http::clients::{body, stream};
 use crate::http::openai::content::{question_answer, text_of};
@@ -23,7 +22,7 @@ use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{failure, items, json_answer, reader, unfinished, unfinished_response};
+use crate::http::openai::responses::{details, failure, items, json_answer, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -95,7 +94,6 @@ struct Creation<'a> {
 
 impl Creation<'_> {
     async fn begin(self) -> Answer<Begun> {
-        self.body.check_limits()?;
         let known = match known_items(&self.app.service, self.principal, self.body.references()).await {
             Ok(known) => known,
             // A repeated request is answered even if its items are gone.
@@ -221,11 +219,11 @@ impl Creation<'_> {
         let next = id.segment.saturating_add(1);
         match (run.status, run.reason) {
             (RunStatus::Waiting, Some(reason)) if reason.needs_answer() && next == pauses.ended_responses() => {
-                self.answer(id, run, pauses, input).await
+                Box::pin(self.answer(id, run, pauses, input)).await
             }
             // The response ended in a pause that is over.
             _ if next <= pauses.ended_responses() => {
-                let repeats = input.repeats(pauses) && self.has_same_answers(&run, &input).await?;
+                let repeats = input.repeats(pauses) && has_same_answers(pauses, &input);
                 if repeats || self.is_repeated(pauses, id.segment).await? {
                     return self.continued(&run, next).await;
                 }
@@ -246,22 +244,6 @@ impl Creation<'_> {
                 Err(unfinished_response(&ResponseId { run: run.id, segment: pauses.newest_response() }))
             }
         }
-    }
-
-    /// Returns whether the answers of the request are those that the run has got.
-    async fn has_same_answers(&self, run: &Run, input: &ResponseInput) -> Answer<bool> {
-        let log = self.app.service.run_events_of_kinds(self.principal, &run.id, &["tool.completed", "approval.resolved"]).await?;
-        Ok(log.events.iter().filter_map(|event| event.body()).all(|body| match body {
-            EventBody::ToolCompleted { call_id, content, truncated: false, .. } => {
-                let mut sent = input.results().filter(|result| result.call_id == call_id.as_str());
-                sent.all(|result| is_same_result(&result.content, &content))
-            }
-            EventBody::ApprovalResolved { id, status, .. } => {
-                let mut sent = input.approvals.iter().filter(|answer| answer.id == id);
-                sent.all(|answer| answer.approve == (status == ApprovalState::Allowed))
-            }
-            _ => true,
-        }))
     }
 
     /// Returns a conversation that ends with this run: the run's conversation, or a copy of it if it has newer runs.
@@ -316,7 +298,7 @@ impl Creation<'_> {
         if started.replay == Replay::Replayed {
             self.check_kept(&started.run, 0).await?;
         }
-        let facts = ResponseDetails::of(&started.run, 0, &profile);
+        let facts = details(self.app, self.principal, (&started.run, 0), &profile).await?;
         Ok(Begun { facts, reader: self.app.service.stream_started(self.principal, started), guard: None })
     }
 
@@ -324,7 +306,7 @@ impl Creation<'_> {
     async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
         self.check_kept(run, segment).await?;
         let profile = self.app.service.run_profile(self.principal, &run.id).await?;
-        let facts = ResponseDetails::of(run, segment, &profile);
+        let facts = details(self.app, self.principal, (run, segment), &profile).await?;
         Ok(Begun { facts, reader: reader(self.app, self.principal, run).await?, guard: None })
     }
 
@@ -348,7 +330,7 @@ impl Creation<'_> {
     async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
         let service = &self.app.service;
         // The run keeps its own options, but a request that could not begin one is refused.
-        self.body.run(&input, None, None, self.trace.clone())?;
+        self.body.check()?;
         let (content, results) = input.answers();
         let open = open_questions(service, self.principal, (&run.conversation_id, &run.id)).await?;
         let question = open.questions.first();
@@ -366,6 +348,15 @@ impl Creation<'_> {
         }
         if results.iter().any(|result| !pauses.requested.contains_key(&result.call_id)) {
             return Err(Error::NotFound("call of a client tool in this run").into());
+        }
+        let next = previous.segment.saturating_add(1);
+        let profile = service.run_profile(self.principal, &run.id).await?;
+        if let Some(fields) = self.body.continued_fields(&input, &profile) {
+            service.store_continued_request(self.principal, &run.id, next, fields).await?;
+        }
+        // The run keeps its instructions, so a new text becomes a part of its conversation's system prompt.
+        if let Some(text) = input.own_system_text() {
+            service.extend_system_prompt(self.principal, &run.conversation_id, &text).await.map_err(in_input)?;
         }
         match (question, content) {
             (Some(question), Some(content)) => {
@@ -387,7 +378,7 @@ impl Creation<'_> {
         if !results.is_empty() {
             service.store_tool_results(self.principal, &run.id, results, self.key.clone()).await?;
         }
-        self.continued(&run, previous.segment.saturating_add(1)).await
+        self.continued(&run, next).await
     }
 
     /// Returns the request of a message that joins a run.
@@ -409,6 +400,20 @@ impl Creation<'_> {
             trace: self.trace.clone(),
         }
     }
+}
+
+/// Returns whether the answers of the request are those that the run has got.
+fn has_same_answers(pauses: &RunPauses, input: &ResponseInput) -> bool {
+    pauses.given.iter().all(|given| match given {
+        GivenAnswer::Result { call, content } => {
+            let mut sent = input.results().filter(|result| result.call_id == call.as_str());
+            sent.all(|result| is_same_result(&result.content, content))
+        }
+        GivenAnswer::Decision { id, is_allowed } => {
+            let mut sent = input.approvals.iter().filter(|answer| answer.id == *id);
+            sent.all(|answer| answer.approve == *is_allowed)
+        }
+    })
 }
 
 /// Returns whether a run has stored the result `sent` as `stored`. Files are not compared, because they are stored apart. Line breaks

@@ -12,7 +12,6 @@ use crate::domain::run::Run;
 use crate::domain::tool::approval::ApprovalState;
 use crate::http::clients::pauses::Section;
 use crate::http::openai::ids::{Order, derived, list as page_of};
-use crate::http::openai::responses::request::system_items;
 use crate::http::openai::responses::{find, items};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
@@ -56,16 +55,12 @@ pub(in crate::http) async fn list(
 ) -> Answer<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
-    let mut items = match facts.segment {
-        0 => {
-            let profile = app.service.run_profile(principal, &run.id).await?;
-            let mut items: Vec<Value> =
-                system_items(&profile).iter().zip(0..).map(|(item, at)| items::system(&run.id, at, item)).collect();
-            items.extend(begun_with(app, principal, &run).await?);
-            items
-        }
+    let of = (&run.id, facts.segment);
+    let mut items: Vec<Value> = facts.system_items.iter().zip(0..).map(|(item, at)| items::system(of, at, item)).collect();
+    items.extend(match facts.segment {
+        0 => begun_with(app, principal, &run).await?,
         segment => continued_with(app, principal, &run, segment).await?,
-    };
+    });
     if params.order == Order::Desc {
         items.reverse();
     }
@@ -88,19 +83,18 @@ async fn begun_with(app: &App, principal: &Principal, run: &Run) -> Answer<Vec<V
         EventBody::MessageCreated { message } => Some(message.id),
         _ => None,
     });
-    let mut items = Vec::new();
+    let mut found = Vec::new();
     let mut page = PageRequest { limit: 100, after: None };
     loop {
         let messages = app.service.messages(principal, &run.conversation_id, &page).await?;
-        for message in messages.items.iter().filter(|message| message.run_id == run.id && !message.internal) {
-            items.extend(items::of_message(message));
-            if Some(&message.id) == own.as_ref() {
-                return Ok(items);
+        found.extend(messages.items.into_iter().filter(|message| message.run_id == run.id && !message.internal));
+        let last = found.iter().position(|message| Some(&message.id) == own.as_ref());
+        match (last, messages.next.and_then(|next| next.parse().ok())) {
+            (None, Some(next)) => page.after = Some(next),
+            (last, _) => {
+                found.truncate(last.map_or(found.len(), |last| last + 1));
+                return Ok(items::of_messages(&found, |_| true));
             }
-        }
-        match messages.next.and_then(|next| next.parse().ok()) {
-            Some(next) => page.after = Some(next),
-            None => return Ok(items),
         }
     }
 }
@@ -117,7 +111,7 @@ async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u3
                 requested.push(call.call_id);
                 None
             }
-            EventBody::MessageCreated { message } => items::of_message(&message).pop(),
+            EventBody::MessageCreated { message } => items::of_messages([&message], |_| true).pop(),
             EventBody::ToolCompleted { call_id, content, .. } if requested.contains(&call_id) => {
                 Some(items::function_output(&call_id, &content, "completed"))
             }
@@ -130,12 +124,7 @@ async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u3
                 "approve": status == ApprovalState::Allowed,
                 "reason": reason,
             })),
-            EventBody::InputResolved { id, answer: Some(answer), .. } => {
-                let text = answer.text.filter(|text| !text.is_empty()).unwrap_or(answer.choice);
-                let content = json!([{ "type": "input_text", "text": text }]);
-                let id = derived("msg_answer_", id.as_str());
-                Some(json!({ "type": "message", "id": id, "status": "completed", "role": "user", "content": content }))
-            }
+            EventBody::InputResolved { id, answer: Some(answer), .. } => Some(items::question_answer(&id, answer)),
             _ => None,
         };
         if pauses == segment {

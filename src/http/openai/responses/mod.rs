@@ -28,6 +28,7 @@ use utoipa::IntoParams;
 pub(in crate::http) use create::{__path_create, create};
 
 use crate::domain::access::principal::Principal;
+use crate::domain::agent::AgentProfile;
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
@@ -52,6 +53,11 @@ const FIRST_EVENTS: u32 = 100;
 
 /// Finds the run of a response.
 async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
+    find_with_pauses(app, principal, id).await.map(|(run, facts, _)| (run, facts))
+}
+
+/// Finds the run of a response, with the pauses of the run if the response is not its first one.
+async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails, Option<RunPauses>)> {
     let missing = || Problem::new(ProblemCode::NotFound, format!("Response with id {id:?} not found."));
     let Some(ResponseId { run, segment }) = ResponseId::parse(id) else { return Err(missing()) };
     let known = async {
@@ -64,15 +70,28 @@ async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, Respon
             if deleted.contains(&segment) {
                 return Err(missing());
             }
-            if segment > 0 && segment > RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response() {
+            let pauses = match segment {
+                0 => None,
+                _ => Some(RunPauses::read_with_results(&app.service, principal, &run.id).await?),
+            };
+            if pauses.as_ref().is_some_and(|pauses| segment > pauses.newest_response()) {
                 return Err(missing());
             }
-            let facts = ResponseDetails::of(&run, segment, &profile);
-            Ok((run, facts))
+            let facts = details(app, principal, (&run, segment), &profile).await?;
+            Ok((run, facts, pauses))
         }
         Err(Error::NotFound(_)) => Err(missing()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the details of a response of a run with this profile.
+async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), profile: &AgentProfile) -> Answer<ResponseDetails> {
+    let continued = match segment {
+        0 => Value::Null,
+        _ => app.service.continued_request(principal, &run.id, segment).await?,
+    };
+    Ok(ResponseDetails::of(run, segment, profile, &continued))
 }
 
 /// Returns a reader of all events of a run.
@@ -172,8 +191,12 @@ pub(in crate::http) async fn get(
 )]
 pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
     let Caller { app, principal } = &caller;
-    let (run, facts) = find(app, principal, &id).await?;
-    if facts.segment < RunPauses::read_with_results(&app.service, principal, &run.id).await?.newest_response() {
+    let (run, facts, pauses) = find_with_pauses(app, principal, &id).await?;
+    let pauses = match pauses {
+        Some(pauses) => pauses,
+        None => RunPauses::read_with_results(&app.service, principal, &run.id).await?,
+    };
+    if facts.segment < pauses.newest_response() {
         // The response has ended, and a later one of the same run goes on.
         return Ok(Json(stored(app, principal, &run, facts).await?));
     }

@@ -8,6 +8,7 @@ use crate::domain::model::{ModelOptions, Usage};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::Run;
 use crate::http::openai::ids::{derived, seconds};
+use crate::http::openai::responses::request::{SystemItem, system_items};
 
 /// The identifier of a response: its run, and its number within the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,29 +75,41 @@ pub(super) struct ResponseDetails {
     shown: Value,
     client_tools: Vec<String>,
     created_at: i64,
+    /// The system items of the request.
+    pub system_items: Vec<SystemItem>,
 }
 
 impl ResponseDetails {
-    pub(super) fn of(run: &Run, segment: u32, profile: &AgentProfile) -> Self {
+    /// Returns the details of a response. `continued` has the fields of the request that began it, if it is not the first one of
+    /// the run.
+    pub(super) fn of(run: &Run, segment: u32, profile: &AgentProfile, continued: &Value) -> Self {
         let mut shown = defaults(run, &profile.options);
-        if let (Some(shown), Some(sent)) = (shown.as_object_mut(), profile.protocol.as_ref().and_then(Value::as_object)) {
+        let sent = profile.protocol.iter().chain([continued]).filter_map(Value::as_object);
+        if let Some(shown) = shown.as_object_mut() {
             // A run of another protocol has other fields.
-            for (name, value) in sent.iter().filter(|(_, value)| !value.is_null()) {
+            for (name, value) in sent.flatten().filter(|(_, value)| !value.is_null()) {
                 if let Some(known) = shown.get_mut(name) {
                     known.clone_from(value);
                 }
             }
         }
+        let own = if segment > 0 { Some(continued) } else { profile.protocol.as_ref() };
         if segment > 0 {
             shown["previous_response_id"] = ResponseId { run: run.id.clone(), segment: segment - 1 }.to_string().into();
         }
         let created_at = seconds(&run.created_at);
         let client_tools = profile.client_tools.iter().map(|tool| tool.name.clone()).collect();
-        Self { run: run.id.clone(), segment, shown, client_tools, created_at }
+        let system_items = own.map(system_items).unwrap_or_default();
+        Self { run: run.id.clone(), segment, shown, client_tools, created_at, system_items }
     }
 
     pub(super) fn is_background(&self) -> bool {
         self.shown["background"] == true
+    }
+
+    /// Returns whether the request limits the calls. Calls above the limit are no part of the response.
+    pub(super) fn limits_calls(&self) -> bool {
+        self.shown["max_tool_calls"].is_number()
     }
 
     pub(super) fn is_client_tool(&self, name: &str) -> bool {

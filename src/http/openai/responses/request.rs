@@ -47,8 +47,7 @@ pub(super) struct CreateRequest {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
-    /// Must be null: a run has no such limit.
-    max_tool_calls: Option<Value>,
+    max_tool_calls: Option<u32>,
     reasoning: Option<WireReasoning>,
     text: Option<WireText>,
     truncation: Option<Truncation>,
@@ -80,7 +79,7 @@ impl ConversationRequest {
         if !input.approvals.is_empty() {
             return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
         }
-        let system_prompt = Some(texts_of(&input.system_items).collect::<Vec<_>>().join("\n\n"));
+        let system_prompt = input.own_system_text();
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
@@ -201,14 +200,14 @@ struct SystemTextRecord {
 }
 
 impl SystemTextRecord {
-    fn of(profile: &AgentProfile) -> Self {
-        profile.protocol.as_ref().and_then(|stored| Self::deserialize(stored).ok()).unwrap_or_default()
+    fn of(stored: &Value) -> Self {
+        Self::deserialize(stored).unwrap_or_default()
     }
 }
 
-/// Returns the system items of the request that began a run.
-pub(super) fn system_items(profile: &AgentProfile) -> Vec<SystemItem> {
-    SystemTextRecord::of(profile).system_items
+/// Returns the system items of a request from its stored fields.
+pub(super) fn system_items(stored: &Value) -> Vec<SystemItem> {
+    SystemTextRecord::of(stored).system_items
 }
 
 /// The input of a request.
@@ -247,7 +246,8 @@ impl Input {
 
     /// Adds the system items of the responses before this one, whose run has `profile`.
     pub(super) fn add_earlier_system_items(&mut self, profile: &AgentProfile) {
-        let SystemTextRecord { system_items, mut earlier_system_texts } = SystemTextRecord::of(profile);
+        let stored = profile.protocol.as_ref().map(SystemTextRecord::of);
+        let SystemTextRecord { system_items, mut earlier_system_texts } = stored.unwrap_or_default();
         let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
         let own: Vec<String> = own.map(str::to_owned).collect();
         earlier_system_texts.extend(own);
@@ -266,6 +266,12 @@ impl Input {
     fn system_texts(&self) -> impl Iterator<Item = &str> {
         let is_new = |text: &&str| self.earlier_system_texts.iter().all(|known| known != text);
         self.earlier_system_texts.iter().map(String::as_str).chain(texts_of(&self.system_items).filter(is_new))
+    }
+
+    /// Returns the texts of the request's own system items; `None` for none.
+    pub(super) fn own_system_text(&self) -> Option<String> {
+        let text = texts_of(&self.system_items).collect::<Vec<_>>().join("\n\n");
+        (!text.trim().is_empty()).then_some(text)
     }
 
     /// Removes the results of calls for which `is_open` returns false.
@@ -329,17 +335,6 @@ impl CreateRequest {
         self.model.as_deref().unwrap_or_default()
     }
 
-    /// Fails if the request has a limit that no run has.
-    pub(super) fn check_limits(&self) -> Result<()> {
-        match self.max_tool_calls {
-            None => Ok(()),
-            Some(_) => {
-                let reason = "is not supported; leave it out, and limit the rounds of the agent by its `max_rounds`";
-                Err(Error::field("/max_tool_calls", reason))
-            }
-        }
-    }
-
     pub(super) fn references(&self) -> Vec<Reference<'_>> {
         match &self.input {
             Some(WireInput::Items(items)) => references("input", items),
@@ -377,6 +372,7 @@ impl CreateRequest {
             "conversation": conversation,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
             "metadata": self.metadata,
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
@@ -395,22 +391,32 @@ impl CreateRequest {
         })
     }
 
+    /// Returns the fields in which this request differs from the one that began its run; `None` for none.
+    pub(super) fn continued_fields(&self, input: &Input, profile: &AgentProfile) -> Option<Value> {
+        let mut fields = self.echoed_fields();
+        fields["previous_response_id"] = Value::Null;
+        if !input.system_items.is_empty() {
+            fields["system_items"] = json!(input.system_items);
+        }
+        let first = |name: &str| profile.protocol.as_ref().and_then(|protocol| protocol.get(name));
+        let own = fields.as_object().into_iter().flatten().filter(|(name, value)| !value.is_null() && first(name) != Some(value));
+        let own: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+        (!own.is_empty()).then_some(Value::Object(own))
+    }
+
     pub(super) fn client_tools(&self) -> Result<Vec<ClientTool>> {
         let tools = self.tools.iter().flatten().enumerate();
         tools.map(|(at, tool)| client_tool(tool).ok_or_else(|| Error::field(&format!("/tools/{at}"), UNKNOWN_TOOL))).collect()
     }
 
-    /// Returns the run of the request, with `content` as its message, in `conversation` if there is one.
-    pub(super) fn run(
-        &self,
-        input: &Input,
-        conversation: Option<ConversationId>,
-        content: Option<Content>,
-        trace: TraceId,
-    ) -> Result<StartRun> {
+    /// Fails if no run could begin with these fields.
+    pub(super) fn check(&self) -> Result<()> {
+        self.tools_and_options(&Target::of(self.model())).map(drop)
+    }
+
+    fn tools_and_options(&self, target: &Target) -> Result<(Vec<ClientTool>, ModelOptions)> {
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
-        let target = Target::of(self.model());
-        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), &target)?;
+        let chosen = ToolChoiceField::read(self.tool_choice.as_ref(), target)?;
         let tools = chosen.select(self.client_tools()?)?;
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let options = ModelOptions {
@@ -423,6 +429,19 @@ impl CreateRequest {
             output_schema: format.map(output_schema).transpose()?.flatten(),
             reasoning_effort: self.reasoning.as_ref().and_then(|reasoning| reasoning.effort),
         };
+        Ok((tools, options))
+    }
+
+    /// Returns the run of the request, with `content` as its message, in `conversation` if there is one.
+    pub(super) fn run(
+        &self,
+        input: &Input,
+        conversation: Option<ConversationId>,
+        content: Option<Content>,
+        trace: TraceId,
+    ) -> Result<StartRun> {
+        let target = Target::of(self.model());
+        let (tools, options) = self.tools_and_options(&target)?;
         let own = self.instructions.as_deref().filter(|text| !text.is_empty());
         let instructions: Vec<&str> = own.into_iter().chain(input.system_texts()).collect();
         let mut protocol = self.echoed_fields();
@@ -432,6 +451,7 @@ impl CreateRequest {
             plain: target.is_plain(),
             instructions: instructions.join("\n\n"),
             one_call: self.parallel_tool_calls == Some(false),
+            max_server_calls: self.max_tool_calls,
             protocol: Some(protocol),
             ..RunSetup::default()
         };
@@ -539,7 +559,8 @@ impl WireItem {
                 add_call(&mut input.messages, SentCall { id: id.clone(), name, arguments });
                 let output = self.output.as_ref().map(WireContent::text);
                 let is_error = output.is_none();
-                let content = Content::Text(output.or_else(|| self.error.as_ref().map(error_text)).unwrap_or_default());
+                let text = output.or_else(|| self.error.as_ref().map(error_text));
+                let content = Content::Text(text.unwrap_or_else(|| "the call has no result".to_owned()));
                 add_result(&mut input.messages, SentResult { call_id: id, content, is_error });
             }
             "mcp_approval_response" => {
@@ -586,7 +607,7 @@ impl WireItem {
         };
         match self.kind() {
             "message" => self.role.as_deref() == Some("assistant") && has_own_id(&self.id, "msg_"),
-            "function_call" => has_own_id(&self.call_id, "call_"),
+            "function_call" => has_own_id(&self.call_id, "call_") || has_own_id(&self.id, "fc_"),
             "mcp_call" => has_own_id(&self.id, "mcp_"),
             "mcp_approval_request" => has_own_id(&self.id, "mcpr_"),
             _ => false,
@@ -716,7 +737,11 @@ mod tests {
             let run = request.run(&input, None, None, TraceId::generate(&UuidIds)).unwrap();
             assert_eq!(run.setup.instructions, expected);
             profile.protocol = run.setup.protocol;
-            assert_eq!(system_items(&profile).len(), texts.len(), "a response lists the items of its own request");
+            assert_eq!(
+                profile.protocol.as_ref().map(system_items).unwrap().len(),
+                texts.len(),
+                "a response lists the items of its own request"
+            );
         }
     }
 
@@ -755,14 +780,6 @@ mod tests {
             let error = serde_json::from_value::<CreateRequest>(body).unwrap_err().to_string();
             assert_eq!(error, reason);
         }
-    }
-
-    #[test]
-    fn limit_of_tool_calls_is_refused_by_field() {
-        let check =
-            |most: Value| serde_json::from_value::<CreateRequest>(json!({ "max_tool_calls": most })).unwrap().check_limits();
-        assert!(check(Value::Null).is_ok());
-        assert_eq!(check(json!(3)).unwrap_err().problem().errors[0].pointer, "/max_tool_calls");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub(super) mod accept;
 pub(super) mod calls;
 pub(super) mod cancel;
+pub(super) mod continued_requests;
 pub(super) mod deleted_responses;
 pub(super) mod load;
 pub(super) mod new_run;
