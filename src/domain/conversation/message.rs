@@ -349,7 +349,7 @@ impl FilePart {
 }
 
 /// The kept length of a text. Both limits apply, because some budgets count characters and others bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TextLimit {
     pub chars: usize,
     pub bytes: usize,

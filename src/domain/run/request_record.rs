@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, Part, Role, TextLimit};
 use crate::domain::ids::{MessageId, PartId};
@@ -50,10 +51,11 @@ pub struct RecordedTools {
 }
 
 /// A tool as the model sees it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SentTool {
     pub name: String,
     pub description: String,
+    #[schema(value_type = Object)]
     pub input_schema: Arc<Value>,
 }
 
@@ -69,7 +71,7 @@ impl SentTool {
 }
 
 /// The use of the request's budget, as in the event `context.budget`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestBudget {
     pub unit: ContextUnit,
     pub window: u64,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, TextLimit};
 use crate::domain::ids::{MessageId, PartId, RunId};
+use crate::domain::model::ModelOptions;
 use crate::domain::run::request_record::{
     MAX_RECORD_BYTES, RecordedMessages, RequestBudget, RequestRecord, SentMessage, SentTool, text_limits,
 };
@@ -15,21 +17,23 @@ use crate::domain::tool::ToolDefinition;
 
 /// The last request of a model step, before the provider's dialect changes its form.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct StepRequest {
     pub run_id: RunId,
     pub step: u32,
     pub model: String,
-    /// `None` only if it is missing.
+    /// Absent if it cannot be rebuilt.
     pub system: Option<String>,
     pub tools: Vec<SentTool>,
-    /// [`ModelOptions`](crate::domain::model::ModelOptions) as JSON.
+    // As JSON, because a newer version may have stored other options.
+    #[schema(value_type = ModelOptions)]
     pub options: Value,
     pub messages: Vec<Message>,
     pub window: Option<u64>,
     pub budget: Option<RequestBudget>,
     /// The limits of the texts of files, by part.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, TextLimit>)]
     pub text_limits: BTreeMap<PartId, TextLimit>,
     /// Sentences about what cannot be rebuilt. Empty if the request is exact.
     pub missing: Vec<String>,

@@ -55,6 +55,7 @@ pub(super) fn complete(document: &mut Value) {
         add_problems(operation, method);
         add_link(operation);
         make_body_optional(operation);
+        merge_defaults(operation);
     }
     share_repeated(document);
     share_bodies(document, "responses", |operation| {
@@ -141,6 +142,24 @@ fn add_link(operation: &mut Value) {
         && let Some(response) = members(operation, "/responses/200")
     {
         response.insert("headers".to_owned(), json!({ "Link": { "schema": { "type": "string" } } }));
+    }
+}
+
+/// Moves the defaults of inlined parameters into their schemas. The derive adds a second schema of type object, which no text matches.
+fn merge_defaults(operation: &mut Value) {
+    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some([schema, Value::Object(default)]) =
+            parameter.pointer_mut("/schema/allOf").and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+        else {
+            continue;
+        };
+        let (mut merged, default) = (schema.take(), default.remove("default"));
+        if let (Some(merged), Some(default)) = (merged.as_object_mut(), default) {
+            // The parameter has a description of its own.
+            merged.remove("description");
+            merged.insert("default".to_owned(), default);
+        }
+        parameter["schema"] = merged;
     }
 }
 

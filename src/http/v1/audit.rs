@@ -23,7 +23,6 @@ pub(crate) struct AuditParams {
     #[param(max_length = 256)]
     tool: Option<String>,
     /// Only calls with this outcome.
-    #[param(inline)]
     outcome: Option<AuditOutcome>,
     /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]

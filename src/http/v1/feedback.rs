@@ -61,7 +61,6 @@ pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationI
 #[into_params(parameter_in = Query)]
 pub(crate) struct FeedbackParams {
     /// Only feedback with this rating.
-    #[param(inline)]
     rating: Option<Rating>,
     /// The id of a user, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]

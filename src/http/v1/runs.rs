@@ -132,7 +132,6 @@ pub(crate) async fn get(
 #[into_params(parameter_in = Query)]
 pub(crate) struct RunParams {
     /// Only runs with this status.
-    #[param(inline)]
     status: Option<RunStatus>,
     /// Only runs of the agent with this name.
     #[param(max_length = 200)]
@@ -249,17 +248,14 @@ pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<Ru
 
 /// Returns the request of a model step
 ///
-/// The response contains the last request of the step, before the provider's dialect changes its form:
-/// `run_id`, `step`, `model`, `system`, `tools` (`name`, `description`, `input_schema`), `options` (`ModelOptions`) and `messages`
-/// (`Message`, oldest first, with the parts that were sent). `window`, `budget` (as in `context.budget`) and `text_limits` (of the
-/// texts of files, by part) are optional. `missing` lists what cannot be rebuilt; it is empty if the request is exact.
+/// The response contains the last request of the step, before the provider's dialect changes its form.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/steps/{step}/request", tag = "runs", operation_id = "get_step_request",
     params(
         ("id" = RunId, Path, description = "The id of the run"),
         ("step" = u32, Path, description = "The number of a model step, from `step.started`"),
     ),
-    responses((status = 200, description = "The request of the step", body = Object)),
+    responses((status = 200, description = "The request of the step", body = StepRequest)),
 )]
 pub(crate) async fn step_request(caller: Caller, Ids(id, step): Ids<RunId, u32>) -> Answer<Json<StepRequest>> {
     Ok(Json(caller.app.service.step_request(&caller.principal, &id, step).await?))

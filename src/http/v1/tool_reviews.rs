@@ -14,7 +14,6 @@ use crate::http::wire::problem::Answer;
 #[into_params(parameter_in = Query)]
 pub(crate) struct ToolReviewParams {
     /// Only reviews with this status. `changed` selects definitions that wait for a review.
-    #[param(inline)]
     status: Option<ToolReviewStatus>,
 }
 

@@ -181,7 +181,7 @@ pub(crate) struct AcceptedBody {
     pub run: Run,
 }
 
-/// One page of a list.
+// One page of a list. The API document would repeat a doc comment for each list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ListBody<T> {
     pub data: Vec<T>,

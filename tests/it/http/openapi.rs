@@ -58,6 +58,20 @@ fn each_error_code_is_in_the_document() {
 }
 
 #[test]
+fn each_default_of_a_parameter_conforms_to_its_schema() {
+    let document = openapi();
+    let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+    let parameters = operations.flat_map(|operation| operation["parameters"].as_array().into_iter().flatten());
+    let schemas: Vec<&Value> = parameters.map(|parameter| &parameter["schema"]).collect();
+    assert!(schemas.iter().all(|schema| schema.get("allOf").is_none()), "a default would stand in a second schema");
+    let with_default: Vec<_> = schemas.into_iter().filter(|schema| schema.get("default").is_some()).collect();
+    assert!(with_default.len() > 8, "{with_default:?}");
+    for schema in with_default.into_iter().filter(|schema| schema.get("enum").is_some()) {
+        assert!(schema["enum"].as_array().unwrap().contains(&schema["default"]), "{schema}");
+    }
+}
+
+#[test]
 fn error_responses_are_shared() {
     let document = openapi();
     let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());

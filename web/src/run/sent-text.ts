@@ -1,7 +1,7 @@
 // The texts of a request to a model, as people read them.
 
 import { print, spelling } from "../api/json";
-import type { Message, ModelOptions, ToolContent } from "../api/types";
+import type { Message, ModelOptions, TextLimit, ToolContent } from "../api/types";
 import { brief, number } from "../text/words";
 
 const SHORT_CHARACTERS = 800;
@@ -34,11 +34,7 @@ export function contentText(content: readonly ToolContent[]): string {
 /** Returns how many characters and lines a text has. */
 export const size = (text: string): string => `${number(text.length)} characters, ${number(lines(text))} ${lines(text) === 1 ? "line" : "lines"}`;
 
-/** How much of a text was sent: so many characters, or the smaller of two limits. */
-export type TextLimit = number | { chars: number; bytes: number };
-
 /** Returns in words how much of a text was sent. A limit that is not set is a huge number. */
-export function sentOf(limit: TextLimit): string {
-  const { chars, bytes } = typeof limit === "number" ? { chars: limit, bytes: Infinity } : limit;
+export function sentOf({ chars, bytes }: TextLimit): string {
   return chars <= bytes ? `its first ${number(chars)} characters` : `its first ${number(bytes)} bytes`;
 }

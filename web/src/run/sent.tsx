@@ -5,30 +5,9 @@ import { useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
 import { print } from "../api/json";
-import type { ContextBudget, Message, ModelOptions, Part } from "../api/types";
+import type { Message, ModelOptions, Part, RequestBudget, SentTool, StepRequest, TextLimit } from "../api/types";
 import { brief, cut, number, spelled } from "../text/words";
-import { contentText, isShort, optionFacts, roleName, sentOf, size, type TextLimit } from "./sent-text";
-
-interface SentTool {
-  name: string;
-  description: string;
-  input_schema?: unknown;
-}
-
-/** The request of a model step, as the API tells it. */
-interface StepRequest {
-  model: string;
-  /** Absent if it could not be rebuilt. */
-  system?: string | null;
-  tools: SentTool[];
-  options: ModelOptions;
-  messages: Message[];
-  budget?: ContextBudget;
-  /** How much of a file's text was sent, by part. */
-  text_limits?: Record<string, TextLimit>;
-  /** Sentences about what could not be rebuilt. */
-  missing: string[];
-}
+import { contentText, isShort, optionFacts, roleName, sentOf, size } from "./sent-text";
 
 /** So many of the newest messages are shown at first. */
 const NEWEST = 20;
@@ -55,7 +34,7 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
   if (error instanceof api.Problem && error.status === 404) return <p className="faint">This request is not recorded: an older version of Capstan made it, or the run came with a copy.</p>;
   if (error !== null) return <p className="trouble">{api.words(error)}</p>;
   if (data === undefined) return <p className="faint">Reading the request…</p>;
-  const { model, system = null, tools, options, messages, budget, text_limits: limits = {}, missing } = data;
+  const { model, system, tools, options, messages, budget, text_limits: limits = {}, missing } = data;
   return (
     <div className="sent-body">
       {missing.map((words) => (
@@ -63,7 +42,7 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
       ))}
       <p className="faint">{facts(model, messages.length, tools.length, budget)}</p>
       {system === "" && <p className="faint">There was no system prompt.</p>}
-      {system !== null && system !== "" && (
+      {system !== undefined && system !== "" && (
         <Fold label="System prompt" note={`${number(system.length)} characters`} isOpen={isShort(system)}>
           <pre tabIndex={0}>{cut(spelled(system), MOST_TEXT)}</pre>
         </Fold>
@@ -75,8 +54,8 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
   );
 }
 
-function facts(model: string, messages: number, tools: number, budget: ContextBudget | undefined): string {
-  const size = budget === undefined ? null : `${budget.tokenizer === undefined ? "about " : ""}${number(budget.used)} of ${number(budget.window)} ${budget.unit === "chars" ? "characters" : "tokens"}`;
+function facts(model: string, messages: number, tools: number, budget: RequestBudget | undefined): string {
+  const size = budget === undefined ? null : `about ${number(budget.used)} of ${number(budget.window)} ${budget.unit === "chars" ? "characters" : "tokens"}`;
   return [brief(model, 80), `${number(messages)} ${messages === 1 ? "message" : "messages"}`, `${number(tools)} ${tools === 1 ? "tool" : "tools"}`, size].filter(Boolean).join(" · ");
 }
 
@@ -121,7 +100,7 @@ function Tools({ tools }: { tools: SentTool[] }) {
           <li key={tool.name}>
             <Fold label={<code>{brief(spelled(tool.name), 80)}</code>} note={brief(tool.description, 100)}>
               <p className="sent-words">{spelled(tool.description)}</p>
-              <pre tabIndex={0}>{cut(print(tool.input_schema ?? {}, 2), MOST_TEXT)}</pre>
+              <pre tabIndex={0}>{cut(print(tool.input_schema, 2), MOST_TEXT)}</pre>
             </Fold>
           </li>
         ))}

@@ -25,7 +25,7 @@ it("reads rows of usage", () => {
 });
 
 it("names hours, and usage without an agent or a conversation", () => {
-  const { model: _, ...row } = { ...day("2026-03-01", "", 1), hour: 7 };
+  const row: PeriodUsage = { day: "2026-03-01", hour: 7, owner_id: "user_1", runs: 0, usage: { input_tokens: 1, output_tokens: 0, model_calls: 1 } };
   expect(entryOf({ ...row, agent: "chat" }, "agent")).toMatchObject({ period: "2026-03-01 07:00", group: "chat" });
   expect([entryOf(row, "agent").group, entryOf(row, "conversation").group]).toEqual(["titles and embeddings", "embeddings"]);
   const hours = lastHours(NOW);
