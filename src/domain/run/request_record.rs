@@ -18,7 +18,7 @@ use crate::domain::model::ModelRequest;
 use crate::domain::run::context::ContextUnit;
 use crate::domain::tool::ToolDefinition;
 
-/// The largest stored record. A larger one is stored without its messages, or without anything but the model.
+/// The largest stored record. A larger one is stored without its largest messages, or without anything but the model.
 pub const MAX_RECORD_BYTES: usize = 256 * 1024;
 
 /// The maximum number of rows that are searched for the rest of a joined message.
@@ -92,6 +92,8 @@ pub enum RecordedMessages {
     Joined(Vec<MessageId>),
     /// A message that differs from its row, or has none.
     Sent(Box<SentMessage>),
+    /// A message that is too large for the record.
+    LeftOut,
 }
 
 /// A message in its sent form.
@@ -166,9 +168,9 @@ impl NewRequestRecord {
     ) -> Self {
         // A repeated step replaces its own record.
         let base = last.filter(|base| base.step < step);
-        let entries = compare_with_rows(&request.messages, &sources.history);
+        let mut entries = compare_with_rows(&request.messages, &sources.history);
         let tools = compact_tools(&request.tools, sources.tools);
-        let digest = RequestDigest {
+        let mut digest = RequestDigest {
             step,
             system: digest(&request.system),
             tools: digest(&tools),
@@ -184,22 +186,47 @@ impl NewRequestRecord {
             options: if is_same(|digest| digest.options) { None } else { serde_json::to_value(&request.options).ok() },
             window: request.window,
             budget,
-            messages: Some(compact_messages(entries, &digest, base)),
+            messages: Some(compact_messages(&entries, &digest.messages, base)),
         };
-        if let Some(text) = within_limit(&record) {
+        let mut text = json_of(&record);
+        if let Some(excess) = text.len().checked_sub(MAX_RECORD_BYTES + 1) {
+            leave_out_largest(&mut entries, &mut digest.messages, base, excess);
+            record.messages = Some(compact_messages(&entries, &digest.messages, base));
+            text = json_of(&record);
+        }
+        if text.len() <= MAX_RECORD_BYTES {
             return Self { text, digest: Some(Arc::new(digest)) };
         }
-        record.messages = None;
-        let text = within_limit(&record).unwrap_or_else(|| {
-            let RequestRecord { model, window, budget, .. } = record;
-            within_limit(&RequestRecord { model, window, budget, ..RequestRecord::default() }).unwrap_or_default()
-        });
-        Self { text, digest: None }
+        let RequestRecord { model, window, budget, .. } = record;
+        Self { text: json_of(&RequestRecord { model, window, budget, ..RequestRecord::default() }), digest: None }
     }
 }
 
-fn within_limit(record: &RequestRecord) -> Option<String> {
-    serde_json::to_string(record).ok().filter(|text| text.len() <= MAX_RECORD_BYTES)
+fn json_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Leaves out the largest messages that the base does not have, until the others need `excess` bytes less.
+fn leave_out_largest(entries: &mut [MessageEntry<'_>], digests: &mut [Option<u64>], base: Option<&RequestDigest>, excess: usize) {
+    let is_new = |digest: &Option<u64>| digest.is_none() || base.is_none_or(|base| !base.messages.contains(digest));
+    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    for (at, (entry, digest)) in entries.iter().zip(&*digests).enumerate() {
+        if let MessageEntry::Sent(sent) = entry
+            && is_new(digest)
+        {
+            sizes.push((json_of(sent).len(), at));
+        }
+    }
+    sizes.sort_unstable();
+    let mut left = excess;
+    while let Some((size, at)) = sizes.pop() {
+        entries[at] = MessageEntry::LeftOut;
+        digests[at] = None;
+        match left.checked_sub(size) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
 }
 
 fn compact_tools(sent: &[Arc<ToolDefinition>], frozen: &[Arc<ToolDefinition>]) -> RecordedTools {
@@ -216,6 +243,7 @@ enum MessageEntry<'a> {
     /// The rows whose parts the message has.
     Rows(Vec<&'a MessageId>),
     Sent(Box<SentMessage>),
+    LeftOut,
 }
 
 impl MessageEntry<'_> {
@@ -223,6 +251,7 @@ impl MessageEntry<'_> {
         match self {
             Self::Rows(ids) => digest(ids),
             Self::Sent(sent) => digest(sent),
+            Self::LeftOut => None,
         }
     }
 }
@@ -259,7 +288,7 @@ fn rows_of<'a>(message: &Message, rows: &[&'a Message]) -> Option<Vec<&'a Messag
 }
 
 /// Returns the messages in their compact form. Messages that the base has too are not repeated.
-fn compact_messages(entries: Vec<MessageEntry<'_>>, digest: &RequestDigest, base: Option<&RequestDigest>) -> Vec<RecordedMessages> {
+fn compact_messages(entries: &[MessageEntry<'_>], digests: &[Option<u64>], base: Option<&RequestDigest>) -> Vec<RecordedMessages> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     for (digest, at) in base.iter().flat_map(|base| &base.messages).zip(0..) {
         if let Some(digest) = digest {
@@ -267,7 +296,7 @@ fn compact_messages(entries: Vec<MessageEntry<'_>>, digest: &RequestDigest, base
         }
     }
     let mut recorded: Vec<RecordedMessages> = Vec::new();
-    for (entry, digest) in entries.into_iter().zip(&digest.messages) {
+    for (entry, digest) in entries.iter().zip(digests) {
         let place = digest.and_then(|digest| places.get(&digest).copied());
         match (place, entry, recorded.last_mut()) {
             (Some(at), _, Some(RecordedMessages::Same(first, count))) if *first + *count == at => *count += 1,
@@ -277,7 +306,8 @@ fn compact_messages(entries: Vec<MessageEntry<'_>>, digest: &RequestDigest, base
                 ([id], _) => recorded.push(RecordedMessages::Rows(vec![(*id).clone()])),
                 (ids, _) => recorded.push(RecordedMessages::Joined(ids.iter().map(|id| (*id).clone()).collect())),
             },
-            (None, MessageEntry::Sent(sent), _) => recorded.push(RecordedMessages::Sent(sent)),
+            (None, MessageEntry::Sent(sent), _) => recorded.push(RecordedMessages::Sent(sent.clone())),
+            (None, MessageEntry::LeftOut, _) => recorded.push(RecordedMessages::LeftOut),
         }
     }
     recorded

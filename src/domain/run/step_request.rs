@@ -45,11 +45,14 @@ pub struct RecordedSteps {
     records: BTreeMap<u32, RequestRecord>,
 }
 
+const BASE_MISSING: &str = "messages are not recorded: the record of an earlier step is gone";
+
 /// A message of a request.
 #[derive(Clone, Copy)]
 enum MessageSource<'a> {
     Rows(&'a [MessageId]),
     Sent(&'a SentMessage),
+    LeftOut,
 }
 
 impl RecordedSteps {
@@ -65,7 +68,7 @@ impl RecordedSteps {
     pub fn message_ids(&self, step: u32) -> Vec<&MessageId> {
         let ids = self.sources(step).0.into_iter().flat_map(|source| match source {
             MessageSource::Rows(ids) => ids,
-            MessageSource::Sent(_) => &[],
+            MessageSource::Sent(_) | MessageSource::LeftOut => &[],
         });
         ids.collect()
     }
@@ -90,11 +93,17 @@ impl RecordedSteps {
             missing.push("the options are not recorded".to_owned());
         }
         let mut messages = Vec::with_capacity(sources.len());
+        let mut left_out = 0_u32;
         for source in sources {
             match source {
                 MessageSource::Sent(sent) => messages.push(sent.restored()),
                 MessageSource::Rows(ids) => messages.extend(join_rows(ids, rows, &mut missing)),
+                MessageSource::LeftOut => left_out += 1,
             }
+        }
+        if left_out > 0 {
+            let limit = MAX_RECORD_BYTES / 1024;
+            missing.push(format!("{left_out} of the messages, the largest: they do not fit into the record of {limit} KiB"));
         }
         Some(StepRequest {
             run_id: run_id.clone(),
@@ -157,13 +166,14 @@ impl RecordedSteps {
                 match recorded {
                     RecordedMessages::Same(first, count) => match base.get(*first..first.saturating_add(*count)) {
                         Some(same) => sources.extend(same),
-                        None => missing.push("messages are not recorded: the record of an earlier step is gone".to_owned()),
+                        None => missing = vec![BASE_MISSING.to_owned()],
                     },
                     RecordedMessages::Rows(ids) => {
                         sources.extend(ids.iter().map(|id| MessageSource::Rows(std::slice::from_ref(id))));
                     }
                     RecordedMessages::Joined(ids) => sources.push(MessageSource::Rows(ids)),
                     RecordedMessages::Sent(sent) => sources.push(MessageSource::Sent(sent)),
+                    RecordedMessages::LeftOut => sources.push(MessageSource::LeftOut),
                 }
             }
         }
@@ -318,17 +328,17 @@ mod tests {
     }
 
     #[test]
-    fn record_above_the_limit_is_left_out_and_says_so() {
+    fn record_above_the_limit_lacks_the_largest_messages() {
         let mut recorder = Recorder::new();
         let question = recorder.store(Role::User, "one");
         recorder.record(1, &recorder.request(vec![question.clone()]));
         let long = recorder.message(Role::User, &"x".repeat(MAX_RECORD_BYTES));
-        recorder.store_record(3, &recorder.request(vec![question.clone(), long.clone()]));
+        let hint = recorder.message(Role::User, "short");
+        recorder.store_record(3, &recorder.request(vec![question.clone(), long.clone(), hint.clone()]));
         let rebuilt = recorder.rebuild(3);
-        assert_eq!(rebuilt.missing, ["the messages are not recorded: they need more than 256 KiB"]);
-        assert_eq!((rebuilt.system.as_deref(), rebuilt.tools.len(), rebuilt.messages), (Some("Be brief."), 1, Vec::new()));
-        // The next record builds on the last complete one.
-        assert_eq!(recorder.record(5, &recorder.request(vec![question])).base, Some(1));
+        assert_eq!(rebuilt.missing, ["1 of the messages, the largest: they do not fit into the record of 256 KiB"]);
+        assert_eq!((rebuilt.tools.len(), rebuilt.messages), (1, vec![question.clone(), hint]));
+        assert_eq!(recorder.record(5, &recorder.request(vec![question])).base, Some(3));
         let system = "x".repeat(MAX_RECORD_BYTES);
         recorder.store_record(7, &ModelRequest { system, ..recorder.request(vec![long]) });
         let rebuilt = recorder.rebuild(7);
@@ -349,7 +359,7 @@ mod tests {
         assert_eq!(rebuilt.messages.len(), 1);
         recorder.texts.remove(&1);
         let rebuilt = recorder.rebuild(3);
-        assert!(rebuilt.missing.contains(&"messages are not recorded: the record of an earlier step is gone".to_owned()));
+        assert!(rebuilt.missing.contains(&BASE_MISSING.to_owned()));
         assert_eq!(rebuilt.system, None);
     }
 }

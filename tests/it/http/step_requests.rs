@@ -116,7 +116,7 @@ async fn request_of_a_step_is_shown_as_it_was_sent() {
 #[tokio::test]
 async fn request_of_an_unknown_step_is_not_found() {
     let (rig, _, run) = Rig::with_played_run("hello").await;
-    for (step, detail) in [("2", "no such model step"), ("1", "no such recorded request"), ("x", ""), ("-1", "")] {
+    for (step, detail) in [("2", "no such model step"), ("1", "no such recorded request"), ("x", "no such"), ("-1", "no such")] {
         let reply = rig.get(&format!("/api/v1/runs/{run}/steps/{step}/request")).await;
         assert_eq!((reply.status, reply.code().as_str()), (StatusCode::NOT_FOUND, "not_found"), "{step}");
         assert!(reply.body.contains(detail), "{}", reply.body);

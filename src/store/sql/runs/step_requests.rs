@@ -11,7 +11,7 @@ use crate::domain::ids::{MessageId, RunId, UserId};
 use crate::domain::run::request_record::RequestRecord;
 use crate::domain::run::step_request::RecordedSteps;
 use crate::domain::tool::ToolDefinition;
-use crate::store::rows::{read_json, read_optional_json, unsigned_count};
+use crate::store::rows::{read_json, read_optional_json};
 use crate::store::runs::step_requests::StepRequestOutcome;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
@@ -21,9 +21,9 @@ use crate::store::{RecordStore, StoreResult};
 statements! {
     TOOLS = ["SELECT s.definitions FROM runs r LEFT JOIN tool_sets s ON s.hash = r.tools_hash WHERE r.id = $1 AND r.owner_id = $2"];
 
-    // A record may continue those of earlier steps. An older version that began a step again has left the record of the attempt before.
-    RECORDS = ["SELECT step, CASE WHEN request_attempt = attempt THEN request END AS request FROM run_steps
-         WHERE run_id = $1 AND owner_id = $2 AND step <= $3 AND kind = 'model' ORDER BY step"];
+    // An older version that began a step again has left the record of the attempt before.
+    RECORD = ["SELECT CASE WHEN request_attempt = attempt THEN request END AS request FROM run_steps
+         WHERE run_id = $1 AND owner_id = $2 AND step = $3 AND kind = 'model'"];
 
     MESSAGES = ["SELECT id, body FROM messages WHERE owner_id = $1 AND id ", (in_list "$2")];
 }
@@ -35,15 +35,19 @@ impl dyn RecordStore + '_ {
         let row = self.database().fetch_optional(TOOLS, values![run.as_str(), owner.as_str()]).await?;
         let Some(row) = row else { return Ok(StepRequestOutcome::NoRun) };
         let tools: Option<Vec<Arc<ToolDefinition>>> = read_optional_json(&row, "tool_sets", "definitions", run.as_str())?;
-        let read = |row: &Row| {
-            let request = read_optional_json::<RequestRecord>(row, "run_steps", "request", run.as_str())?;
-            Ok((unsigned_count(row.get("step")?), request))
-        };
-        let records = self.database().read_all(RECORDS, values![run.as_str(), owner.as_str(), step], read).await?;
-        if records.last().is_none_or(|(last, _)| *last != step) {
-            return Ok(StepRequestOutcome::NoStep);
+        // A record may continue that of an earlier step.
+        let (mut records, mut next) = (Vec::new(), Some(step));
+        while let Some(at) = next {
+            let row = self.database().fetch_optional(RECORD, values![run.as_str(), owner.as_str(), at]).await?;
+            let record = match row {
+                Some(row) => read_optional_json::<RequestRecord>(&row, "run_steps", "request", run.as_str())?,
+                None if at == step => return Ok(StepRequestOutcome::NoStep),
+                None => None,
+            };
+            next = record.as_ref().and_then(|record| record.base).filter(|base| *base < at);
+            records.extend(record.map(|record| (at, record)));
         }
-        let recorded = RecordedSteps::new(records.into_iter().filter_map(|(step, request)| Some((step, request?))));
+        let recorded = RecordedSteps::new(records);
         let ids: Value<'_> = recorded.message_ids(step).into_iter().map(MessageId::as_str).collect();
         let read = |row: &Row| {
             let id: String = row.get("id")?;
