@@ -173,7 +173,7 @@ impl Head {
             Self::New => accept.create_with_title.as_deref().unwrap_or_default(),
             Self::Idle => "",
         };
-        created_rows::title_or_made(title, accept.profile.title, &accept.parts)
+        created_rows::title_of_accepted(title, accept)
     }
 }
 

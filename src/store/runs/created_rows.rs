@@ -38,8 +38,19 @@ fn title_of(parts: &[Part]) -> String {
     text::storable(text::prefix_chars(&line, MAX_MADE_TITLE)).trim_end().to_owned()
 }
 
+/// Returns the given title, or else one from the user's newest message. A transcript may end with a message that is not the user's.
+pub fn title_of_accepted(title: &str, accept: &AcceptRun) -> String {
+    let parts = match &accept.transcript {
+        Some(transcript) if transcript.role != Role::User => {
+            transcript.earlier.iter().rfind(|message| message.role == Role::User).map_or(&[][..], |message| &message.parts)
+        }
+        _ => &accept.parts,
+    };
+    title_or_made(title, accept.profile.title, parts)
+}
+
 /// Returns the given title, or else the beginning of the message, if the agent's policy allows that.
-pub fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
+fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
     if !title.is_empty() {
         return text::storable(title).into_owned();
     }

@@ -171,7 +171,7 @@ async fn start(
     waiting: u32,
 ) -> StoreResult<AcceptOutcome> {
     let is_active = waiting == 0;
-    let title = created_rows::title_or_made(&found.title, accept.profile.title, &accept.parts);
+    let title = created_rows::title_of_accepted(&found.title, accept);
     let status = if is_active { ConversationStatus::Queued } else { found.status };
     let default_agent = Some(accept.profile.name.as_str());
     let hides = accept.transcript.as_ref().is_some_and(|transcript| transcript.hidden);
