@@ -229,7 +229,7 @@ pub(crate) struct McpServerTool {
     #[serde(flatten)]
     #[schema(value_type = ToolDefinition)]
     definition: Arc<ToolDefinition>,
-    /// Whether the server's default agent asks before a call.
+    /// Whether the default agent asks before a call.
     approval: ApprovalMode,
 }
 

@@ -369,8 +369,7 @@ impl Service {
     ) -> Result<Vec<(Arc<ToolDefinition>, ApprovalMode)>> {
         let server = self.any_mcp_server(principal, id).await?;
         let tools = listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)?;
-        let (profile, _) = self.agent_profile(principal, None).await?;
-        let mode = |tool: &ToolDefinition| profile.approval.mode(&tool.name, tool.safety);
+        let mode = |tool: &ToolDefinition| self.default_profile.approval.mode(&tool.name, tool.safety);
         Ok(tools.into_iter().map(|tool| (Arc::clone(&tool), mode(&tool))).collect())
     }
 
