@@ -8,7 +8,7 @@ import { Section } from "../setup/parts";
 import { useAgents, useDefaultAgent } from "../shell/queries";
 import { brief, number } from "../text/words";
 import { budgetsOf, hasBudget, limitOfSettings, stricter, type Limit } from "./limits";
-import { OTHERS, shown, sumOfDay, type Series, type Values } from "./totals";
+import { shown, type Series, type Values } from "./totals";
 
 /** The limit of a day that the server sets for each user. Only administrators may read it. */
 function useServerLimit(isAdmin: boolean): Limit {
@@ -27,17 +27,15 @@ export function DayLimits({ today, isAdmin }: { today: Values; isAdmin: boolean 
   );
 }
 
-/** The use of today of each shown user beside the server's limit. */
-export function UserLimits({ lines, periods, day }: { lines: readonly Series[]; periods: readonly string[]; day: string }) {
+/** The use of today of each user beside the server's limit. */
+export function UserLimits({ users }: { users: readonly Series[] }) {
   const limit = useServerLimit(true);
   if (limit.tokens === undefined && limit.usd === undefined) return null;
   return (
     <div className="day-limits">
-      {lines.map(({ group, periods: values }) => {
-        const today = sumOfDay(day, periods, values);
-        // The other users together have no limit.
-        return group === OTHERS || today.runs + today.calls + today.tokens === 0 ? null : <Meters key={group} user={group} values={today} limit={limit} />;
-      })}
+      {users.map(({ group, total }) => (
+        <Meters key={group} user={group} values={total} limit={limit} />
+      ))}
     </div>
   );
 }

@@ -61,7 +61,9 @@ export default function UsagePage() {
     const user = group === "user" ? users?.find((one) => one.id === id)?.name : undefined;
     return brief(spelled(user ?? titles.get(id) ?? id), 60);
   };
-  const lines = found.map((line) => ({ ...line, group: name(line.group) }));
+  const named = (all: Series[]) => all.map((line) => ({ ...line, group: name(line.group) }));
+  const lines = named(found);
+  const ofToday = periods.filter((period) => period.startsWith(today));
   return (
     <div className="scroll-page">
       <div className="setup usage">
@@ -80,7 +82,7 @@ export default function UsagePage() {
           </div>
         )}
         {data !== undefined && <Report group={group} measure={measure} unit={span === 1 ? "hour" : "day"} periods={periods} today={today} lines={lines} isCut={data.isCut}>
-            {group === "user" ? <UserLimits lines={lines} periods={periods} day={today} /> : !isAll && <DayLimits today={sumOfDay(today, periods, sums(lines, periods).periods)} isAdmin={isAdmin} />}
+            {group === "user" ? <UserLimits users={named(series(data.entries, ofToday, measure, Infinity))} /> : !isAll && <DayLimits today={sumOfDay(today, periods, sums(lines, periods).periods)} isAdmin={isAdmin} />}
           </Report>}
         <Budgets />
       </div>
