@@ -283,8 +283,8 @@ pub struct AgentProfile {
     /// The tools that the client of a run executes. Only the profile of a run has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub client_tools: Vec<ClientTool>,
-    /// The limit of calls of the server's tools until the client answers. Further calls get an error result. Only the profile of a
-    /// run has it.
+    /// The limit of calls of the server's tools until the client sends results of its own tools. Further calls get an error result.
+    /// Only the profile of a run has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_server_calls: Option<u32>,
     /// Facts of the run's request that responses of its protocol repeat. Only the profile of a run has them.

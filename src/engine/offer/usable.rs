@@ -66,7 +66,7 @@ pub fn server_calls_left(record: &RunRecord) -> Option<u32> {
 
 /// Returns whether the client executes the tool with this name.
 pub fn is_client_tool(record: &RunRecord, name: &str) -> bool {
-    record.tools.iter().flatten().any(|tool| tool.by_client && tool.name == name)
+    record.profile.client_tools.iter().any(|tool| tool.name == name)
 }
 
 /// Returns whether there are more tools than the model accepts.

@@ -202,17 +202,6 @@ impl Service {
         .await
     }
 
-    /// Adds a text at the end of the conversation's part of the system prompt, unless it has the text already.
-    pub async fn extend_system_prompt(&self, principal: &Principal, id: &ConversationId, text: &str) -> Result<()> {
-        let known = self.conversation(principal, id).await?.system_prompt.unwrap_or_default();
-        if known.contains(text.trim()) {
-            return Ok(());
-        }
-        let system_prompt = Some(format!("{known}\n\n{text}"));
-        self.change_conversation(principal, id, ConversationPatch { system_prompt, ..ConversationPatch::default() }).await?;
-        Ok(())
-    }
-
     /// Omits the older messages of a conversation from requests from now on. Returns how many more messages are omitted, and the
     /// summary of all omitted ones. Uses the context policy of the server's default agent.
     pub async fn compact_conversation(

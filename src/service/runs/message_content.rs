@@ -110,7 +110,7 @@ pub struct RunSetup {
     pub instructions: String,
     /// Whether the model may make one call per answer only.
     pub one_call: bool,
-    /// The limit of calls of the server's tools until the client answers.
+    /// The limit of calls of the server's tools until the client sends results of its own tools.
     pub max_server_calls: Option<u32>,
     /// Fields of the request that later responses of its protocol need.
     pub protocol: Option<Value>,
@@ -153,7 +153,7 @@ impl RunSetup {
 }
 
 /// Fails if a run cannot store these fields of a request.
-pub(in crate::service) fn check_protocol_size(protocol: &Value) -> Result<()> {
+pub fn check_protocol_size(protocol: &Value) -> Result<()> {
     match protocol.to_string().len() {
         0..=MAX_PROTOCOL_BYTES => Ok(()),
         bytes => {

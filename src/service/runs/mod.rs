@@ -12,7 +12,7 @@ pub(super) mod transcript;
 pub(super) mod undo;
 pub(super) mod user_counts;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::runs::agent_and_model::ChosenAgent;
-use crate::service::runs::message_content::{StartRun, check_protocol_size};
+use crate::service::runs::message_content::StartRun;
 use crate::service::streams::stream::{Reader, Scope};
 use crate::service::{Error, Result, RunExplanation, Service};
 use crate::store::{
@@ -262,17 +262,15 @@ impl Service {
         Ok(self.store.deleted_responses(&principal.user_id, id).await?)
     }
 
-    /// Returns the stored fields of the request that continued a run with the response `number`; null for none.
-    pub async fn continued_request(&self, principal: &Principal, id: &RunId, number: u32) -> Result<Value> {
-        let mut requests = self.store.continued_requests(&principal.user_id, id).await?;
-        Ok(requests.remove(&number.to_string()).unwrap_or_default())
+    /// Returns the stored fields of the requests that continued a run, by the numbers of their responses.
+    pub async fn continued_requests(&self, principal: &Principal, id: &RunId) -> Result<BTreeMap<u32, Value>> {
+        Ok(self.store.continued_requests(&principal.user_id, id).await?)
     }
 
-    /// Stores fields of the request that continues a run with the response `number`.
+    /// Stores fields of the request that continues a run with the response `number`, unless there are some.
     pub async fn store_continued_request(&self, principal: &Principal, id: &RunId, number: u32, fields: Value) -> Result<()> {
         let mut requests = self.store.continued_requests(&principal.user_id, id).await?;
-        requests.insert(number.to_string(), fields);
-        check_protocol_size(&Value::Object(requests.clone()))?;
+        requests.entry(number).or_insert(fields);
         Ok(self.store.store_continued_requests(&principal.user_id, id, &requests).await?)
     }
 

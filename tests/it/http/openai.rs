@@ -297,7 +297,7 @@ async fn reference_to_text_of_a_reset_step_has_no_effect() {
 }
 
 /// Begins a response whose run asks its user. Returns the id of the response.
-async fn asking_response(rig: &Rig) -> (String, Fence) {
+async fn response_with_question(rig: &Rig) -> (String, Fence) {
     let response = begun(rig, json!({"input": "paint"})).await;
     let fence = rig.claim().await;
     let (call, id) = (CallId::generate(&UuidIds), InputId::generate(&UuidIds));
@@ -313,7 +313,7 @@ async fn asking_response(rig: &Rig) -> (String, Fence) {
 #[tokio::test]
 async fn reference_to_an_answer_stands_for_its_text() {
     let rig = Rig::new().await;
-    let (response, _) = asking_response(&rig).await;
+    let (response, _) = response_with_question(&rig).await;
     let next = begun(&rig, json!({"input": "red", "previous_response_id": response})).await;
     let answer = get(&rig, &format!("/v1/responses/{next}/input_items")).await["data"][0].clone();
     let follow = begun(&rig, json!({"input": [refer(&answer["id"]), say("thanks")]})).await;
@@ -328,7 +328,7 @@ async fn reference_to_an_answer_stands_for_its_text() {
 #[tokio::test]
 async fn reference_to_a_question_ends_the_run_that_asks() {
     let rig = Rig::new().await;
-    let (response, fence) = asking_response(&rig).await;
+    let (response, fence) = response_with_question(&rig).await;
     let item = get(&rig, &format!("/v1/responses/{response}")).await["output"][0].clone();
     begun(&rig, json!({"input": [say("paint"), refer(&item["id"]), say("red")]})).await;
     let history = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap().history;
@@ -484,6 +484,7 @@ async fn history_that_ends_with_an_answer_is_continued() {
     assert_eq!(play_with_input(&rig).await.1, expected);
     let items = get(&rig, &format!("/v1/responses/{first}/input_items?order=asc")).await["data"].clone();
     assert_eq!((&items[0]["role"], &items[1]["role"]), (&json!("user"), &json!("assistant")), "{items}");
+    assert_eq!(get(&rig, "/api/v1/conversations").await["data"][0]["title"], "Count.", "the title is the user's text");
     let call = json!({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"});
     let open = post(&rig, "/v1/responses", &[], json!({"model": "default", "input": [question, call]})).await;
     assert_eq!(error(&open), (400, json!("invalid_request"), json!("input")), "a call needs its output");
@@ -552,6 +553,15 @@ async fn answer_with_fields_that_no_run_can_have_is_refused() {
 }
 
 #[tokio::test]
+async fn limit_of_tool_calls_is_a_part_of_the_run() {
+    let rig = Rig::new().await;
+    let response = begun(&rig, json!({"input": "look", "max_tool_calls": 2})).await;
+    let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
+    assert_eq!(loaded.profile.max_server_calls, Some(2));
+    assert_eq!(get(&rig, &format!("/v1/responses/{response}")).await["max_tool_calls"], 2);
+}
+
+#[tokio::test]
 async fn continued_response_repeats_its_own_request() {
     let rig = Rig::new().await;
     let tools = json!([{"type": "function", "name": "look"}]);
@@ -561,9 +571,9 @@ async fn continued_response_repeats_its_own_request() {
     let mut answer = output(&first, &call);
     answer["input"].as_array_mut().unwrap().push(json!({"role": "developer", "content": "Be kind."}));
     (answer["instructions"], answer["metadata"], answer["max_output_tokens"]) = (json!("Two."), json!({"c": "d"}), json!(9));
-    let begun = post(&rig, "/v1/responses", &[], answer).await.json();
+    let continued = post(&rig, "/v1/responses", &[], answer).await.json();
     let next = get(&rig, &format!("/v1/responses/{first}_1")).await;
-    for response in [&begun, &next] {
+    for response in [&continued, &next] {
         let shown = ["instructions", "metadata", "max_output_tokens", "temperature"].map(|field| response[field].clone());
         assert_eq!(shown, [json!("Two."), json!({"c": "d"}), json!(9), json!(0.5)], "{response}");
         assert_eq!(response["previous_response_id"], json!(first));
@@ -572,9 +582,12 @@ async fn continued_response_repeats_its_own_request() {
     assert_eq!((&before["instructions"], &before["metadata"]), (&json!("One."), &json!({"a": "b"})));
     let items = get(&rig, &format!("/v1/responses/{first}_1/input_items?order=asc")).await["data"].clone();
     assert_eq!((&items[0]["role"], &items[0]["content"][0]["text"]), (&json!("developer"), &json!("Be kind.")), "{items}");
-    // The model of the continued run reads the new text.
-    let loaded = rig.store.load_run(&rig.claim().await).await.unwrap().unwrap();
-    assert!(format!("{:?}", loaded.own_layers).contains("Be kind."));
+    // The run keeps its instructions, and later responses have the new text.
+    let (prompt, _) = play_with_input(&rig).await;
+    assert!(!prompt.contains("Be kind."), "{prompt}");
+    begun(&rig, json!({"previous_response_id": format!("{first}_1"), "input": "more"})).await;
+    let (prompt, _) = play_with_input(&rig).await;
+    assert!(prompt.ends_with("Be kind."), "{prompt}");
 }
 
 #[tokio::test]

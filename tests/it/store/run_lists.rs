@@ -1,5 +1,7 @@
 //! Lists of runs, the newest run of a conversation, and its default agent and model.
 
+use std::collections::BTreeMap;
+
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::AgentChoice;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
@@ -27,7 +29,7 @@ async fn continued_requests_are_those_of_the_owner(world: &World) {
     let run = accept(world, &owner, &conversation(), "default", 0).await;
     let stored = async |of: &UserId| world.store.continued_requests(of, &run).await.unwrap();
     assert!(stored(&owner).await.is_empty());
-    let requests = json!({"1": {"temperature": 0.5}}).as_object().cloned().unwrap();
+    let requests = BTreeMap::from([(1, json!({"temperature": 0.5}))]);
     world.store.store_continued_requests(&stranger, &run, &requests).await.unwrap();
     assert!(stored(&owner).await.is_empty());
     world.store.store_continued_requests(&owner, &run, &requests).await.unwrap();

@@ -30,7 +30,7 @@ use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{
     Access, Content, CopyUntil, Error, NewPart, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter, SentMessage,
-    SentResult, SentTranscript, StartRun, StartedRun,
+    SentResult, SentTranscript, StartRun, StartedRun, check_protocol_size,
 };
 use crate::support::text;
 
@@ -270,7 +270,9 @@ impl Creation<'_> {
     /// come before them.
     async fn send(self, conversation: ConversationId, previous: Option<Run>, mut input: ResponseInput) -> Answer<Begun> {
         if let Some(previous) = &previous {
-            input.add_earlier_system_items(&self.app.service.run_profile(self.principal, &previous.id).await?);
+            let profile = self.app.service.run_profile(self.principal, &previous.id).await?;
+            let continued = self.app.service.continued_requests(self.principal, &previous.id).await?;
+            input.add_earlier_system_items(profile.protocol.iter().chain(continued.values()));
         }
         let (content, earlier) = input.new_messages();
         if let Some(call) = unknown_call(&earlier) {
@@ -351,13 +353,8 @@ impl Creation<'_> {
         }
         let next = previous.segment.saturating_add(1);
         let profile = service.run_profile(self.principal, &run.id).await?;
-        if let Some(fields) = self.body.continued_fields(&input, &profile) {
-            service.store_continued_request(self.principal, &run.id, next, fields).await?;
-        }
-        // The run keeps its instructions, so a new text becomes a part of its conversation's system prompt.
-        if let Some(text) = input.own_system_text() {
-            service.extend_system_prompt(self.principal, &run.conversation_id, &text).await.map_err(in_input)?;
-        }
+        let fields = self.body.continued_fields(&input, &profile);
+        fields.as_ref().map_or(Ok(()), check_protocol_size)?;
         match (question, content) {
             (Some(question), Some(content)) => {
                 let answer = question_answer(&question.question, &text_of(&content));
@@ -377,6 +374,10 @@ impl Creation<'_> {
         }
         if !results.is_empty() {
             service.store_tool_results(self.principal, &run.id, results, self.key.clone()).await?;
+        }
+        // Stored after the answers, so that the fields of a refused answer replace none.
+        if let Some(fields) = fields {
+            service.store_continued_request(self.principal, &run.id, next, fields).await?;
         }
         self.continued(&run, next).await
     }

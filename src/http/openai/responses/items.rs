@@ -241,9 +241,11 @@ fn of_message(message: &Message, calls: &Calls<'_>) -> Vec<Value> {
         let id = message.id.as_str();
         return vec![json!({ "type": "message", "id": id, "status": "completed", "role": "user", "content": content })];
     }
-    let last = u32::try_from(message.parts.len()).unwrap_or(u32::MAX).saturating_sub(1);
+    // Sources may follow the text.
+    let last = message.parts.iter().rposition(|part| matches!(part, Part::Text(_) | Part::Reasoning(_)));
+    let last = last.and_then(|last| u32::try_from(last).ok());
     let text_of = |kind, index, content: &str| {
-        let status = if index == last { answer_status(message) } else { "completed" };
+        let status = if Some(index) == last { answer_status(message) } else { "completed" };
         Some(text(kind, &text_id(kind, &message.id, index), Some(content), status))
     };
     let of_part = |(part, index): (&Part, u32)| match part {
@@ -265,6 +267,11 @@ fn of_message(message: &Message, calls: &Calls<'_>) -> Vec<Value> {
     message.parts.iter().zip(0_u32..).filter_map(of_part).collect()
 }
 
+/// Returns the id of a call that the client has sent. No row of a call leads to its message, so the id names the message.
+fn id_in(prefix: &str, message: &Message, call: &ToolCallPart) -> String {
+    format!("{}_{}", derived(prefix, call.call_id.as_str()), derived("", message.id.as_str()))
+}
+
 fn of_call(message: &Message, call: &ToolCallPart, calls: &Calls<'_>) -> Value {
     let arguments = call.arguments.to_string();
     let status = |complete| match message.status {
@@ -275,13 +282,15 @@ fn of_call(message: &Message, call: &ToolCallPart, calls: &Calls<'_>) -> Value {
         let mut item = function_call(&call.call_id, &call.name, &arguments, status("completed"));
         item["call_id"] = id.into();
         if sent_id(message, call).is_some() {
-            // No row of a call leads to the message, so the id names it.
-            item["id"] = format!("{}_{}", derived("fc_", call.call_id.as_str()), derived("", message.id.as_str())).into();
+            item["id"] = id_in("fc_", message, call).into();
         }
         return item;
     }
     let mut item = server_call(&call.call_id, &call.name, None);
     item["arguments"] = arguments.into();
+    if sent_id(message, call).is_some() {
+        item["id"] = id_in("mcp_", message, call).into();
+    }
     match calls.results.get(&call.call_id) {
         Some(result) => with_result(item, tool_text(&result.content), result.is_error),
         None => {

@@ -89,7 +89,7 @@ async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<
 async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), profile: &AgentProfile) -> Answer<ResponseDetails> {
     let continued = match segment {
         0 => Value::Null,
-        _ => app.service.continued_request(principal, &run.id, segment).await?,
+        _ => app.service.continued_requests(principal, &run.id).await?.remove(&segment).unwrap_or_default(),
     };
     Ok(ResponseDetails::of(run, segment, profile, &continued))
 }

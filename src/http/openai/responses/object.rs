@@ -75,6 +75,7 @@ pub(super) struct ResponseDetails {
     shown: Value,
     client_tools: Vec<String>,
     created_at: i64,
+    limits_calls: bool,
     /// The system items of the request.
     pub system_items: Vec<SystemItem>,
 }
@@ -100,16 +101,17 @@ impl ResponseDetails {
         let created_at = seconds(&run.created_at);
         let client_tools = profile.client_tools.iter().map(|tool| tool.name.clone()).collect();
         let system_items = own.map(system_items).unwrap_or_default();
-        Self { run: run.id.clone(), segment, shown, client_tools, created_at, system_items }
+        let limits_calls = profile.max_server_calls.is_some();
+        Self { run: run.id.clone(), segment, shown, client_tools, created_at, limits_calls, system_items }
     }
 
     pub(super) fn is_background(&self) -> bool {
         self.shown["background"] == true
     }
 
-    /// Returns whether the request limits the calls. Calls above the limit are no part of the response.
+    /// Returns whether the run limits the calls. Calls above the limit are no part of the response.
     pub(super) fn limits_calls(&self) -> bool {
-        self.shown["max_tool_calls"].is_number()
+        self.limits_calls
     }
 
     pub(super) fn is_client_tool(&self, name: &str) -> bool {

@@ -46,7 +46,7 @@ impl StoredObject {
             ("msg", Some((message, _))) => Some(Self::Part(MessageId::parse(&format!("msg_{message}")).ok()?)),
             ("msg", None) => Some(Self::Message(MessageId::parse(item).ok()?, InputId::parse(&format!("input_{digits}")).ok())),
             // A call that the client has sent.
-            ("fc", Some((_, message))) => Some(Self::Part(MessageId::parse(&format!("msg_{message}")).ok()?)),
+            ("fc" | "mcp", Some((_, message))) => Some(Self::Part(MessageId::parse(&format!("msg_{message}")).ok()?)),
             ("fc" | "fco" | "mcp", _) => Some(Self::Call(CallId::parse(&format!("call_{digits}")).ok()?)),
             ("rs" | "mcpr" | "mcpa" | "mcpl", _) => Some(Self::Description),
             _ => None,
@@ -89,8 +89,10 @@ pub(super) async fn known_items(service: &Service, principal: &Principal, refere
         let item = match (stored.remove(id), object) {
             (Some(item), _) => Some(item),
             (None, StoredObject::Part(message)) if begun.contains(&message) => continue,
-            (None, StoredObject::Message(_, Some(question))) => question_item(service, principal, &question, asked_item).await?,
-            (None, StoredObject::Answer(question)) => question_item(service, principal, &question, answer_item).await?,
+            (None, StoredObject::Message(_, Some(question))) => {
+                question_item(service, principal, &question, item_of_question).await?
+            }
+            (None, StoredObject::Answer(question)) => question_item(service, principal, &question, item_of_answer).await?,
             (None, _) => None,
         };
         let item = item.ok_or_else(|| missing(&pointer, id))?;
@@ -129,11 +131,11 @@ async fn question_item(
     }
 }
 
-fn asked_item(InputRequest { id, question, .. }: InputRequest) -> Option<Value> {
+fn item_of_question(InputRequest { id, question, .. }: InputRequest) -> Option<Value> {
     Some(items::text(items::TextKind::Answer, &items::question_id(&id), Some(&question_text(&question)), "completed"))
 }
 
-fn answer_item(InputRequest { id, answer, .. }: InputRequest) -> Option<Value> {
+fn item_of_answer(InputRequest { id, answer, .. }: InputRequest) -> Option<Value> {
     answer.map(|answer| items::question_answer(&id, answer))
 }
 

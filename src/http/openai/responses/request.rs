@@ -79,7 +79,8 @@ impl ConversationRequest {
         if !input.approvals.is_empty() {
             return Err(Error::field("/items", "cannot answer an approval request: send the answer as input of a response"));
         }
-        let system_prompt = input.own_system_text();
+        let system_prompt =
+            Some(texts_of(&input.system_items).collect::<Vec<_>>().join("\n\n")).filter(|text| !text.trim().is_empty());
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
@@ -244,13 +245,18 @@ impl Input {
         (contents(last.iter()), earlier)
     }
 
-    /// Adds the system items of the responses before this one, whose run has `profile`.
-    pub(super) fn add_earlier_system_items(&mut self, profile: &AgentProfile) {
-        let stored = profile.protocol.as_ref().map(SystemTextRecord::of);
-        let SystemTextRecord { system_items, mut earlier_system_texts } = stored.unwrap_or_default();
-        let own = texts_of(&system_items).filter(|text| !earlier_system_texts.iter().any(|known| known == text));
-        let own: Vec<String> = own.map(str::to_owned).collect();
-        earlier_system_texts.extend(own);
+    /// Adds the system items of the responses before this one. `stored` has the stored fields of the requests of the previous run,
+    /// oldest first.
+    pub(super) fn add_earlier_system_items<'a>(&mut self, stored: impl Iterator<Item = &'a Value>) {
+        let mut earlier_system_texts: Vec<String> = Vec::new();
+        for SystemTextRecord { system_items, earlier_system_texts: before } in stored.map(SystemTextRecord::of) {
+            let texts = before.into_iter().chain(texts_of(&system_items).map(str::to_owned));
+            for text in texts {
+                if !earlier_system_texts.contains(&text) {
+                    earlier_system_texts.push(text);
+                }
+            }
+        }
         let mut left = MAX_EARLIER_SYSTEM_CHARS;
         let is_kept = |text: &&String| {
             let rest = left.checked_sub(text.chars().count());
@@ -266,12 +272,6 @@ impl Input {
     fn system_texts(&self) -> impl Iterator<Item = &str> {
         let is_new = |text: &&str| self.earlier_system_texts.iter().all(|known| known != text);
         self.earlier_system_texts.iter().map(String::as_str).chain(texts_of(&self.system_items).filter(is_new))
-    }
-
-    /// Returns the texts of the request's own system items; `None` for none.
-    pub(super) fn own_system_text(&self) -> Option<String> {
-        let text = texts_of(&self.system_items).collect::<Vec<_>>().join("\n\n");
-        (!text.trim().is_empty()).then_some(text)
     }
 
     /// Removes the results of calls for which `is_open` returns false.
@@ -394,7 +394,10 @@ impl CreateRequest {
     /// Returns the fields in which this request differs from the one that began its run; `None` for none.
     pub(super) fn continued_fields(&self, input: &Input, profile: &AgentProfile) -> Option<Value> {
         let mut fields = self.echoed_fields();
-        fields["previous_response_id"] = Value::Null;
+        // The run keeps its limit.
+        for name in ["previous_response_id", "max_tool_calls"] {
+            fields[name] = Value::Null;
+        }
         if !input.system_items.is_empty() {
             fields["system_items"] = json!(input.system_items);
         }
@@ -693,11 +696,10 @@ mod tests {
     #[test]
     fn oldest_system_items_are_left_out_above_the_limit() {
         let item = |letter: &str| SystemItem { role: "system".to_owned(), text: letter.repeat(MAX_EARLIER_SYSTEM_CHARS / 2) };
-        let stored =
-            |items: &[SystemItem]| AgentProfile { protocol: Some(json!({ "system_items": items })), ..AgentProfile::default() };
+        let stored = |items: &[SystemItem]| json!({ "system_items": items });
         let kept = |items: &[SystemItem]| {
             let mut input = Input::default();
-            input.add_earlier_system_items(&stored(items));
+            input.add_earlier_system_items([&stored(items)].into_iter());
             input.earlier_system_texts.iter().map(|text| text[..1].to_owned()).collect::<String>()
         };
         assert_eq!((kept(&[item("a"), item("b")]), kept(&[item("a"), item("b"), item("c")])), ("ab".to_owned(), "bc".to_owned()));
@@ -733,7 +735,7 @@ mod tests {
         {
             let request = sent(&texts);
             let mut input = request.input(&KnownItems::new()).unwrap();
-            input.add_earlier_system_items(&profile);
+            input.add_earlier_system_items(profile.protocol.iter());
             let run = request.run(&input, None, None, TraceId::generate(&UuidIds)).unwrap();
             assert_eq!(run.setup.instructions, expected);
             profile.protocol = run.setup.protocol;

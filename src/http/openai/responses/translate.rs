@@ -285,10 +285,13 @@ impl ResponseTranslator {
     fn apply(&mut self, event: &StoredEvent, body: EventBody) -> Flow {
         let at = event.at.0 / 1000;
         let is_pause = self.pauses.observe_pause(event.seq, &body);
-        self.finish_text(match &body {
-            EventBody::MessageCompleted { message } => items::answer_status(message),
-            _ => "completed",
-        });
+        match &body {
+            EventBody::MessageCompleted { message } => self.finish_text(items::answer_status(message)),
+            // Sources come between a text and the end of its message.
+            EventBody::PartStarted { kind, .. } if kind == "source" => {}
+            EventBody::PartCompleted { part: Part::Source(_), .. } => {}
+            _ => self.finish_text("completed"),
+        }
         match body {
             EventBody::RunStarted { .. } if self.outcome == Outcome::Queued => {
                 self.outcome = Outcome::InProgress;
