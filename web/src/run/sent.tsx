@@ -31,7 +31,7 @@ function Request({ run, step, isFinished }: { run: string; step: number; isFinis
     // The request of a step under way changes when the step is tried again.
     staleTime: isFinished ? Infinity : 0,
   });
-  if (error instanceof api.Problem && error.message.includes("recorded request")) return <p className="faint">This request is not recorded: an older version of Capstan made it, or the run came with a copy.</p>;
+  if (error instanceof api.Problem && error.status === 404) return <p className="faint">{`This request is not recorded: ${api.words(error)}.`}</p>;
   if (error !== null) return <p className="trouble">{api.words(error)}</p>;
   if (data === undefined) return <p className="faint">Reading the request…</p>;
   const { model, system, tools, options, messages, budget, text_limits: limits = {}, missing } = data;
