@@ -119,6 +119,14 @@ describe("the state of a conversation", () => {
     expect(state.runs.get("run_1")?.items.map((item) => item.kind)).toEqual(["message", "message", "question", "message"]);
   });
 
+  it("recalls the model of a run that ended right after the snapshot", () => {
+    const messages = [message("msg_1", "user", "a")];
+    const state = played(event("stream.snapshot", { messages, truncated: false, before: null, active_run: null, pending_approvals: [], pending_inputs: [], head: 1 }, null), event("run.completed", { finish_reason: "stop", usage: { input_tokens: 5, output_tokens: 6 } }));
+    const before = state.runs.get("run_1")?.rev ?? 0;
+    recallRuns(state, [{ id: "run_1", status: "completed", model: "m", agent: "a", agent_version: 1, usage: { input_tokens: 1, output_tokens: 2 } } as Run]);
+    expect(state.runs.get("run_1")).toMatchObject({ model: "m", end: { usage: { input_tokens: 5 } }, rev: before + 1 });
+  });
+
   it("recalls the plan and the times of calls, and nothing newer", () => {
     const state = played(...begun());
     recall(state, [event("plan.created", { steps: [{ step: 1, description: "look" }] }), event("plan.step_completed", { step: 1, state: "done" })]);

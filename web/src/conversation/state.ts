@@ -427,14 +427,16 @@ export function end(state: State, id: string, status: RunEnd["status"], data: En
 /** Returns whether a run was executed here: copied and imported runs have no trace, no events, and used nothing. */
 export const isOwn = (run: Run): boolean => run.trace_id !== undefined;
 
-/** Records the ends of runs whose events this page has not seen. */
+/** Records the facts and ends of runs whose events this page has not seen. */
 export function recallRuns(state: State, runs: Run[]): void {
   for (const told of runs) {
     const run = state.runs.get(told.id);
-    if (run === undefined || run.end !== null || !isOver(run)) continue;
+    // The end of a run may follow a snapshot that has neither the run nor its start: then only the facts are missing.
+    if (run === undefined || !isOver(run) || (run.end !== null && run.model !== null)) continue;
     if (told.status !== "completed" && told.status !== "failed" && told.status !== "cancelled") continue;
     Object.assign(run, { model: told.model, agent: told.agent, agentVersion: told.agent_version, isCopied: !isOwn(told) });
-    end(state, run.id, told.status, told);
+    if (run.end === null) end(state, run.id, told.status, told);
+    else run.rev += 1;
   }
 }
 

@@ -364,13 +364,13 @@ fn calls_above_the_limit_are_no_items() {
     };
     log.add(refused);
     log.completed(FinishReason::Stop);
-    let count = |protocol: Value| {
-        let profile = AgentProfile { protocol: Some(protocol), ..AgentProfile::default() };
+    let count = |max_server_calls: Option<u32>| {
+        let profile = AgentProfile { max_server_calls, ..AgentProfile::default() };
         let mut translator = ResponseTranslator::new(ResponseDetails::of(&log.run, 0, &profile, &Value::Null), None);
         log.events.iter().for_each(|event| _ = translator.translate(event));
         translator.response()["output"].as_array().unwrap().len()
     };
-    assert_eq!((count(json!({ "max_tool_calls": 1 })), count(json!({}))), (1, 2));
+    assert_eq!((count(Some(1)), count(None)), (1, 2));
 }
 
 #[test]
