@@ -257,6 +257,51 @@ async fn models_are_listed_with_all_that_is_known_of_them() {
 }
 
 #[tokio::test]
+async fn models_of_all_providers_belong_to_their_owner() {
+    let mut rig = Rig::with_keys().await;
+    let mut wanted = body("mine");
+    let prices = json!({"input": 1.25, "cached_input": 0.125, "output": 10.0});
+    wanted["models"] =
+        json!([{"name": "two", "vision": true, "prices": prices}, {"name": "unlisted", "context": 5, "tools": false}]);
+    let made = create(&rig, &wanted).await;
+    let models = async |rig: &Rig| rig.get("/api/v1/models").await.json()["data"].clone();
+    let of = |name: &str, provider: &str| format!("{provider}/{name}");
+    let expected = json!([
+        {"id": "mine/one", "provider": "mine", "abilities": {"tools": true}, "limits": {"context": 1}, "available": true},
+        {"id": "mine/two", "provider": "mine", "abilities": {"images": true}, "limits": {"context": 8}, "price": prices, "available": true},
+        {"id": "mine/unlisted", "provider": "mine", "abilities": {"tools": false}, "limits": {"context": 5}, "available": false},
+    ]);
+    assert_eq!(models(&rig).await, expected);
+    // A provider that does not answer has the models of its record, and none of them is available.
+    patch(&rig, &made, json!({"key": "sk-refused-0123456789"})).await;
+    let known = models(&rig).await;
+    let known: Vec<_> = known.as_array().unwrap().iter().map(|model| (&model["id"], &model["available"])).collect();
+    assert_eq!(known, [(&json!("mine/two"), &json!(false)), (&json!("mine/unlisted"), &json!(false))]);
+    patch(&rig, &made, json!({"key": KEY})).await;
+
+    let ids = async |rig: &Rig| {
+        let listed = models(rig).await;
+        listed.as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let ann = rig.key.clone();
+    rig.key = Some(rig.user("bob").await);
+    assert_eq!(models(&rig).await, json!([]));
+    rig.key = Some(rig.user_as("root", UserRole::Admin).await);
+    for name in ["mine", "shared"] {
+        create(&rig, &json!({"name": name, "kind": "openai", "scope": "global"})).await;
+    }
+    assert_eq!(ids(&rig).await, [of("one", "mine"), of("two", "mine"), of("one", "shared"), of("two", "shared")]);
+    // The own provider hides the one of all users with its name, and a provider that is off has no models.
+    rig.key = ann;
+    let own = ["one", "two", "unlisted"].map(|name| of(name, "mine"));
+    let shared = ["one", "two"].map(|name| of(name, "shared"));
+    assert_eq!(ids(&rig).await, [own.as_slice(), shared.as_slice()].concat());
+    patch(&rig, &made, json!({"enabled": false})).await;
+    let of_all = ["one", "two"].map(|name| of(name, "mine"));
+    assert_eq!(ids(&rig).await, [of_all.as_slice(), shared.as_slice()].concat());
+}
+
+#[tokio::test]
 async fn a_test_says_how_it_went() {
     let rig = Rig::with_keys().await;
     let made = create(&rig, &body("mine")).await;
