@@ -8,6 +8,7 @@ mod language;
 mod layering;
 mod mcp_examples;
 mod names;
+mod scripts;
 mod shared;
 mod test_names;
 mod tests_of;
