@@ -123,6 +123,11 @@ async fn link_made_by_keyboard_is_read_without_a_key() {
         document.querySelectorAll('dialog, .text :is(img, script, style, a[href^=javascript])').length]";
     assert_eq!(reader.run(state, &[]).await, json!(["Rivers · Capstan", ["/api/v1/shared omit"], 0, [], null, 0]));
 
+    // Each browser of the tests notices what a policy refuses.
+    reader.run("document.body.setAttribute('style', 'color: red')", &[]).await;
+    assert_eq!(reader.refused().await.len(), 1);
+    assert!(reader.refused().await.is_empty());
+
     // The owner revokes it, by keyboard.
     pick_in_menu(&owner, "Share…").await;
     owner.until("the link", "document.querySelector('[data-share] button')?.focus(); return document.activeElement.closest('[data-share]') !== null").await;

@@ -7,6 +7,7 @@ use capstan::http::HttpLimits;
 use serde_json::{Value, json};
 
 use super::rig::{Keys, Reply, Rig};
+use super::sockets::connect;
 use support::wait::until;
 
 /// Sends a request as a browser: without a key, but with this cookie and origin.
@@ -63,6 +64,47 @@ async fn signed_in_browser_needs_no_key() {
     assert_eq!(browse(&rig, Method::GET, "/api/v1/me", "", "", None).await.status, StatusCode::UNAUTHORIZED);
     let other = Rig::with_keys().await;
     assert_eq!(browse(&other, Method::GET, "/api/v1/me", cookie, "", None).await.status, StatusCode::UNAUTHORIZED);
+}
+
+/// The page of the server needs nothing but its cookie. Pages of other origins, whose requests have the same cookie in browsers that
+/// do not know `SameSite`, open a socket without a user, and cannot read a response.
+#[tokio::test]
+async fn session_opens_sockets_and_answers_for_its_own_pages_only() {
+    let options = |options: &mut capstan::http::HttpOptions| options.cors_origins = vec!["https://app.example".to_owned()];
+    let mut rig = Rig::with(HttpLimits::default(), options, Keys::One).await;
+    let address = rig.listen().await;
+    let key = rig.key.clone().unwrap();
+    let cookie = sign_in(&rig, &key).await;
+    let cookie = pair(&cookie);
+    let own = format!("http://{address}");
+    for headers in [&[("origin", own.as_str())][..], &[], &[("origin", own.as_str()), ("sec-fetch-site", "same-origin")]] {
+        let headers: Vec<_> = headers.iter().copied().chain([("cookie", cookie)]).collect();
+        let mut page = connect(&address, &headers).await.unwrap();
+        let followed = page.call("subscribe", json!({"scope": "owner"})).await;
+        assert!(followed["result"].is_object(), "{headers:?} {followed}");
+    }
+    let port = format!("http://{}:1", address.split(':').next().unwrap());
+    let foreign = ["http://evil.example", "https://app.example", "null", "http://localhost", port.as_str()];
+    for headers in foreign
+        .map(|origin| vec![("origin", origin)])
+        .into_iter()
+        .chain([vec![("origin", own.as_str()), ("sec-fetch-site", "same-site")]])
+    {
+        let headers: Vec<_> = headers.into_iter().chain([("cookie", cookie)]).collect();
+        let mut page = connect(&address, &headers).await.unwrap();
+        page.send(r#"{"id":1,"method":"subscribe","params":{"scope":"owner"}}"#).await;
+        assert_eq!(page.next().await, Err(4401), "{headers:?}");
+    }
+
+    // A cookie is no permission to read for the pages that may use keys.
+    for path in ["/api/v1/me", "/api/v1/conversations", "/api/v1/keys"] {
+        for origin in foreign {
+            let reply = browse(&rig, Method::GET, path, cookie, origin, None).await;
+            let is_readable = origin == "https://app.example";
+            assert_eq!(reply.header("access-control-allow-origin"), if is_readable { origin } else { "" }, "{path}");
+            assert_eq!(reply.header("access-control-allow-credentials"), "", "{path} {origin}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -20,6 +20,14 @@ pub const ESCAPE: &str = "\u{e00c}";
 pub const TAB: &str = "\u{e004}";
 /// The key that chooses the option before.
 pub const LEFT: &str = "\u{e012}";
+/// The key that chooses the option after, from left to right.
+pub const RIGHT: &str = "\u{e014}";
+/// The key that chooses the option below.
+pub const DOWN: &str = "\u{e015}";
+/// A key that changes what other keys do while it is held.
+pub const SHIFT: &str = "\u{e008}";
+/// The key of commands, held like [`SHIFT`].
+pub const CONTROL: &str = "\u{e009}";
 
 /// How long anything on a page may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +50,8 @@ async fn start_driver() -> Option<(Child, Lines<BufReader<ChildStdout>>, String)
     None
 }
 
-/// One window. Gone when dropped, with all processes and the profile, in tests whose runtime has several threads.
+/// One window. Gone when dropped, with all processes and the profile, in tests whose runtime has several threads. Such a test fails
+/// there if the security policy of a page has refused something.
 pub struct Browser {
     http: Client,
     session: String,
@@ -74,7 +83,8 @@ impl Browser {
             "--window-size=1280,900",
             &folder,
         ];
-        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": {"args": arguments}});
+        let logs = json!({"browser": "ALL"});
+        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": logs});
         let http = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let root = format!("http://127.0.0.1:{port}/session");
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
@@ -125,8 +135,69 @@ impl Browser {
         answer["data"].as_str().unwrap().to_owned()
     }
 
+    /// Makes the browser one of a phone with a touch screen, 390 pixels wide.
+    pub async fn become_phone(&self) {
+        self.look("light", 390).await;
+        self.command("Emulation.setTouchEmulationEnabled", &json!({"enabled": true, "maxTouchPoints": 1})).await;
+    }
+
+    /// Touches the middle of the first element that the selector finds, as soon as there is one.
+    pub async fn tap(&self, css: &str) {
+        let by = json!({"using": "css selector", "value": css});
+        wait::until(&format!("a touch of {css}"), PATIENCE, || async {
+            let found = self.ask(Method::POST, "/element", &by).await.ok()?;
+            let to = json!({"type": "pointerMove", "origin": found, "x": 0, "y": 0});
+            self.touch(&[to], &[]).await.ok()
+        })
+        .await;
+    }
+
+    /// Moves a finger down over the middle of the window by this many pixels, so that what lies there scrolls up.
+    pub async fn swipe_down(&self, pixels: u32) {
+        let to = |y: u32| json!({"type": "pointerMove", "duration": 50, "x": 195, "y": y});
+        self.touch(&[to(300)], &[to(300 + pixels / 2), to(300 + pixels)]).await.unwrap();
+    }
+
+    /// Moves a finger, touches, moves it further, and lifts it.
+    async fn touch(&self, before: &[Value], after: &[Value]) -> Result<Value, Value> {
+        let (down, up) = (json!({"type": "pointerDown", "button": 0}), json!({"type": "pointerUp", "button": 0}));
+        let actions = [before, &[down], after, &[up]].concat();
+        let finger = json!({"type": "pointer", "id": "finger", "parameters": {"pointerType": "touch"}, "actions": actions});
+        self.ask(Method::POST, "/actions", &json!({"actions": [finger]})).await
+    }
+
+    /// Opens another tab of the same profile, goes on in it, and returns its name.
+    pub async fn open_tab(&self) -> String {
+        let made = self.ask(Method::POST, "/window/new", &json!({"type": "tab"})).await.unwrap();
+        let name = made["handle"].as_str().unwrap().to_owned();
+        self.turn_to(&name).await;
+        name
+    }
+
+    /// Returns the name of the tab that is driven now.
+    pub async fn tab(&self) -> String {
+        self.ask(Method::GET, "/window", &json!({})).await.unwrap().as_str().unwrap().to_owned()
+    }
+
+    /// Goes on in another tab.
+    pub async fn turn_to(&self, tab: &str) {
+        self.ask(Method::POST, "/window", &json!({"handle": tab})).await.unwrap();
+    }
+
+    /// Returns what the security policies of pages have refused since the last call, in the words of the browser.
+    pub async fn refused(&self) -> Vec<String> {
+        self.read_refused().await.unwrap_or_default()
+    }
+
+    async fn read_refused(&self) -> Option<Vec<String>> {
+        let request = self.http.post(format!("{}/se/log", self.session)).json(&json!({"type": "browser"}));
+        let answer: Value = request.timeout(LEAVING).send().await.ok()?.json().await.ok()?;
+        let words = answer["value"].as_array()?.iter().filter_map(|entry| entry["message"].as_str());
+        Some(words.filter(|words| words.contains("Content Security Policy")).map(str::to_owned).collect())
+    }
+
     /// Sends a command of the DevTools protocol.
-    async fn command(&self, command: &str, parameters: &Value) -> Value {
+    pub async fn command(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});
         self.ask(Method::POST, "/goog/cdp/execute", &body).await.unwrap()
     }
@@ -197,7 +268,18 @@ impl Browser {
     /// Presses keys, one after the other, in the element that has the focus.
     pub async fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()})));
-        let actions: Vec<Value> = strokes.collect();
+        self.perform(&strokes.collect::<Vec<Value>>()).await;
+    }
+
+    /// Presses a key while others are held, such as [`SHIFT`].
+    pub async fn chord(&self, held: &[&str], key: &str) {
+        let keys = || held.iter().copied().chain([key]);
+        let downs = keys().map(|key| json!({"type": "keyDown", "value": key}));
+        let ups = keys().rev().map(|key| json!({"type": "keyUp", "value": key}));
+        self.perform(&downs.chain(ups).collect::<Vec<Value>>()).await;
+    }
+
+    async fn perform(&self, actions: &[Value]) {
         let body = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
         wait::within("the keys to be pressed", PATIENCE, self.ask(Method::POST, "/actions", &body)).await.unwrap();
     }
@@ -215,8 +297,15 @@ impl Drop for Browser {
         if runtime.runtime_flavor() != RuntimeFlavor::MultiThread {
             return;
         }
-        let leaving = self.http.delete(&self.session).timeout(LEAVING).send();
+        let leaving = async {
+            let refused = self.read_refused().await.unwrap_or_default();
+            let _ = self.http.delete(&self.session).timeout(LEAVING).send().await;
+            refused
+        };
         // Other tasks continue meanwhile.
-        let _ = tokio::task::block_in_place(|| runtime.block_on(leaving));
+        let refused = tokio::task::block_in_place(|| runtime.block_on(leaving));
+        if !std::thread::panicking() {
+            assert!(refused.is_empty(), "{}", refused.join("\n"));
+        }
     }
 }

@@ -1,0 +1,113 @@
+//! Parts of the page that are seldom shown have no violation of WCAG 2.2 AA that axe finds, light and dark.
+
+use serde_json::json;
+
+use support::browser::{Browser, ENTER};
+use support::database::Kind;
+use support::model::ModelMock;
+use support::server::{Server, Site};
+
+use super::page::{axe_violations_in, import, pick_in_menu};
+
+/// Code, a formula, tasks and a table.
+const RICH: &str = concat!(
+    "# Title\n\n```rust\n// a comment\nfn main() { println!(\"{}\", 1); }\n```\n\nSo $x^2$ and \\[ \\frac{1}{2} \\] with `code` and ",
+    "[a link](https://example.com/)\n\n- [x] done\n- [ ] open\n\n> quoted\n\n| A | B |\n|---|--:|\n| 1 | 2 |\n\nthe end"
+);
+
+/// Checks one part after another, and keeps what was found.
+struct Checks<'a> {
+    browser: &'a Browser,
+    found: Vec<String>,
+}
+
+impl Checks<'_> {
+    /// Checks what lies in this element, at this width.
+    async fn check(&mut self, what: &str, css: &str, width: u32) {
+        self.browser.until(what, &format!("return document.querySelector(`{css}`)?.checkVisibility() === true")).await;
+        for scheme in ["dark", "light"] {
+            self.browser.look(scheme, width).await;
+            let is_still =
+                "return document.getAnimations().every((one) => !(one instanceof CSSTransition) || one.playState !== 'running')";
+            self.browser.until("the end of movements", is_still).await;
+            let violations = axe_violations_in(self.browser, css).await;
+            self.found.extend(violations.iter().map(|violation| format!("{what} {scheme} {violation}")));
+        }
+    }
+}
+
+/// Returns a conversation with a failed run, an answer with two versions, and an open form.
+async fn eventful(server: &Server) -> String {
+    let conversation = import(server, &["hello".to_owned(), RICH.to_owned()]).await;
+    let say = async |input: String| {
+        let body = json!({"input": input, "conversation_id": conversation, "model": "openai/mock"});
+        server.start_run(&body).await["id"].as_str().unwrap().to_owned()
+    };
+    let failed = say("[[id:bad]][[flaky:1,400]]".to_owned()).await;
+    assert_eq!(server.finished(&failed).await["status"], "failed");
+    conversation
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seldom_seen_parts_have_no_axe_violation() {
+    let model = ModelMock::start().await;
+    let tools = r#"["ask_user"]"#;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_MODEL", "demo/demo").env("CAPSTAN_TOOLS__ENABLE", tools);
+    let key = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&key);
+    let browser = super::page::looking_at(&server).await;
+    let mut checks = Checks { browser: &browser, found: Vec::new() };
+    browser.write("#key-dialog[open] #key", &format!("cap_wrong{ENTER}")).await;
+    browser.shows("#key-trouble:not([hidden])", "does not let you in").await;
+    checks.check("key dialog", "#key-dialog", 1280).await;
+    browser.write("#key-dialog[open] #key", &format!("{key}{ENTER}")).await;
+    browser.click(".first-run [data-kind=ollama]").await;
+    browser.until("the form", "return document.querySelector('.first-run form') !== null").await;
+    checks.check("first run", "main", 1280).await;
+    browser.run("location.hash = '#/setup/tools'", &[]).await;
+    browser.click(".setup-head button:not(.primary)").await;
+    checks.check("import of servers", ".setup-form:has([name=file])", 1280).await;
+
+    // A failed run behind an answer with everything, and then an answer with versions.
+    let conversation = eventful(&server).await;
+    browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
+    browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
+    browser.until("the formula", "return document.querySelector('.text math') !== null").await;
+    browser.shows(".end .error", "provider_invalid_request").await;
+    let attach = "const files = new DataTransfer();
+        files.items.add(new File(['x'], 'note.txt', { type: 'text/plain' }));
+        const input = document.querySelector('#file');
+        input.files = files.files;
+        input.dispatchEvent(new Event('change', { bubbles: true }));";
+    browser.run(attach, &[]).await;
+    browser.until("the file", "return document.querySelector('#files .i-file') !== null").await;
+    browser.click(".run.newest [aria-label='Edit and send again']").await;
+    browser.until("the editor", "return document.querySelector('.editing textarea') === document.activeElement").await;
+    checks.check("rich answer, error, editor and attachment", "main", 1280).await;
+
+    // The edited message has two versions, and the answer asks with a form.
+    let form = json!({"type": "object", "required": ["day"], "properties": {
+        "day": {"type": "string", "title": "Day", "description": "Any day of the week"},
+        "days": {"type": "array", "items": {"type": "string", "enum": ["Mon", "Tue"]}},
+        "seats": {"type": "integer", "enum": [1, 2, 3]},
+        "quiet": {"type": "boolean", "title": "Quiet"},
+    }});
+    let record = server.request(reqwest::Method::PATCH, &format!("/conversations/{conversation}"));
+    assert_eq!(record.json(&json!({"model": "openai/mock"})).send().await.unwrap().status(), 200);
+    let question = json!({"question": "When?", "form": form});
+    browser.write(".editing textarea", &format!("[[id:form]][[call:ask_user {question}]][[next]][[say:bye]]")).await;
+    browser.click(".editing .primary").await;
+    browser.shows(".ask:not([data-fresh])", "When?").await;
+    browser.shows(".message-versions", "2/2").await;
+    checks.check("form and versions", "main", 1280).await;
+
+    pick_in_menu(&browser, "Archive").await;
+    checks.check("toast", ".toasts", 1280).await;
+    browser.click(".toast button").await;
+    browser.look("light", 390).await;
+    browser.click("#menu").await;
+    browser.shows(".page.menu .conversation .words", "Imported").await;
+    checks.check("side bar of a phone", "#sidebar", 390).await;
+    assert!(checks.found.is_empty(), "{}", checks.found.join("\n"));
+}
