@@ -1,18 +1,20 @@
 //! From a server without a setting to the first answer of a real model, on the page alone.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use support::browser::ENTER;
+use support::browser::{Browser, ENTER};
 use support::database::Kind;
 use support::dialects::Dialect;
 use support::model::ModelMock;
 use support::refusing::RefusingProvider;
 use support::server::Site;
 
-use super::page::looking_at;
+/// The most time between opening the page and the first answer.
+const MINUTE: Duration = Duration::from_secs(60);
 
 // P3: a machine with Ollama: its models are found, one becomes the default, and it answers.
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +23,9 @@ async fn newcomer_with_ollama_chooses_a_found_model() {
         RefusingProvider::start_with(Dialect::Ollama, Arc::new(|_, _, _| None), &["nomic-embed-text", "acme-1", "acme-2"]).await;
     let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
     let server = site.start().await;
-    let browser = looking_at(&server).await;
+    let browser = Browser::start().await;
+    let opened = Instant::now();
+    browser.open(&format!("{}/", server.url)).await;
     browser.shows(".first-run", "ollama is connected").await;
     browser.shows("#model", "acme-1").await;
     let listed = "return [...document.querySelectorAll('.model-list .words')].map((name) => name.innerText)";
@@ -34,6 +38,7 @@ async fn newcomer_with_ollama_chooses_a_found_model() {
     assert_eq!(browser.count(".first-run").await, 0);
     browser.write("#message", &format!("hello{ENTER}")).await;
     browser.shows(".message.assistant .text", "Hello.").await;
+    assert!(opened.elapsed() < MINUTE, "the first answer comes after {:?}", opened.elapsed());
     browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('ollama/acme-2')").await;
     assert_eq!(ollama.asked().last().unwrap().body["model"], "acme-2");
     // The choice is made once.
@@ -48,7 +53,9 @@ async fn newcomer_connects_a_model_on_the_page() {
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await;
     let server = site.start().await;
-    let browser = looking_at(&server).await;
+    let browser = Browser::start().await;
+    let opened = Instant::now();
+    browser.open(&format!("{}/", server.url)).await;
     browser.shows(".first-run", "Connect a model").await;
     browser.click("[data-kind=other]").await;
     browser.write("input[name=name]", "played").await;
@@ -63,6 +70,7 @@ async fn newcomer_connects_a_model_on_the_page() {
     browser.shows("#model", "mock").await;
     browser.write("#message", &format!("[[id:first]][[say:a real answer]]{ENTER}")).await;
     browser.shows(".message.assistant .text", "a real answer").await;
+    assert!(opened.elapsed() < MINUTE, "the first answer comes after {:?}", opened.elapsed());
     browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('played/mock')").await;
     // It is the default of the user, not of this tab.
     let run = server.start_run(&json!({"input": "[[id:second]][[say:again]]"})).await;

@@ -9,6 +9,7 @@ use support::model::ModelMock;
 use support::server::{Server, Site};
 
 use super::approvals;
+use super::page_insight::add_priced;
 
 pub(super) async fn looking_at(server: &Server) -> Browser {
     let browser = Browser::start().await;
@@ -17,7 +18,7 @@ pub(super) async fn looking_at(server: &Server) -> Browser {
 }
 
 /// Starts a run with a text of several lines, and opens its conversation.
-async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
+pub(super) async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
     let run = server.start_run(&json!({"input": input})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
     browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
@@ -41,13 +42,21 @@ pub(super) async fn import(server: &Server, texts: &[String]) -> String {
     made["id"].as_str().unwrap().to_owned()
 }
 
-async fn show(browser: &Browser, conversation: &str) {
+pub(super) async fn show(browser: &Browser, conversation: &str) {
     browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
 }
 
 /// Returns whether the end of a long conversation is in view.
 pub(super) const AT_END: &str = "const node = document.querySelector('#scroll');
     return node.scrollHeight > node.clientHeight && node.scrollHeight - node.scrollTop - node.clientHeight < 30";
+
+/// Returns whether something is below what is in view.
+const NOT_AT_END: &str = "const node = document.querySelector('#scroll');
+    return node.scrollHeight - node.scrollTop - node.clientHeight > 10";
+
+/// The keys that scroll up by a line and by a page.
+const UP: &str = "\u{e013}";
+const PAGE_UP: &str = "\u{e00e}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_in_the_program_is_packed_and_immutable() {
@@ -74,12 +83,22 @@ async fn first_paint_takes_less_than_300_ms() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
     let painted = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null";
-    let mut best = f64::INFINITY;
-    for _ in 0..5 {
-        browser.reload().await;
-        best = best.min(browser.until("the first paint", painted).await.as_f64().unwrap());
+    // A visitor who comes for the first time has nothing in the cache.
+    for is_cold in [true, false] {
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            if is_cold {
+                browser.command("Network.clearBrowserCache", &json!({})).await;
+            }
+            browser.reload().await;
+            best = best.min(browser.until("the first paint", painted).await.as_f64().unwrap());
+            let sizes = "return performance.getEntriesByType('resource').filter(({ name }) => /\\.js$/.test(name)).map((one) => one.transferSize)";
+            let sizes = browser.run(sizes, &[]).await;
+            let is_read = sizes.as_array().unwrap().iter().all(|size| size.as_u64() > Some(0));
+            assert!(is_read == is_cold, "the scripts come from the cache only if it has them: {sizes}");
+        }
+        assert!(best < 300.0, "the first paint takes {best} ms, with an empty cache: {is_cold}");
     }
-    assert!(best < 300.0, "the first paint takes {best} ms");
 }
 
 // P1: the reader scrolls up while an answer streams.
@@ -90,6 +109,14 @@ async fn reader_who_scrolls_up_is_left_alone() {
     let lines = "a line of the answer\n\n".repeat(60);
     show_run(&browser, &server, &format!("[[id:up]][[say:{lines}]][[hold]][[say:{lines}the end]]")).await;
     browser.until("the end in view", AT_END).await;
+    for key in [UP, PAGE_UP] {
+        browser.run("document.querySelector('#scroll').focus()", &[]).await;
+        browser.press(key).await;
+        browser.until(key, &format!("{NOT_AT_END} && !document.querySelector('#down').hidden")).await;
+        browser.click("#down").await;
+        browser.until("the end in view", AT_END).await;
+        assert_eq!(browser.count("#down[hidden]").await, 1);
+    }
     let up = "const node = document.querySelector('#scroll');
         node.dispatchEvent(new WheelEvent('wheel', { deltaY: -300, bubbles: true }));
         node.scrollTop -= 300;
@@ -113,6 +140,10 @@ async fn code_that_grows_keeps_its_node_and_selection() {
     let lines = "let a = 1; // a line of code\n".repeat(60);
     show_run(&browser, &server, &format!("[[id:code]][[say:```js\n{lines}]][[hold]][[say:let last = 2;\n```\n]]")).await;
     browser.shows(".streaming .code", "a line of code").await;
+    browser.run(COPIES, &[]).await;
+    browser.click(".streaming .code-head button").await;
+    let copied = browser.until("the copy", "return copies[0] ?? null").await;
+    assert_eq!(copied.as_str().unwrap().trim_end(), lines.trim_end());
     let select = "window.kept = document.querySelector('.code code').firstChild;
         const range = document.createRange();
         range.setStart(kept, 0);
@@ -129,12 +160,20 @@ async fn code_that_grows_keeps_its_node_and_selection() {
     // Once nothing is selected, the code gets its colours.
     browser.run("getSelection().removeAllRanges()", &[]).await;
     browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
+    browser.click(".code-head button").await;
+    let copied = browser.until("the whole copy", "return copies[1] ?? null").await;
+    assert_eq!(copied.as_str().unwrap().trim_end(), format!("{lines}let last = 2;"));
 }
+
+/// Keeps what the page copies.
+const COPIES: &str = "window.copies = [];
+    navigator.clipboard.writeText = (text) => Promise.resolve(void copies.push(text));";
 
 // P4: errors, decisions and costs of earlier runs are still there after a reload.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_and_decisions_of_earlier_runs_survive_a_reload() {
-    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    let (model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    add_priced(&server, &model).await;
     let browser = looking_at(&server).await;
     browser.write("#message", &format!(r#"[[id:no]][[call:ledger__append {{"text":"one"}}]][[next]][[say:no]]{ENTER}"#)).await;
     browser.write(".ask:not([data-fresh]) .deny input", "not today").await;
@@ -150,20 +189,33 @@ async fn ends_and_decisions_of_earlier_runs_survive_a_reload() {
             "return document.querySelectorAll('.run').length === 3 && document.querySelectorAll('.end .usage').length >= 2",
         )
         .await;
+    let figures = "return [...document.querySelectorAll('.end .usage')].map((figures) => figures.innerText)";
+    let before = browser.run(figures, &[]).await;
+    assert_eq!(before[0], "priced/mock · 2 model calls · 20 tokens in, 0 out · $0.020");
+    assert_eq!(before.as_array().unwrap().last().unwrap(), "priced/mock · 1 model call · 10 tokens in, 0 out · $0.010");
     browser.reload().await;
     browser.shows(".end .error", "provider_invalid_request").await;
     browser.shows(".ask[data-status=denied]", "not today").await;
     browser.until("the ends", "return document.querySelectorAll('.run .end').length === 3").await;
+    assert_eq!(browser.run(figures, &[]).await, before, "each run keeps its model, usage and cost");
 }
 
 // P5: the model belongs to the conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn chosen_model_stays_with_the_conversation() {
-    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let models = json!([{"name": "ghost"}, {"name": "mock", "context": 8000, "vision": true, "tools": false, "prices": {"input": 1.25, "output": 10}}]);
+    let provider = json!({"name": "priced", "kind": "openai", "base_url": model.base_url, "models": models});
+    assert_eq!(server.post_json("/providers", &provider).await.0, 201);
     let browser = looking_at(&server).await;
     let conversation = show_run(&browser, &server, "[[id:one]][[say:one]]").await;
     browser.shows(".message.assistant .text", "one").await;
     browser.click("#model").await;
+    browser.until("the models of all providers", "return document.querySelectorAll('.option-group').length >= 2").await;
+    let facts = "const options = [...document.querySelectorAll('.option')].filter((option) => option.id && /^(mock|ghost)$/m.test(option.innerText));
+        return options.map((option) => option.innerText.split('\\n').filter(Boolean)).filter((words) => words.length > 1)";
+    let expected = json!([["ghost", "not listed now"], ["mock", "8.0k context · pictures · no tools · $1.25 in, $10 out per M"]]);
+    assert_eq!(browser.run(facts, &[]).await, expected);
     let listed =
         browser.until("the models", "return [...document.querySelectorAll('.option')].map((option) => option.innerText)[1]").await;
     let name = listed.as_str().unwrap().lines().next().unwrap().to_owned();
@@ -475,10 +527,23 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
 
     browser.run("location.hash = '#/setup/users'", &[]).await;
     server.set_key(&create_key(&browser, &[("user", "carl"), ("label", "ci")]).await);
-    let run = server.start_run(&json!({"input": "[[id:carl]][[say:ok]]"})).await;
+    let input = r#"[[id:carl]][[call:ledger__lookup {"text":"a"}]][[next]][[say:ok]]"#;
+    let run = server.start_run(&json!({"input": input})).await;
     server.finished(run["id"].as_str().unwrap()).await;
+    // Records of other users are shown on demand.
+    browser.run("location.hash = '#/setup/audit'", &[]).await;
+    browser.shows(".setup-section", "No such call has ended.").await;
+    browser.click(".filters input[type=checkbox]").await;
+    browser.shows(".audit tbody tr", "ledger__lookup").await;
+    let users =
+        "return [...document.querySelectorAll('.audit tbody tr')].map((row) => [row.cells[5].innerText, row.cells[6].innerText])";
+    browser.until("the user", &format!("return (() => {{ {users} }})()[0][0] === 'carl'")).await;
+    assert_eq!(browser.run(users, &[]).await, json!([["carl", ""]]), "the run of another user has no link");
     browser.run("location.hash = '#/usage'", &[]).await;
     browser.until("the groups", "return document.querySelector('.filters option[value=user]') !== null").await;
+    browser.shows(".usage", "Nothing was used in this time.").await;
+    browser.click(".filters input[type=checkbox]").await;
+    browser.shows(".usage-table tbody tr", "openai/mock").await;
     choose(&browser, "By", "user").await;
     browser.shows(".usage-table tbody", "carl").await;
 
@@ -487,6 +552,19 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
     browser.write("[data-user=carl] input[name=groups]", &format!("staff editors{ENTER}")).await;
     browser.shows("[data-user=carl] .card-head", "editors").await;
     assert_eq!(server.get_json("/me").await["groups"], json!(["editors", "staff"]));
+    assert_eq!(
+        (&server.get_json("/me").await["role"], server.get("/users").send().await.unwrap().status().as_u16()),
+        (&json!("member"), 403)
+    );
+    browser.run("document.querySelector('[data-user=carl] select').value = 'admin'", &[]).await;
+    browser.click("[data-user=carl] .setup-form button[type=submit]").await;
+    browser.shows("[data-user=carl] .card-head", "administrator").await;
+    assert_eq!(
+        (&server.get_json("/me").await["role"], server.get("/users").send().await.unwrap().status().as_u16()),
+        (&json!("admin"), 200)
+    );
+    browser.click("[data-user=root] summary").await;
+    browser.until("the own role", "return document.querySelector('[data-user=root] select')?.disabled").await;
     browser.click("[data-user=carl] [data-key=ci] button").await;
     browser.click("dialog[open] button.danger").await;
     browser.shows("[data-user=carl] details details", "Revoked keys").await;
@@ -650,87 +728,6 @@ async fn drafts_stay_and_escape_spares_them() {
         return !document.querySelector('#transcript').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }))";
     assert_eq!(browser.run(drop, &[]).await, true, "the browser does not open the file");
     browser.shows("#files", "dropped.txt").await;
-}
-
-// P14: times, full-text search, a message that is taken back, a deletion that is undone.
-#[tokio::test(flavor = "multi_thread")]
-async fn messages_have_times_and_can_be_found_and_taken_back() {
-    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
-    let browser = looking_at(&server).await;
-    let conversation = show_run(&browser, &server, "[[id:first]][[say:a needle in hay]][[hold]]").await;
-    browser.shows(".streaming .text", "needle").await;
-    browser.write("#message", &format!("[[id:second]][[say:two]]{ENTER}")).await;
-    browser.click(".take-back").await;
-    browser.until("the text again", "return document.querySelector('#message').value.includes('[[id:second]]')").await;
-    model.release("first");
-    browser.until("the end", "return document.querySelector('.end .usage') !== null").await;
-    assert!(browser.count(".message time[datetime]").await >= 2);
-
-    browser.write("#search", "needle").await;
-    browser.click(".found").await;
-    browser.until("the message", "return document.querySelector('.message.assistant.sought') !== null").await;
-
-    browser
-        .run(
-            "document.querySelector('.row-menu').dispatchEvent(new PointerEvent('pointerdown', { bubbles: true, button: 0 }))",
-            &[],
-        )
-        .await;
-    browser.click(".menu-item.danger").await;
-    browser.until("an empty page", "return document.querySelectorAll('.message').length === 0").await;
-    browser.click(".toast button").await;
-    browser.shows(".message.assistant .text", "needle").await;
-    let record = server.get(&format!("/conversations/{conversation}")).send().await.unwrap();
-    assert_eq!(record.status(), 200);
-}
-
-// P15: messages out of sight cost nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn messages_out_of_sight_are_not_drawn() {
-    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
-    let texts: Vec<String> = (0..40).map(|at| format!("number {at}. {}", "words ".repeat(100))).collect();
-    let conversation = import(&server, &texts).await;
-    let browser = looking_at(&server).await;
-    show(&browser, &conversation).await;
-    browser.until("the newest", "return document.querySelectorAll('.message').length === 40").await;
-    let seen = "const runs = [...document.querySelectorAll('.run')];
-        return [runs[0].checkVisibility({ contentVisibilityAuto: true }), runs[0].firstChild.checkVisibility({ contentVisibilityAuto: true }),
-            runs.at(-1).firstChild.checkVisibility({ contentVisibilityAuto: true })]";
-    browser.until("the state of the first", &format!("{seen}.join() === 'true,false,true'")).await;
-}
-
-// P15: an answer of about 200 tokens a second behind 500 messages takes less than half a core.
-#[tokio::test(flavor = "multi_thread")]
-async fn fast_answer_takes_less_than_half_a_core() {
-    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
-    let texts: Vec<String> =
-        (0..500).map(|at| format!("number {at}. **Some** `words` of it.\n\n- {}", "words ".repeat(50))).collect();
-    let conversation = import(&server, &texts).await;
-    let browser = looking_at(&server).await;
-    show(&browser, &conversation).await;
-    let up = "const node = document.querySelector('#scroll');
-        node.dispatchEvent(new WheelEvent('wheel', { deltaY: -900, bubbles: true }));
-        node.scrollTop = 0;
-        return document.querySelectorAll('.message').length === 500";
-    browser.until("all messages", up).await;
-    browser.click("#down").await;
-    browser.until("the end in view", AT_END).await;
-    let path = format!("/conversations/{conversation}/messages");
-    server.post_json(&path, &json!({"content": "[[id:fast]][[text:1300,4]]"})).await;
-    // Reading the text seldom, and without a layout, costs nearly nothing.
-    let until = "return new Promise((done) => {
-        const text = () => document.querySelector('.message.streaming .text')?.textContent ?? '';
-        const timer = setInterval(() => text().includes(arguments[0]) && (clearInterval(timer), done(performance.now())), 100);
-    })";
-    let begun = browser.run(until, &["t100"]).await;
-    let (used, from) = browser.processor_time().await;
-    let ended = browser.run(until, &["t1100"]).await;
-    let (used_in_all, to) = browser.processor_time().await;
-    let (used, seconds) = (used_in_all - used, to - from);
-    let rate = 1000.0 / (ended.as_f64().unwrap() - begun.as_f64().unwrap()) * 1000.0;
-    assert!(used < seconds / 2.0, "{used:.2} s of processor time in {seconds:.2} s, at {rate:.0} tokens/s");
-    browser.until("the end", "return document.querySelector('.newest .end .usage') !== null").await;
-    assert_eq!(browser.count(".message").await, 502);
 }
 
 /// Returns the violations of WCAG 2.2 AA that axe finds in what is shown.

@@ -1,15 +1,27 @@
 //! Looks inside on the page: a run at each of its events, the requests of its steps, states of MCP servers, and budgets.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use support::browser::{Browser, ESCAPE};
 use support::database::Kind;
+use support::model::ModelMock;
 use support::server::{Server, Site};
 
 use super::page::{axe_violations, choose, looking_at};
 
 /// The answers of the replayed conversation, also those out of sight.
 const ANSWERS: &str = "[...document.querySelectorAll('#replay .message.assistant .text')].map((text) => text.textContent)";
+
+/// Adds a provider whose model has prices: a thousandth of a dollar for each token of a request. Its model becomes the default.
+pub(super) async fn add_priced(server: &Server, model: &ModelMock) {
+    let models = json!([{"name": "mock", "prices": {"input": 1000, "output": 2000}}]);
+    let provider = json!({"name": "priced", "kind": "openai", "base_url": model.base_url, "models": models});
+    let (status, made) = server.post_json("/providers", &provider).await;
+    assert_eq!(status, 201, "{made}");
+    let change = server.request(Method::PATCH, "/me").json(&json!({"default_model": "priced/mock"})).send().await.unwrap();
+    assert_eq!(change.status(), 200);
+}
 
 /// A conversation of three runs. Returns its id and the run in the middle, which calls a tool.
 async fn three_runs(server: &Server) -> (String, String) {
@@ -85,11 +97,18 @@ async fn inspector_shows_the_conversation_as_of_an_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inspector_shows_what_the_model_was_sent() {
-    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    add_priced(&server, &model).await;
     let (_, run) = three_runs(&server).await;
     let browser = looking_at(&server).await;
     inspect(&browser, &run).await;
     browser.until("the model steps", "return document.querySelectorAll('.step-tree .sent').length === 2").await;
+    // The cost of each step, and of all.
+    let costs = "return [...document.querySelectorAll('.step-tree [data-kind=model] .step-line')].map((line) => line.innerText.split(' · ').slice(1).join(' · '))";
+    let each = "10 tokens in, 0 out · $0.010";
+    assert_eq!(browser.run(costs, &[]).await, json!([each, each]));
+    let facts = browser.shows(".inspector .facts", "$0.020").await;
+    assert!(facts.contains("priced/mock") && facts.contains("20 in, 0 out"), "{facts}");
     browser.click(".step-tree > li:first-child .sent > summary").await;
     let first = browser.shows(".step-tree > li:first-child .sent-messages", "the first answer").await;
     assert!(first.contains("[[id:two]]") && !first.contains("Result of"), "{first}");
