@@ -62,8 +62,8 @@ pub use crate::live::{ListChange, ListSubscription};
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, FileFilter, IdCursor, InputCursor, InvalidCursor, KeyCursor,
-    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, ShareLimits,
-    StoreError, StoredKey, StoredUser, UsageCursor, UserCursor,
+    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, ShareCursor,
+    ShareLimits, StoreError, StoredKey, StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};
