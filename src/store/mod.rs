@@ -50,7 +50,7 @@ pub use records::named::{CreateNamedOutcome, NameCursor, UpdateNamedOutcome};
 pub use records::providers::{
     EncryptedRow, LoginClaimant, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, SecretKind,
 };
-pub use records::tool_reviews::{ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
+pub use records::tool_reviews::{ComparedDefinitions, ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
 pub use retry::retry_while_unavailable;
 pub use runs::budget::{BudgetStore, EmbeddingCharge};
 pub use runs::call_batch::CallBatch;
