@@ -44,7 +44,7 @@ pub use records::models::ProviderModel;
 pub use records::named::OwnerScope;
 pub use records::providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use reports::usage::MAX_USAGE_DAYS;
-pub use runs::explain::RunExplanation;
+pub use runs::explain::{ProgressState, RunExplanation};
 pub use runs::message_content::{Content, NewPart, RunSetup, StartRun, check_protocol_size};
 pub use runs::resume::{ContinueRun, RetryCall, RetryRun};
 pub use runs::transcript::{SentCall, SentMessage, SentResult, SentTranscript};
