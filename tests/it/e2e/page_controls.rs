@@ -294,6 +294,7 @@ async fn opened_parts_have_no_axe_violation() {
             (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
             (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
             ("#/", "#servers", ".server-list [data-server=ledger]"),
+            ("#/", "#shares", "dialog.share h2"),
             ("#/", "#go-to", ".palette .option"),
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),
