@@ -11,7 +11,9 @@ use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
 named_enum! {
-    /// The cause of the progress of a run, or of its delay.
+    /// The cause of the progress of a run, or of its delay. In `waiting`, the run waits for `waiting_for`, or until it can be
+    /// claimed. In `asking`, its calls wait for a human's answer. In `no_free_slot` and `no_worker`, no worker has claimed it for a
+    /// while.
     pub enum ProgressState {
         /// The run has ended.
         Ended = "ended",
