@@ -56,7 +56,6 @@ pub use runs::budget::{BudgetStore, EmbeddingCharge};
 pub use runs::call_batch::CallBatch;
 pub use runs::control_signals::ControlSignal;
 pub use runs::queue::QueueStore;
-pub use runs::step_requests::MissingStepRequest;
 pub use runs::usage::{DAY_MS, UsageCursor, UsageFilter};
 pub use runs::{RunFilter, RunStore};
 pub use sql::{AUDIT_PIECE, Statement, statements};

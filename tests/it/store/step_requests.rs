@@ -8,9 +8,8 @@ use capstan::domain::model::ModelRequest;
 use capstan::domain::run::change::{Change, StepKind, StepStatus};
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::request_record::{NewRequestRecord, RecordSources, RequestDigest, SentTool};
-use capstan::domain::run::step_request::StepRequest;
+use capstan::domain::run::step_request::{MissingStepRequest, StepRequest};
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::store::MissingStepRequest;
 
 use super::fixture::{World, assistant, changes, completed, started, user};
 

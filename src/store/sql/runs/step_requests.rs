@@ -9,13 +9,13 @@ use std::sync::Arc;
 use crate::domain::conversation::message::Message;
 use crate::domain::ids::{MessageId, RunId, UserId};
 use crate::domain::run::request_record::RequestRecord;
-use crate::domain::run::step_request::{RecordedSteps, StepRequest};
+use crate::domain::run::step_request::{MissingStepRequest, RecordedSteps, StepRequest};
 use crate::domain::tool::ToolDefinition;
 use crate::store::rows::{read_json, read_optional_json};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::{Value, values};
-use crate::store::{MissingStepRequest, RecordStore, StoreResult};
+use crate::store::{RecordStore, StoreResult};
 
 statements! {
     TOOLS = ["SELECT s.definitions FROM runs r LEFT JOIN tool_sets s ON s.hash = r.tools_hash WHERE r.id = $1 AND r.owner_id = $2"];
