@@ -3,39 +3,38 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{InputId, NodeId, RunId};
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::question::InputKind;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
-named_enum! {
-    /// The cause of the progress of a run, or of its delay. In `waiting`, the run waits for `waiting_for`, or until it can be
-    /// claimed. In `asking`, its calls wait for a human's answer. In `no_free_slot` and `no_worker`, no worker has claimed it for a
-    /// while.
-    pub enum ProgressState {
-        /// The run has ended.
-        Ended = "ended",
-        /// A worker holds the run.
-        Working = "working",
-        /// A worker holds the run, and its calls wait for a human's answer.
-        Asking = "asking",
-        /// The lease of the worker has expired, and another worker claims the run soon.
-        LeaseExpired = "lease_expired",
-        /// The run waits for `waiting_for`, or until it can be claimed.
-        Waiting = "waiting",
-        /// The run waits for the end of `behind_run`.
-        BehindRun = "behind_run",
-        /// The run waits because of the limit of its owner's running runs.
-        OwnerLimit = "owner_limit",
-        /// The next free worker claims the run.
-        Queued = "queued",
-        /// No worker has claimed the run for a while: probably none has a free slot.
-        NoFreeSlot = "no_free_slot",
-        /// No worker has claimed the run for a while: probably none is alive.
-        NoWorker = "no_worker",
-    }
+/// The cause of the progress of a run, or of its delay. In `waiting`, the run waits for `waiting_for`, or until it can be
+/// claimed. In `asking`, its calls wait for a human's answer. In `no_free_slot` and `no_worker`, no worker has claimed it for a
+/// while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgressState {
+    /// The run has ended.
+    Ended,
+    /// A worker holds the run.
+    Working,
+    /// A worker holds the run, and its calls wait for a human's answer.
+    Asking,
+    /// The lease of the worker has expired, and another worker claims the run soon.
+    LeaseExpired,
+    /// The run waits for `waiting_for`, or until it can be claimed.
+    Waiting,
+    /// The run waits for the end of `behind_run`.
+    BehindRun,
+    /// The run waits because of the limit of its owner's running runs.
+    OwnerLimit,
+    /// The next free worker claims the run.
+    Queued,
+    /// No worker has claimed the run for a while: probably none has a free slot.
+    NoFreeSlot,
+    /// No worker has claimed the run for a while: probably none is alive.
+    NoWorker,
 }
 
 /// The explanation of a run's progress.
