@@ -1,8 +1,8 @@
 //! Distributes changes of lists of conversations, and of tool reviews, to the owners' feeds of this process.
 //!
-//! Most hints name a conversation. Its item is read once for all feeds, by the caller of [`Lists::take_hints`]. Each feed has a bounded
-//! queue: a lagging feed loses its queue, and its client then reads the list again ([`ListChange::Reset`]). Without feeds, a hint
-//! costs one look at an empty map.
+//! Most hints name a conversation. Its item is read once for all feeds, by the caller of [`Lists::take_hints`]. Each feed has a
+//! bounded queue: a lagging feed loses its queue, and its client then reads the list again ([`ListChange::Reset`]). Without feeds,
+//! a hint costs one look at an empty map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};

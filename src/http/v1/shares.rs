@@ -1,4 +1,5 @@
-//! `/api/v1/conversations/{id}/shares`, `/api/v1/shares` and `/api/v1/shared`: read-only copies of conversations for everyone who has a link.
+//! `/api/v1/conversations/{id}/shares`, `/api/v1/shares` and `/api/v1/shared`: read-only copies of conversations for everyone who
+//! has a link.
 
 use axum::Json;
 use axum::extract::State;
