@@ -60,6 +60,7 @@ pub(in crate::http) fn with_key() -> ApiRouter {
         .routes(routes!(rewind::edit))
         .routes(routes!(export::export))
         .routes(routes!(shares::create, shares::list))
+        .routes(routes!(shares::list_all))
         .routes(routes!(shares::revoke))
         .routes(routes!(feedback::give, feedback::withdraw))
         .routes(routes!(feedback::list))

@@ -123,7 +123,7 @@ pub enum RemoteWakeup {
     Queue,
     /// A running run has a control request.
     Control,
-    /// An item of an owner's list may have changed.
+    /// The feeds of an owner may have to show a change.
     List(ListHint),
 }
 
@@ -251,13 +251,19 @@ impl Hub {
     /// Ends the subscriptions of a deleted conversation, and removes it from the list of its owner.
     pub fn deleted(&self, owner: &UserId, conversation: &ConversationId) {
         self.end(conversation, &Tail::Deleted);
-        self.hint_list(ListHint { conversation: conversation.clone(), deleted_from: Some(owner.clone()) });
+        self.hint_list(ListHint::Removed(conversation.clone(), owner.clone()));
     }
 
     /// Tells the feeds of all nodes that the item of a conversation in its owner's list may have changed. Must be called after the
     /// commit.
     pub fn list_changed(&self, conversation: &ConversationId) {
-        self.hint_list(ListHint { conversation: conversation.clone(), deleted_from: None });
+        self.hint_list(ListHint::Changed(conversation.clone()));
+    }
+
+    /// Tells the feeds of all nodes that the tool reviews of this owner's servers may have changed; `None` for servers that all
+    /// users may use. Must be called after the commit.
+    pub fn reviews_changed(&self, owner: Option<&UserId>) {
+        self.hint_list(ListHint::Reviews(owner.cloned()));
     }
 
     fn hint_list(&self, hint: ListHint) {

@@ -1,8 +1,8 @@
-//! Distributes changes of the lists of conversations to the owners' feeds of this process.
+//! Distributes changes of lists of conversations, and of tool reviews, to the owners' feeds of this process.
 //!
-//! A hint names a conversation. Its item is read once for all feeds, by the caller of [`Lists::take_hints`]. Each feed has a bounded
-//! queue: a lagging feed loses its queue, and its client then reads the list again ([`ListChange::Reset`]). Without feeds, a hint
-//! costs one look at an empty map.
+//! Most hints name a conversation. Its item is read once for all feeds, by the caller of [`Lists::take_hints`]. Each feed has a
+//! bounded queue: a lagging feed loses its queue, and its client then reads the list again ([`ListChange::Reset`]). Without feeds,
+//! a hint costs one look at an empty map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -25,6 +25,8 @@ pub enum ListChange {
     Changed(Arc<ListItem>),
     /// The conversation was deleted.
     Removed(ConversationId),
+    /// The tool reviews that the owner can read may have changed.
+    ReviewsChanged,
     /// Changes may be missing: the client reads the list again.
     Reset,
 }
@@ -34,7 +36,7 @@ impl ListChange {
         match self {
             Self::Changed(item) => Some(&item.conversation.id),
             Self::Removed(conversation) => Some(conversation),
-            Self::Reset => None,
+            Self::ReviewsChanged | Self::Reset => None,
         }
     }
 }
@@ -101,7 +103,7 @@ impl Lists {
         lock(&self.feeds).keys().cloned().collect()
     }
 
-    /// Sends a change to the feeds of an owner. It replaces an earlier change of the same conversation.
+    /// Sends a change to the feeds of an owner. It replaces an earlier change of the same conversation, or of the tool reviews.
     pub fn send(&self, owner: &UserId, change: &ListChange) {
         let feeds: Vec<_> = lock(&self.feeds).get(owner).into_iter().flatten().filter_map(Weak::upgrade).collect();
         for feed in feeds {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     fn hint(number: usize) -> ListHint {
-        ListHint { conversation: ConversationId::from_stored(format!("conv_{number}")), deleted_from: None }
+        ListHint::Changed(ConversationId::from_stored(format!("conv_{number}")))
     }
 
     #[tokio::test]
@@ -188,6 +190,10 @@ mod tests {
             lists.send(&owner, &removed(number));
         }
         assert_eq!(fast.next().await, [removed(2), removed(1)], "the newest change of each conversation");
+        for change in [ListChange::ReviewsChanged, removed(6), ListChange::ReviewsChanged] {
+            lists.send(&other, &change);
+        }
+        assert_eq!(foreign.next().await, [removed(6), ListChange::ReviewsChanged]);
         lists.send(&owner, &removed(3));
         lists.send(&owner, &removed(4));
         assert_eq!(slow.next().await, [ListChange::Reset]);

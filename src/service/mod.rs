@@ -44,7 +44,7 @@ pub use records::models::ProviderModel;
 pub use records::named::OwnerScope;
 pub use records::providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use reports::usage::MAX_USAGE_DAYS;
-pub use runs::explain::RunExplanation;
+pub use runs::explain::{ProgressState, RunExplanation};
 pub use runs::message_content::{Content, NewPart, RunSetup, StartRun, check_protocol_size};
 pub use runs::resume::{ContinueRun, RetryCall, RetryRun};
 pub use runs::transcript::{SentCall, SentMessage, SentResult, SentTranscript};
@@ -62,8 +62,8 @@ pub use crate::live::{ListChange, ListSubscription};
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, FileFilter, IdCursor, InputCursor, InvalidCursor, KeyCursor,
-    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, ShareLimits,
-    StoreError, StoredKey, StoredUser, UsageCursor, UserCursor,
+    McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, ShareCursor,
+    ShareLimits, StoreError, StoredKey, StoredUser, UsageCursor, UserCursor,
 };
 pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

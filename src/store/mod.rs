@@ -50,13 +50,12 @@ pub use records::named::{CreateNamedOutcome, NameCursor, UpdateNamedOutcome};
 pub use records::providers::{
     EncryptedRow, LoginClaimant, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, SecretKind,
 };
-pub use records::tool_reviews::{ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
+pub use records::tool_reviews::{ComparedDefinitions, ListedDefinition, MAX_REVIEWS, ToolReviewScope, ToolReviewStore};
 pub use retry::retry_while_unavailable;
 pub use runs::budget::{BudgetStore, EmbeddingCharge};
 pub use runs::call_batch::CallBatch;
 pub use runs::control_signals::ControlSignal;
 pub use runs::queue::QueueStore;
-pub use runs::step_requests::StepRequestOutcome;
 pub use runs::usage::{DAY_MS, UsageCursor, UsageFilter};
 pub use runs::{RunFilter, RunStore};
 pub use sql::{AUDIT_PIECE, Statement, statements};

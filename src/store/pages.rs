@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{CallId, ConversationId, FileId, InputId, KeyId, MessageId, RunId};
+use crate::domain::ids::{CallId, ConversationId, FileId, InputId, KeyId, MessageId, RunId, ShareId};
 
 /// A page of messages or events ends with the row at which its size reaches this number of bytes. Rows can be large, so a number of
 /// rows does not limit memory.
@@ -78,6 +78,7 @@ pub type AuditCursor = TimeCursor<CallId>;
 pub type FeedbackCursor = TimeCursor<MessageId>;
 pub type RunCursor = TimeCursor<RunId>;
 pub type KeyCursor = TimeCursor<KeyId>;
+pub type ShareCursor = TimeCursor<ShareId>;
 
 /// The cursor of a list that is ordered by id: its last row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -33,6 +33,7 @@ const Usage = lazy(() => import("./usage/usage"));
 const Versions = lazy(() => import("./versions/page"));
 const Inspector = lazy(() => import("./run/inspector"));
 const ShareDialog = lazy(() => import("./share/dialog"));
+const AllShares = lazy(() => import("./share/all"));
 const Reader = lazy(() => import("./share/reader"));
 const FirstRun = lazy(() => import("./chat/first-run"));
 
@@ -87,6 +88,7 @@ function Page() {
   const [isMenu, setMenu] = useState(false);
   const [isPalette, setPalette] = useState(false);
   const [isServerList, setServerList] = useState(false);
+  const [isShareList, setShareList] = useState(false);
   /** The conversation whose links are shown. */
   const [sharing, setSharing] = useState<string | null>(null);
   const composer = useRef<ComposerHandle | null>(null);
@@ -213,6 +215,7 @@ function Page() {
         share={setSharing}
         openPalette={() => setPalette(true)}
         openServers={() => setServerList(true)}
+        openShares={() => setShareList(true)}
         close={closeMenu}
         onDeleted={leave}
         user={
@@ -246,12 +249,17 @@ function Page() {
       <KeyDialog used={startSession} />
       {isPalette && (
         <Suspense>
-          <Palette close={() => setPalette(false)} go={go} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
+          <Palette close={() => setPalette(false)} go={go} openShares={() => setShareList(true)} share={route.place === "chat" && route.id !== null ? () => setSharing(route.id) : null} />
         </Suspense>
       )}
       {isServerList && (
         <Suspense>
           <ServerList close={() => setServerList(false)} />
+        </Suspense>
+      )}
+      {isShareList && (
+        <Suspense>
+          <AllShares close={() => setShareList(false)} />
         </Suspense>
       )}
       {sharing !== null && (

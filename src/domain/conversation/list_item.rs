@@ -1,4 +1,4 @@
-//! The list of an owner's conversations: its items, and hints about their changes.
+//! The list of an owner's conversations: its items, and hints about changes that the owner's feeds show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,10 +25,13 @@ pub struct ListItem {
     pub open_questions: Vec<OpenQuestion>,
 }
 
-/// A conversation whose item may have changed.
+/// A change that the feeds of an owner may have to show.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ListHint {
-    pub conversation: ConversationId,
-    /// The owner of a deleted conversation, whom no row names any more.
-    pub deleted_from: Option<UserId>,
+pub enum ListHint {
+    /// The item of the conversation may have changed.
+    Changed(ConversationId),
+    /// The conversation was deleted from the list of this owner, whom no row names any more.
+    Removed(ConversationId, UserId),
+    /// The tool reviews of this owner's servers may have changed; `None` for servers that all users may use.
+    Reviews(Option<UserId>),
 }

@@ -8,12 +8,25 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, TextLimit};
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{MessageId, PartId, RunId};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::request_record::{
     MAX_RECORD_BYTES, RecordedMessages, RequestBudget, RequestRecord, SentMessage, SentTool, text_limits,
 };
 use crate::domain::tool::ToolDefinition;
+
+named_enum! {
+    /// The reason why a step has no request, as the end of the sentence "no such ...".
+    pub enum MissingStepRequest {
+        /// The run is missing or belongs to another owner.
+        Run = "run",
+        /// The run has no such step, or it is no model step.
+        Step = "model step in this run",
+        /// The newest attempt of the step has no record.
+        Record = "recorded request of this step; steps of copied runs and of earlier versions have none",
+    }
+}
 
 /// The last request of a model step, before the provider's dialect changes its form.
 #[serde_with::skip_serializing_none]

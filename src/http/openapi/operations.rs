@@ -8,7 +8,7 @@ use super::schemas::{PAGE, deny_null, members, pascal_case};
 use crate::http::streams::preferred_response::SETTLED;
 
 /// The error responses by status: name and description.
-const PROBLEMS: [(u16, &str, &str); 14] = [
+const PROBLEMS: [(u16, &str, &str); 13] = [
     (400, "BadRequest", "The request is not valid"),
     (403, "Forbidden", "The key does not allow this"),
     (404, "NotFound", "The resource does not exist or belongs to another user"),
@@ -18,7 +18,6 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
     (410, "Gone", "The log has no events at this cursor (JSON only)"),
     (412, "PreconditionFailed", "The version does not match `If-Match`"),
     (413, "PayloadTooLarge", "The body is too large"),
-    (415, "UnsupportedMediaType", "The body is not application/json, or has an unknown content-encoding"),
     (422, "UnprocessableEntity", "The Idempotency-Key was used with another request"),
     (429, "TooManyRequests", "Too many concurrent requests of this kind"),
     (502, "BadGateway", "The provider failed"),
@@ -68,6 +67,28 @@ pub(super) fn complete(document: &mut Value) {
         responses.extend(PROBLEMS.map(|(_, name, text)| (name.to_owned(), response(text))));
         responses.insert(DEFAULT.0.to_owned(), response(DEFAULT.1));
         responses.sort_keys();
+    }
+    share_parameters_of_paths(document);
+}
+
+/// Moves the parameters that all operations of a path repeat to the path.
+fn share_parameters_of_paths(document: &mut Value) {
+    for path in members(document, "/paths").into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+        let operations: Vec<&Value> = path.values().collect();
+        let [first, others @ ..] = operations.as_slice() else { continue };
+        let is_common = |wanted: &&Value| others.iter().all(|other| parameters(other).any(|parameter| parameter == *wanted));
+        let common: Vec<Value> = parameters(first).filter(is_common).cloned().collect();
+        if others.is_empty() || common.is_empty() {
+            continue;
+        }
+        for operation in path.values_mut().filter_map(Value::as_object_mut) {
+            let Some(Value::Array(own)) = operation.get_mut("parameters") else { continue };
+            own.retain(|parameter| !common.contains(parameter));
+            if own.is_empty() {
+                operation.shift_remove("parameters");
+            }
+        }
+        path.insert("parameters".to_owned(), Value::Array(common));
     }
 }
 

@@ -83,7 +83,7 @@ pub(in crate::http) struct StreamEnvelope {
     shortened: Option<Shortened>,
 }
 
-/// The type of an event of the caller's list.
+/// The type of an event of the owner feed.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "these events are written as text; this is their description")]
 enum OwnerEventType {
@@ -91,6 +91,8 @@ enum OwnerEventType {
     Changed,
     #[serde(rename = "owner.removed")]
     Removed,
+    #[serde(rename = "owner.reviews_changed")]
+    ReviewsChanged,
     #[serde(rename = "owner.reset")]
     Reset,
 }
@@ -107,7 +109,7 @@ struct OwnerEventData {
 }
 
 /// A change of the caller's list of conversations, on a WebSocket that has subscribed with `{"scope":"owner"}`. After
-/// `owner.reset`, changes may be missing: read the list again.
+/// `owner.reviews_changed`, read the tool reviews again. After `owner.reset`, changes may be missing: read both lists again.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "these events are written as text; this is their description")]
 pub(in crate::http) struct OwnerEvent {
@@ -158,12 +160,13 @@ pub(crate) fn list_change(change: &ListChange, now: UnixMillis) -> String {
     let (kind, data) = match change {
         ListChange::Changed(item) => ("owner.changed", json!(item)),
         ListChange::Removed(conversation) => ("owner.removed", json!({ "conversation_id": conversation })),
+        ListChange::ReviewsChanged => ("owner.reviews_changed", json!({})),
         ListChange::Reset => ("owner.reset", json!({})),
     };
     let json = json!({ "type": kind, "at": now.to_rfc3339(), "data": data }).to_string();
     fit(json, MAX_FRAME_JSON, || match change {
         ListChange::Changed(item) => Some(format!("/api/v1/conversations/{}", item.conversation.id)),
-        ListChange::Removed(_) | ListChange::Reset => None,
+        ListChange::Removed(_) | ListChange::ReviewsChanged | ListChange::Reset => None,
     })
 }
 

@@ -1,4 +1,5 @@
-//! `/api/v1/conversations/{id}/shares` and `/api/v1/shared`: read-only copies of conversations for everyone who has a link.
+//! `/api/v1/conversations/{id}/shares`, `/api/v1/shares` and `/api/v1/shared`: read-only copies of conversations for everyone who
+//! has a link.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,8 +14,10 @@ use crate::domain::ids::{ConversationId, ShareId};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, OptionalInput};
+use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
+use crate::service::{Page, ShareCursor};
 
 /// The token is in a header, because access logs contain paths.
 const SHARE_TOKEN: HeaderName = HeaderName::from_static("share-token");
@@ -86,6 +89,17 @@ pub(crate) async fn create(
 pub(crate) async fn list(caller: Caller, Id(id): Id<ConversationId>) -> Answer<Json<ListBody<ShareBody>>> {
     let shares = caller.app.service.shares(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(shares.into_iter().map(|share| ShareBody::of(share, None)).collect())))
+}
+
+/// Lists the caller's shares of all conversations, newest first
+#[utoipa::path(
+    get, path = "/api/v1/shares", tag = "conversations", operation_id = "list_all_shares", params(PageParams),
+    responses((status = 200, description = "A page of the shares that have not expired", body = ListBody<ShareBody>)),
+)]
+pub(crate) async fn list_all(caller: Caller, Paging(page): Paging<ShareCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.all_shares(&caller.principal, &page).await?;
+    let items = items.into_iter().map(|share| ShareBody::of(share, None)).collect();
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/shares", ""))
 }
 
 /// Revokes a share

@@ -5,11 +5,14 @@ use crate::service::runs::agent_and_model::storable_model;
 use crate::service::{Error, Result, Service};
 use crate::store::Account;
 
-/// An account, and the model of runs whose message, conversation and agent name none. `None` if no model is known yet.
+/// An account, with the rules of the server for its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnAccount {
     pub account: Account,
+    /// The model of runs whose message, conversation and agent name none. `None` if no model is known yet.
     pub model: Option<String>,
+    /// Limit of the lifetime of a new share, in days. `None` if the server does not share conversations.
+    pub max_share_days: Option<u32>,
 }
 
 impl Service {
@@ -22,7 +25,8 @@ impl Service {
                 None => Some(self.default_profile.model.clone()),
             },
         };
-        Ok(OwnAccount { account, model })
+        let shares = self.limits.shares;
+        Ok(OwnAccount { account, model, max_share_days: shares.enabled.then_some(shares.max_days) })
     }
 
     /// Sets the caller's default model; `None` or empty text removes it. A model that no provider serves is refused.

@@ -6,7 +6,7 @@ use crate::domain::ids::{ConversationId, ShareId};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::{Error, Result, Service, ShareRules};
-use crate::store::{NewShare, ShareOutcome};
+use crate::store::{NewShare, Page, PageRequest, ShareCursor, ShareOutcome};
 
 /// The lifetime of a share whose request names none, unless the limit is shorter.
 const DEFAULT_DAYS: u32 = 30;
@@ -68,6 +68,11 @@ impl Service {
     pub async fn shares(&self, principal: &Principal, id: &ConversationId) -> Result<Vec<Share>> {
         self.conversation(principal, id).await?;
         Ok(self.store.shares(&principal.user_id, id).await?)
+    }
+
+    /// Returns a page of the principal's shares in all conversations, newest first.
+    pub async fn all_shares(&self, principal: &Principal, page: &PageRequest<ShareCursor>) -> Result<Page<Share>> {
+        Ok(self.store.shares_page(&principal.user_id, page).await?)
     }
 
     /// Revokes a share: from now on, every process answers its token like an unknown one.

@@ -19,6 +19,7 @@ impl Service {
         let scope = ToolReviewScope { owner: principal.user_id.clone(), includes_shared: principal.role == UserRole::Admin };
         let found = self.store.accept_tool_review(&scope, id, &principal.user_id).await?;
         let review = found.ok_or(Error::NotFound("tool review"))?;
+        self.hub.reviews_changed(review.owner_id.as_ref());
         tracing::info!(server = review.server, tool = review.tool, user = %principal.user_id, "a changed tool definition was accepted");
         Ok(for_reviewers(review))
     }

@@ -326,6 +326,8 @@ impl Service {
         for _ in 0..TRIES {
             let record = self.changeable_mcp_server(principal, id, versions).await?;
             if self.store.delete_mcp_server(record.owner.as_ref(), id, record.version).await? {
+                // The reviews of its tools are deleted with it.
+                self.hub.reviews_changed(record.owner.as_ref());
                 deps.servers.changed(id).await;
                 return Ok(());
             }

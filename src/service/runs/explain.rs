@@ -9,6 +9,34 @@ use crate::domain::run::question::InputKind;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
+/// The cause of the progress of a run, or of its delay. In `waiting`, the run waits for `waiting_for`, or until it can be
+/// claimed. In `asking`, its calls wait for a human's answer. In `no_free_slot` and `no_worker`, no worker has claimed it for a
+/// while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgressState {
+    /// The run has ended.
+    Ended,
+    /// A worker holds the run.
+    Working,
+    /// A worker holds the run, and its calls wait for a human's answer.
+    Asking,
+    /// The lease of the worker has expired, and another worker claims the run soon.
+    LeaseExpired,
+    /// The run waits for `waiting_for`, or until it can be claimed.
+    Waiting,
+    /// The run waits for the end of `behind_run`.
+    BehindRun,
+    /// The run waits because of the limit of its owner's running runs.
+    OwnerLimit,
+    /// The next free worker claims the run.
+    Queued,
+    /// No worker has claimed the run for a while: probably none has a free slot.
+    NoFreeSlot,
+    /// No worker has claimed the run for a while: probably none is alive.
+    NoWorker,
+}
+
 /// The explanation of a run's progress.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -17,6 +45,8 @@ pub struct RunExplanation {
     pub summary: String,
     /// Whether the run makes progress, or will without any action from outside.
     pub moving: bool,
+    /// The state on which `summary` is based, for programs that word it themselves.
+    pub state: ProgressState,
     /// The run.
     pub run: Run,
     /// The lease of the worker that holds the run.
@@ -31,6 +61,10 @@ pub struct RunExplanation {
     pub claimable_in_ms: Option<i64>,
     /// The active run of the same conversation that the run waits for.
     pub behind_run: Option<String>,
+    /// The state of that run.
+    pub behind_state: Option<ProgressState>,
+    /// The reason why that run waits, if its state is `waiting`.
+    pub behind_waiting_for: Option<WaitReason>,
     /// The reason why the run waits.
     pub waiting_for: Option<WaitReason>,
     /// The questions of the run without an answer.
@@ -43,6 +77,21 @@ pub struct RunExplanation {
     pub tools_under_way: Vec<String>,
     /// The last error of the run.
     pub last_error: Option<ProblemBody>,
+    /// Whether the run has failed and can be resumed.
+    pub resumable: bool,
+}
+
+/// A sentence about a run, with the facts on which it is based.
+struct ProgressText {
+    state: ProgressState,
+    moving: bool,
+    text: String,
+}
+
+impl ProgressText {
+    fn new(state: ProgressState, moving: bool, text: impl Into<String>) -> Self {
+        Self { state, moving, text: text.into() }
+    }
 }
 
 /// The lease of the worker that holds the run.
@@ -83,7 +132,11 @@ pub struct StepInfo {
 impl RunExplanation {
     /// Explains a run. `active_run` contains the known facts about the run that it is queued behind.
     pub fn new(explanation: Explanation, active_run: Option<&Explanation>) -> Self {
-        let (summary, moving) = summary(&explanation, active_run);
+        // A run that has ended meanwhile no longer blocks this one.
+        let active_run = active_run.filter(|active_run| !active_run.run.status.is_terminal());
+        let ProgressText { state, moving, text: summary } = summary(&explanation, active_run);
+        let behind = active_run.filter(|_| state == ProgressState::BehindRun).map(|run| (active_run_text(run, None).state, run));
+        let waiting = behind.filter(|(state, _)| *state == ProgressState::Waiting);
         let lease = explanation.lease_node.map(|node| LeaseInfo {
             node: node.as_str().to_owned(),
             age_ms: explanation.lease_age_ms.unwrap_or_default(),
@@ -92,18 +145,22 @@ impl RunExplanation {
         Self {
             summary,
             moving,
+            state,
             lease,
             attempt: explanation.run.attempt,
             crashes: explanation.crashes,
             queue_position: explanation.queue_position,
             claimable_in_ms: explanation.claimable_in_ms,
             behind_run: explanation.behind_run.map(|run| run.as_str().to_owned()),
+            behind_state: behind.map(|(state, _)| state),
+            behind_waiting_for: waiting.and_then(|(_, active_run)| active_run.run.reason),
             waiting_for: explanation.run.reason,
             questions: explanation.questions.into_iter().map(|(id, kind, text)| ExplainedQuestion { id, kind, text }).collect(),
             cancel_requested_by: explanation.cancel_requested_by,
             step: explanation.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
             tools_under_way: explanation.tools_under_way,
             last_error: explanation.run.error.clone(),
+            resumable: explanation.resumable,
             run: explanation.run,
         }
     }
@@ -116,27 +173,28 @@ const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 /// looks like an outage, they wait for one more lease duration of 10 s.
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
-/// Returns an explanation, and whether the run makes progress without any action from outside.
-fn summary(explanation: &Explanation, active_run: Option<&Explanation>) -> (String, bool) {
+fn summary(explanation: &Explanation, active_run: Option<&Explanation>) -> ProgressText {
     let run = &explanation.run;
-    let (mut text, moving) = match run.status {
-        RunStatus::Completed => ("The run is completed.".to_owned(), false),
+    let ended = |text: String| ProgressText::new(ProgressState::Ended, false, text);
+    let mut progress = match run.status {
+        RunStatus::Completed => ended("The run is completed.".to_owned()),
         RunStatus::Cancelled => {
             let by = explanation.cancel_requested_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
-            (format!("The run was cancelled{by}."), false)
+            ended(format!("The run was cancelled{by}."))
         }
         RunStatus::Failed => {
             let why = run.error.as_ref().map_or("the cause was not stored", |error| error.detail.as_str());
             let then = if explanation.resumable { " POST .../resume continues from the stored state." } else { "" };
-            (format!("The run failed: {why}.{then}"), false)
+            ended(format!("The run failed: {why}.{then}"))
         }
         RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => {
             active_run_text(explanation, active_run)
         }
     };
     if run.status.is_terminal() {
-        return (text, moving);
+        return progress;
     }
+    let text = &mut progress.text;
     if let Some(by) = &explanation.cancel_requested_by {
         let holder = match explanation.lease_expires_in_ms {
             Some(expires_in) if expires_in > 0 => "its worker ends it soon",
@@ -151,10 +209,10 @@ fn summary(explanation: &Explanation, active_run: Option<&Explanation>) -> (Stri
             text.push_str(&format!(" Its workers have crashed {times} times; a process works on one such run at a time."));
         }
     }
-    (text, moving)
+    progress
 }
 
-fn active_run_text(explanation: &Explanation, active_run: Option<&Explanation>) -> (String, bool) {
+fn active_run_text(explanation: &Explanation, active_run: Option<&Explanation>) -> ProgressText {
     if let Some(node) = &explanation.lease_node {
         return lease_text(explanation, node);
     }
@@ -166,23 +224,24 @@ fn active_run_text(explanation: &Explanation, active_run: Option<&Explanation>) 
         Some(wait) => queue_text(explanation, -wait),
         None => match explanation.run.reason {
             Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::ClientTool | WaitReason::Budget)) => {
-                (format!("The run waits for {}.{}", wait_text(reason), questions(explanation)), false)
+                let text = format!("The run waits for {}.{}", wait_text(reason), questions(explanation));
+                ProgressText::new(ProgressState::Waiting, false, text)
             }
             Some(WaitReason::Backoff) | None => {
-                ("No worker holds the run and none can claim it: this should last only for a moment.".to_owned(), false)
+                let text = "No worker holds the run and none can claim it: this should last only for a moment.";
+                ProgressText::new(ProgressState::Waiting, false, text)
             }
         },
     }
 }
 
 /// The run continues when the one ahead of it has ended, so it makes progress if that one does.
-fn queued_behind(behind: &RunId, active_run: Option<&Explanation>) -> (String, bool) {
+fn queued_behind(behind: &RunId, active_run: Option<&Explanation>) -> ProgressText {
     let text = format!("The run is queued behind {behind} in the same conversation");
-    // A run that has ended meanwhile no longer blocks it.
-    let Some(active_run) = active_run.filter(|active_run| !active_run.run.status.is_terminal()) else {
-        return (format!("{text}."), true);
+    let Some(active_run) = active_run else {
+        return ProgressText::new(ProgressState::BehindRun, true, format!("{text}."));
     };
-    let (why, moving) = active_run_text(active_run, None);
+    let ProgressText { text: why, moving, .. } = active_run_text(active_run, None);
     let waits = active_run.run.reason.filter(|_| active_run.lease_node.is_none());
     let text = match (waits, moving) {
         (Some(WaitReason::Backoff), true) => format!("{text}, which waits for a retry."),
@@ -195,17 +254,19 @@ fn queued_behind(behind: &RunId, active_run: Option<&Explanation>) -> (String, b
         }
         (Some(_) | None, false) => format!("{text}, which makes no progress either: {why}"),
     };
-    (text, moving)
+    ProgressText::new(ProgressState::BehindRun, moving, text)
 }
 
-fn lease_text(explanation: &Explanation, node: &NodeId) -> (String, bool) {
+fn lease_text(explanation: &Explanation, node: &NodeId) -> ProgressText {
     let expires_in = explanation.lease_expires_in_ms.unwrap_or_default();
     if expires_in <= 0 {
         let lost = format!("The lease of worker {node} expired {} s ago", seconds(-expires_in));
         if explanation.live_leases == 0 && -expires_in > SWEPT_WITHIN_MS {
-            return (format!("{lost}, and no worker holds any run: probably no worker is alive."), false);
+            let text = format!("{lost}, and no worker holds any run: probably no worker is alive.");
+            return ProgressText::new(ProgressState::NoWorker, false, text);
         }
-        return (format!("{lost}; another worker claims it after the next sweep."), true);
+        let text = format!("{lost}; another worker claims it after the next sweep.");
+        return ProgressText::new(ProgressState::LeaseExpired, true, text);
     }
     let doing = match &explanation.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
@@ -224,17 +285,15 @@ fn lease_text(explanation: &Explanation, node: &NodeId) -> (String, bool) {
     // A server may ask a question during a call, which then waits together with its time limit.
     let under_way = i64::try_from(explanation.tools_under_way.len()).unwrap_or(i64::MAX);
     if explanation.calls_asking > 0 && under_way <= explanation.calls_asking {
-        return (
-            format!("Worker {node} holds the run and {doing}, which waits for a human's answer.{}", questions(explanation)),
-            false,
-        );
+        let text = format!("Worker {node} holds the run and {doing}, which waits for a human's answer.{}", questions(explanation));
+        return ProgressText::new(ProgressState::Asking, false, text);
     }
-    (format!("Worker {node} holds the run and {doing}."), true)
+    ProgressText::new(ProgressState::Working, true, format!("Worker {node} holds the run and {doing}."))
 }
 
-fn timer_text(explanation: &Explanation, wait: i64) -> (String, bool) {
+fn timer_text(explanation: &Explanation, wait: i64) -> ProgressText {
     let wait = seconds(wait);
-    match explanation.run.reason {
+    let (text, moving) = match explanation.run.reason {
         Some(WaitReason::Backoff) => {
             (format!("The model call failed and will be retried in {wait} s; POST .../resume retries at once."), true)
         }
@@ -248,11 +307,12 @@ fn timer_text(explanation: &Explanation, wait: i64) -> (String, bool) {
             (text, false)
         }
         None => (format!("The run can be claimed in {wait} s."), true),
-    }
+    };
+    ProgressText::new(ProgressState::Waiting, moving, text)
 }
 
 /// Explains a run that workers could have claimed for `since` milliseconds.
-fn queue_text(explanation: &Explanation, since: i64) -> (String, bool) {
+fn queue_text(explanation: &Explanation, since: i64) -> ProgressText {
     let subject = match (explanation.run.reason, explanation.questions.is_empty()) {
         (Some(WaitReason::Backoff), _) => "The failed model call can be retried, and the run",
         (Some(WaitReason::Input | WaitReason::Approval | WaitReason::ClientTool), true) => "The answer is stored, and the run",
@@ -263,7 +323,7 @@ fn queue_text(explanation: &Explanation, since: i64) -> (String, bool) {
             "{subject} is queued because of the owner's limit: {running} runs of its owner are running, and at most {cap} may; it \
              is claimed when one of them ends or waits."
         );
-        return (text, true);
+        return ProgressText::new(ProgressState::OwnerLimit, true, text);
     }
     let position = match explanation.queue_position.unwrap_or_default() {
         0 => "is the next in the queue".to_owned(),
@@ -271,12 +331,18 @@ fn queue_text(explanation: &Explanation, since: i64) -> (String, bool) {
         before => format!("is in the queue; {before} runs come first"),
     };
     if since <= TAKEN_UP_WITHIN_MS {
-        return (format!("{subject} {position}."), true);
+        return ProgressText::new(ProgressState::Queued, true, format!("{subject} {position}."));
     }
     let since = seconds(since);
     match explanation.live_leases {
-        0 => (format!("{subject} {position}, for {since} s, and no worker holds any run: probably no worker is alive."), false),
-        live => (format!("{subject} {position}, for {since} s; probably no worker has a free slot: they hold {live} runs."), true),
+        0 => {
+            let text = format!("{subject} {position}, for {since} s, and no worker holds any run: probably no worker is alive.");
+            ProgressText::new(ProgressState::NoWorker, false, text)
+        }
+        live => {
+            let text = format!("{subject} {position}, for {since} s; probably no worker has a free slot: they hold {live} runs.");
+            ProgressText::new(ProgressState::NoFreeSlot, true, text)
+        }
     }
 }
 
@@ -350,7 +416,7 @@ mod tests {
     #[test]
     fn unclaimable_run_is_explained_as_stuck() {
         let said = RunExplanation::new(explanation(RunStatus::Processing), None);
-        assert!(!said.moving, "{}", said.summary);
+        assert_eq!((said.state, said.moving), (ProgressState::Waiting, false), "{}", said.summary);
     }
 
     #[test]

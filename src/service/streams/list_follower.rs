@@ -63,13 +63,16 @@ pub(super) async fn follow(store: &dyn ServiceStore, lists: &Lists) {
 
 async fn send_changes(store: &dyn ServiceStore, lists: &Lists, hints: impl IntoIterator<Item = ListHint>) -> StoreResult<()> {
     let (mut changed, mut removed): (Vec<ConversationId>, Vec<(UserId, ConversationId)>) = Default::default();
-    for ListHint { conversation, deleted_from } in hints {
-        match deleted_from {
-            Some(owner) => removed.push((owner, conversation)),
-            None => changed.push(conversation),
+    let owners = lists.owners();
+    for hint in hints {
+        match hint {
+            ListHint::Changed(conversation) => changed.push(conversation),
+            ListHint::Removed(conversation, owner) => removed.push((owner, conversation)),
+            ListHint::Reviews(Some(owner)) => lists.send(&owner, &ListChange::ReviewsChanged),
+            // Every user can read the reviews of servers for all users.
+            ListHint::Reviews(None) => owners.iter().for_each(|owner| lists.send(owner, &ListChange::ReviewsChanged)),
         }
     }
-    let owners = lists.owners();
     for ids in changed.chunks(ITEMS) {
         for (owner, item) in store.list_items(&owners, ids).await? {
             lists.send(&owner, &ListChange::Changed(Arc::new(item)));

@@ -38,6 +38,9 @@ const QUEUE: &str = "capstan_queue";
 const CONTROL: &str = "capstan_control";
 const PRESENT: &str = "capstan_present";
 
+/// The word for tool reviews among the ids of conversations. Earlier versions ignore it.
+const REVIEWS: &str = "reviews";
+
 /// A notification from another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
@@ -45,9 +48,9 @@ pub enum Notice {
     Log(Vec<ConversationId>),
     /// Any log may have grown, and anything else may have happened: the ids were too many, or the connection was down.
     LogUnknown,
-    /// These items of owners' lists may have changed.
+    /// The feeds of owners may have to show these changes.
     List(Vec<ListHint>),
-    /// Any item of an owner's list may have changed: the ids were too many.
+    /// The feeds of owners may have to show any change: the ids were too many.
     ListUnknown,
     /// A run may have become claimable.
     Queue,
@@ -92,14 +95,16 @@ impl PgNotifier {
         self.notify(LOG, &payload(conversations.iter().map(ToString::to_string))).await
     }
 
-    /// Notifies that items of owners' lists may have changed, in one notification.
+    /// Notifies that the feeds of owners may have to show changes, in one notification.
     pub async fn announce_lists(&self, hints: &BTreeSet<ListHint>) -> StoreResult<()> {
         if hints.is_empty() {
             return Ok(());
         }
-        let words = hints.iter().map(|hint| match &hint.deleted_from {
-            None => hint.conversation.to_string(),
-            Some(owner) => format!("{}/{owner}", hint.conversation),
+        let words = hints.iter().map(|hint| match hint {
+            ListHint::Changed(conversation) => conversation.to_string(),
+            ListHint::Removed(conversation, owner) => format!("{conversation}/{owner}"),
+            ListHint::Reviews(None) => REVIEWS.to_owned(),
+            ListHint::Reviews(Some(owner)) => format!("{REVIEWS}/{owner}"),
         });
         self.notify(LIST, &payload(words)).await
     }
@@ -256,11 +261,18 @@ fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
 }
 
 fn read_hint(word: &str) -> Option<ListHint> {
-    let (conversation, owner) = match word.split_once('/') {
-        Some((conversation, owner)) => (conversation, Some(UserId::parse(owner).ok()?)),
+    let (subject, owner) = match word.split_once('/') {
+        Some((subject, owner)) => (subject, Some(UserId::parse(owner).ok()?)),
         None => (word, None),
     };
-    Some(ListHint { conversation: ConversationId::parse(conversation).ok()?, deleted_from: owner })
+    if subject == REVIEWS {
+        return Some(ListHint::Reviews(owner));
+    }
+    let conversation = ConversationId::parse(subject).ok()?;
+    Some(match owner {
+        Some(owner) => ListHint::Removed(conversation, owner),
+        None => ListHint::Changed(conversation),
+    })
 }
 
 /// Returns the words as a payload, or an empty payload if they are too many.

@@ -1,6 +1,6 @@
 //! Tool reviews: the trait, its values, and the comparison of seen definitions with accepted ones.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
 
@@ -37,13 +37,22 @@ impl ListedDefinition {
     }
 }
 
+/// The result of a comparison, after new definitions are stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ComparedDefinitions {
+    /// The listed definitions that are not accepted.
+    pub changed: Vec<ToolReviewId>,
+    /// The owners of servers with changed definitions that were not stored before; `None` for a server that all users may use.
+    pub new_reviews_of: BTreeSet<Option<UserId>>,
+}
+
 /// Tool definitions that were seen, with their reviews.
 #[async_trait]
 #[warn(missing_docs)]
 pub trait ToolReviewStore: Send + Sync {
     /// Compares tools with their stored definitions. The first definition of a tool is stored as accepted. Another one is stored as
-    /// changed, and replaces an earlier changed one. Returns the ids of the definitions that are not accepted.
-    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>>;
+    /// changed, and replaces an earlier changed one.
+    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<ComparedDefinitions>;
 
     /// Returns definitions of the viewer's servers and of shared servers, newest first, at most [`MAX_REVIEWS`].
     async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>>;

@@ -7,7 +7,6 @@ pub(super) mod call_batch;
 pub(super) mod control_signals;
 pub(super) mod created_rows;
 pub(super) mod queue;
-pub(super) mod step_requests;
 pub(super) mod usage;
 
 use async_trait::async_trait;

@@ -47,15 +47,18 @@ pub async fn withhold_changed_tools(
         return Ok(());
     }
     let (names, listed_definitions): (Vec<String>, Vec<ListedDefinition>) = listed_by_name.into_iter().unzip();
-    let changed = deps.store.compare_tool_definitions(&listed_definitions).await.inspect_err(|error| {
+    let compared = deps.store.compare_tool_definitions(&listed_definitions).await.inspect_err(|error| {
         tracing::error!(
             error = error as &dyn std::error::Error,
             "the run's tools could not be compared with the reviewed definitions"
         );
     })?;
+    for owner in &compared.new_reviews_of {
+        deps.hub.reviews_changed(owner.as_ref());
+    }
     let mut withheld_tools = Vec::new();
     for ((name, listed), current_hash) in names.into_iter().zip(&listed_definitions).zip(hashes) {
-        if changed.contains(&listed.id) {
+        if compared.changed.contains(&listed.id) {
             let ListedDefinition { server, tool, .. } = listed;
             tracing::warn!(server, tool, "a tool is not offered: its definition has changed since its tool review");
             metrics::counter!("capstan_tools_awaiting_review_total").increment(1);

@@ -107,6 +107,36 @@ async fn changed_tool_is_counted_and_shown_whole() {
     browser.until("the end of the badge", "return document.querySelector('.badge') === null").await;
 }
 
+/// The page reads reviews again when the owner feed tells of them: its timers do not run here.
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_tool_reaches_an_open_inbox() {
+    let (_model, site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let mut entry = site.ledger.mcp_server();
+    entry.as_object_mut().unwrap().remove("capstan");
+    let (status, made) = server.post_json("/mcp-servers", &json!({"name": "mine", "entry": entry})).await;
+    assert_eq!(status, 201, "{made}");
+    offer_tools(&server).await;
+    let browser = Browser::start().await;
+    browser.run_first("window.setInterval = () => 0").await;
+    browser.open(&format!("{}/#/inbox", server.url)).await;
+    browser.shows(".inbox", "Nothing waits for you.").await;
+    // The owner feed is open, because it shows a new conversation.
+    import(&server, &["hello".to_owned()]).await;
+    browser.shows("#conversations", "Imported").await;
+
+    entry["args"].as_array_mut().unwrap().push(json!("Pays the rent, and more."));
+    let path = format!("/mcp-servers/{}", made["id"].as_str().unwrap());
+    let changed = server.request(Method::PATCH, &path).json(&json!({"entry": entry})).send().await.unwrap();
+    assert_eq!(changed.status(), 200);
+    offer_tools(&server).await;
+    browser.shows("[data-review=pay]", "and more.").await;
+    browser.shows(".badge", "1").await;
+    let review = server.get_json("/tool-pins?status=changed").await["data"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.post_json(&format!("/tool-pins/{review}/accept"), &json!({})).await.0, 200);
+    browser.shows(".inbox", "Nothing waits for you.").await;
+    browser.until("the end of the badge", "return document.querySelector('.badge') === null").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_show_the_policy_that_applies() {
     let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
@@ -264,6 +294,7 @@ async fn opened_parts_have_no_axe_violation() {
             (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
             (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
             ("#/", "#servers", ".server-list [data-server=ledger]"),
+            ("#/", "#shares", "dialog.share h2"),
             ("#/", "#go-to", ".palette .option"),
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),

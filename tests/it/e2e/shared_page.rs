@@ -7,7 +7,7 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations, import, pick_in_menu};
+use super::page::{axe_violations, import, looking_at, pick_in_menu};
 
 /// Records what a page sends and what its policy refuses, from the first script on.
 const WATCH: &str = "window.sent = [];
@@ -185,6 +185,70 @@ async fn shared_view_follows_address_and_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn links_of_all_conversations_are_listed_and_revoked() {
+    let (_model, _site, server) = Site::serve(async |model| {
+        Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_LIMITS__MAX_SHARES_PER_CONVERSATION", "60")
+    })
+    .await;
+    let (rivers, lakes) = (import(&server, &["hello".to_owned()]).await, import(&server, &["hello".to_owned()]).await);
+    for (conversation, title) in [(&rivers, "Rivers"), (&lakes, "Lakes")] {
+        let patch = server.request(reqwest::Method::PATCH, &format!("/conversations/{conversation}"));
+        assert_eq!(patch.json(&json!({"title": title})).send().await.unwrap().status(), 200);
+    }
+    let (link, first) = make_link(&server, &rivers).await;
+    for _ in 0..50 {
+        make_link(&server, &lakes).await;
+    }
+    let browser = looking_at(&server).await;
+    browser.click("#shares").await;
+    browser.shows("dialog.share [data-share] a", "Lakes").await;
+    assert_eq!(browser.count("[data-share]").await, 50, "the first page");
+    browser.click("dialog.share .more").await;
+    browser.until("the next page", "return document.querySelectorAll('[data-share]').length === 51").await;
+    let row = browser.shows(&format!("[data-share={first}]"), "Rivers").await;
+    assert!(row.contains("created") && row.contains("ends") && row.contains("1 message"), "{row}");
+    assert_eq!(browser.count("dialog.share .more").await, 0);
+
+    let focus = format!("document.querySelector('[data-share={first}] button').focus(); return true");
+    browser.until("the button", &focus).await;
+    browser.press(ENTER).await;
+    let is_gone =
+        format!("return document.querySelector('[data-share={first}]') === null && document.activeElement.matches('dialog h2')");
+    browser.until("the end of the row, with the focus on the heading", &is_gone).await;
+    let reader = Browser::start().await;
+    reader.open(&link).await;
+    reader.shows(".shared-note", GONE).await;
+
+    // The dialog gives the focus back, and its rows lead to their conversations.
+    browser.press(ESCAPE).await;
+    browser.until("the focus as before", "return document.activeElement?.id === 'shares'").await;
+    browser.click("#shares").await;
+    browser.click("dialog.share [data-share] a").await;
+    browser.shows("#title", "Lakes").await;
+    assert_eq!(
+        (browser.count("dialog[open]").await, browser.run("return location.hash", &[]).await),
+        (0, json!(format!("#/{lakes}")))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn share_dialog_offers_what_the_server_allows() {
+    let offered = async |name: &str, value: &str, words: &str| {
+        let (_model, _site, server) = Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env(name, value)).await;
+        import(&server, &["hello".to_owned()]).await;
+        let browser = looking_at(&server).await;
+        browser.shows(".conversation .words", "Imported").await;
+        pick_in_menu(&browser, "Share…").await;
+        browser.shows("dialog.share", words).await;
+        let days = "return [...document.querySelectorAll('dialog.share [name=days]')].map((one) => [one.value, one.checked])";
+        browser.run(days, &[]).await
+    };
+    let limited = offered("CAPSTAN_LIMITS__MAX_SHARE_DAYS", "10", "10 days").await;
+    assert_eq!(limited, json!([["1", false], ["7", false], ["10", true]]));
+    assert_eq!(offered("CAPSTAN_SERVER__SHARES", "false", "This server does not share conversations.").await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn long_share_grows_while_it_is_read() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let texts: Vec<String> = (0..200).map(|at| format!("number {at}. {}", "words ".repeat(200))).collect();
@@ -222,6 +286,11 @@ async fn views_of_a_share_have_no_axe_violation() {
     browser.click("dialog.share button[type=submit]").await;
     browser.until("the lists", "return document.querySelectorAll('[data-share]').length === 2").await;
     check("dialog").await;
+    browser.press(ESCAPE).await;
+    browser.click("#shares").await;
+    browser.shows("dialog.share h2", "Shared links").await;
+    browser.until("the links", "return document.querySelectorAll('[data-share] a').length === 2").await;
+    check("all links").await;
     browser.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
     browser.shows(".message.assistant .text strong", "whole").await;
     browser.until("the colours", "return document.querySelector('.hljs-comment') !== null").await;

@@ -88,7 +88,9 @@ async fn foreign_resource_looks_missing() {
     }
     let taken = rig.post("/api/v1/runs", json!({"input": "x", "conversation_id": conversation})).await;
     assert_eq!(taken.status, StatusCode::NOT_FOUND, "{}", taken.body);
-    assert_eq!(rig.get("/api/v1/conversations").await.json()["data"], json!([]));
+    for list in ["conversations", "shares"] {
+        assert_eq!(rig.get(&format!("/api/v1/{list}")).await.json()["data"], json!([]), "{list}");
+    }
     rig.key = ann;
     assert_eq!(rig.get(&format!("/api/v1/conversations/{conversation}")).await.json()["last_seq"], head);
     let shares = rig.get(&format!("/api/v1/conversations/{conversation}/shares")).await.json();

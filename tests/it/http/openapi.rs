@@ -75,11 +75,22 @@ fn each_default_of_a_parameter_conforms_to_its_schema() {
 fn error_responses_are_shared() {
     let document = openapi();
     let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+    // A path also has a list of the parameters that its operations share.
+    let operations = operations.filter(|operation| operation.is_object());
     let responses = operations.flat_map(|operation| operation["responses"].as_object().unwrap());
     let errors: Vec<_> = responses.filter(|(status, _)| status.as_str() >= "400").collect();
     assert!(errors.len() > 400, "{}", errors.len());
     for (status, response) in errors {
         assert!(response["$ref"].as_str().unwrap().starts_with("#/components/responses/"), "{status} {response}");
+    }
+}
+
+#[test]
+fn path_holds_the_parameters_that_its_operations_share() {
+    let item = openapi()["paths"]["/api/v1/conversations/{id}"].clone();
+    assert_eq!(item["parameters"], json!([{"$ref": "#/components/parameters/ConversationIdInPath"}]));
+    for method in ["get", "patch", "delete"] {
+        assert!(!item[method].to_string().contains("ConversationIdInPath"), "{}", item[method]);
     }
 }
 

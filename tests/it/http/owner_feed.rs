@@ -1,7 +1,11 @@
 //! The feed of the caller's list of conversations on a WebSocket.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::ids::{ToolReviewId, UserId};
 use capstan::http::HttpLimits;
+use capstan::service::hash_key;
+use capstan::store::ListedDefinition;
+use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::rig::{Keys, Rig, text};
@@ -107,4 +111,50 @@ async fn feed_is_one_subscription_of_its_socket() {
     // Hints that were lost make each client read its list again.
     rig.hub.lists().lose_hints();
     assert_eq!(other.next().await.unwrap()["type"], "owner.reset");
+}
+
+/// Stores a definition of a tool as a worker does. Returns the id of its review.
+async fn see_definition(rig: &Rig, owner: &UserId, description: &str) -> ToolReviewId {
+    let seen = ListedDefinition {
+        id: ToolReviewId::generate(&UuidIds),
+        owner: Some(owner.clone()),
+        server: "files".to_owned(),
+        tool: "read".to_owned(),
+        definition_hash: capstan::support::json::hash(&json!(description)),
+        description: description.to_owned(),
+        parameters: "{}".to_owned(),
+        hints: "null".to_owned(),
+    };
+    rig.store.compare_tool_definitions(std::slice::from_ref(&seen)).await.unwrap();
+    seen.id
+}
+
+#[tokio::test]
+async fn tool_reviews_reach_the_users_who_can_read_them() {
+    let mut rig = Rig::with_keys().await;
+    rig.poll();
+    let address = rig.listen().await;
+    let ann = rig.key.clone().unwrap();
+    let bob = rig.user("bob").await;
+    let (mut feed, mut of_bob) = (follow(&address, &ann).await, follow(&address, &bob).await);
+    let owner = rig.store.user_by_key_hash(&hash_key(&ann)).await.unwrap().unwrap().id;
+    see_definition(&rig, &owner, "reads").await;
+    let review = see_definition(&rig, &owner, "reads and sends").await;
+    let accept = format!("/api/v1/tool-pins/{review}/accept");
+    let accepted = rig.post(&accept, json!({})).await;
+    assert_eq!(accepted.status, StatusCode::OK, "{}", accepted.body);
+    let event = feed.next().await.unwrap();
+    assert_eq!((&event["type"], &event["data"]), (&json!("owner.reviews_changed"), &json!({})));
+    assert!(event["at"].is_string(), "{event}");
+
+    let bearer = format!("Bearer {bob}");
+    let refused = rig.send(Method::POST, &accept, &[("authorization", &bearer)], Some(json!({}))).await;
+    assert_eq!(refused.status, StatusCode::NOT_FOUND);
+    rig.send(Method::POST, "/api/v1/conversations", &[("authorization", &bearer)], Some(json!({"title": "own"}))).await;
+    assert_eq!(changed(&mut of_bob, |_| true).await["conversation"]["title"], "own", "nothing of ann came before");
+    // Every user can read the reviews of a server for all users.
+    rig.hub.reviews_changed(None);
+    for feed in [&mut feed, &mut of_bob] {
+        assert_eq!(feed.next().await.unwrap()["type"], "owner.reviews_changed");
+    }
 }

@@ -173,6 +173,53 @@ async fn share_belongs_to_its_conversation() {
 }
 
 #[tokio::test]
+async fn shares_of_all_conversations_are_listed_in_pages() {
+    let (rig, conversation) = played().await;
+    let (other, _) = rig.start("another").await;
+    let other = format!("/api/v1/conversations/{other}");
+    let mut expected = Vec::new();
+    for of in [&conversation, &other, &conversation] {
+        let mut made = shared(&rig, of).await;
+        made.as_object_mut().unwrap().remove("token");
+        expected.push(made);
+    }
+    stored(&rig, &other, 0).await;
+    expected.sort_by_key(|share| std::cmp::Reverse((time(&share["created_at"]), text(&share["id"]))));
+    let whole = rig.get("/api/v1/shares").await;
+    assert_eq!((&whole.json()["data"], &whole.json()["next_cursor"]), (&json!(expected), &Value::Null), "without tokens");
+    assert_eq!(whole.header("link"), "");
+
+    let first = rig.get("/api/v1/shares?limit=2").await;
+    assert_eq!(first.json()["data"], json!(expected[..2]));
+    let cursor = text(&first.json()["next_cursor"]);
+    let next = format!("/api/v1/shares?limit=2&cursor={cursor}");
+    assert_eq!(first.header("link"), format!("<{next}>; rel=\"next\""));
+    let second = rig.get(&next).await.json();
+    assert_eq!((&second["data"], &second["next_cursor"]), (&json!(expected[2..]), &Value::Null));
+    for query in ["limit=0", "limit=101", "cursor=abc"] {
+        assert_eq!(rig.get(&format!("/api/v1/shares?{query}")).await.status, StatusCode::BAD_REQUEST, "{query}");
+    }
+
+    let bob = format!("Bearer {}", rig.user("bob").await);
+    let foreign = rig.send(Method::GET, &next, &[("authorization", &bob)], None).await;
+    assert_eq!((foreign.status, &foreign.json()["data"]), (StatusCode::OK, &json!([])), "also with a cursor of another user");
+    assert_eq!(rig.send(Method::DELETE, &other, &[], None).await.status, StatusCode::NO_CONTENT);
+    expected.retain(|share| conversation.ends_with(&text(&share["conversation_id"])));
+    let left = rig.get("/api/v1/shares").await.json();
+    assert_eq!((expected.len(), &left["data"]), (2, &json!(expected)));
+    assert_eq!(revoke(&rig, &conversation, &expected[0]).await, StatusCode::NO_CONTENT);
+    assert_eq!(rig.get("/api/v1/shares").await.json()["data"], json!([expected[1]]));
+}
+
+#[tokio::test]
+async fn account_states_the_limit_of_shares() {
+    let limit =
+        async |rules: ShareRules| Rig::with_shares(rules).await.get("/api/v1/me").await.json().get("max_share_days").cloned();
+    assert_eq!(limit(ShareRules { max_days: 10, ..ShareRules::default() }).await, Some(json!(10)));
+    assert_eq!(limit(ShareRules { enabled: false, ..ShareRules::default() }).await, None);
+}
+
+#[tokio::test]
 async fn limits_of_shares_are_explained() {
     let rules = ShareRules {
         max_days: 10,

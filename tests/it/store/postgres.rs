@@ -533,8 +533,10 @@ async fn notification_reaches_other_processes() {
     let two = vec![conversation(), conversation()];
     here.announce(&two).await.unwrap();
     let hints = BTreeSet::from([
-        ListHint { conversation: two[0].clone(), deleted_from: None },
-        ListHint { conversation: two[1].clone(), deleted_from: Some(user()) },
+        ListHint::Changed(two[0].clone()),
+        ListHint::Removed(two[1].clone(), user()),
+        ListHint::Reviews(None),
+        ListHint::Reviews(Some(user())),
     ]);
     here.announce_lists(&hints).await.unwrap();
     here.announce_queue().await.unwrap();

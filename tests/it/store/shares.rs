@@ -8,7 +8,7 @@ use capstan::store::{
 };
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, NOW, World, append, conversation, fresh, hello, key, page, text, user};
+use super::fixture::{LONG, NOW, World, all_items, append, conversation, fresh, hello, key, page, text, user};
 
 contract! {
     ;
@@ -19,6 +19,7 @@ contract! {
     share_of_many_messages_is_complete_or_refused,
     repeated_creation_returns_the_first_share,
     deleted_conversation_has_no_shares,
+    owner_lists_the_shares_of_all_conversations,
 }
 
 const LIMITS: ShareLimits = ShareLimits { per_conversation: 2, bytes: 100_000, read_bytes: 4_000_000 };
@@ -208,4 +209,41 @@ async fn deleted_conversation_has_no_shares(world: &World) {
     let step = format!("UPDATE conversations SET owner_id = '' WHERE id = '{other}' RETURNING id");
     world.database.rows(&step).await;
     assert_eq!(messages(world, "two").await, None);
+    assert_eq!(listed(world, &owner, 10).await, []);
+}
+
+/// Reads all shares of an owner in pages of `limit`.
+async fn listed(world: &World, owner: &UserId, limit: u32) -> Vec<Share> {
+    all_items(async |after| world.store.shares_page(owner, &page(limit, after)).await.unwrap()).await
+}
+
+async fn owner_lists_the_shares_of_all_conversations(world: &World) {
+    let (owner, other) = (user(), user());
+    let mut expected = Vec::new();
+    for number in 0..3 {
+        let id = of_messages(world, &owner, vec![(Role::User, text("first"))]).await;
+        for again in 0..2 {
+            expected.push(shared(world, new(&owner, &id, &format!("{number} {again}"))).await);
+        }
+        shared(
+            world,
+            NewShare {
+                lifetime_ms: 0,
+                limits: ShareLimits { per_conversation: 3, ..LIMITS },
+                ..new(&owner, &id, &format!("over {number}"))
+            },
+        )
+        .await;
+    }
+    let foreign = of_messages(world, &other, vec![(Role::User, text("first"))]).await;
+    let foreign = shared(world, new(&other, &foreign, "foreign")).await;
+    // Several shares may have the same time.
+    expected.sort_by(|one, next| (next.created_at, next.id.as_str()).cmp(&(one.created_at, one.id.as_str())));
+    for limit in [1, 2, 100] {
+        assert_eq!(listed(world, &owner, limit).await, expected, "in pages of {limit}");
+    }
+    assert_eq!(listed(world, &other, 100).await, [foreign]);
+    let revoked = expected.remove(2);
+    assert!(world.store.delete_share(&owner, &revoked.conversation_id, &revoked.id).await.unwrap());
+    assert_eq!(listed(world, &owner, 100).await, expected);
 }

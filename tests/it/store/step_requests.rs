@@ -8,9 +8,8 @@ use capstan::domain::model::ModelRequest;
 use capstan::domain::run::change::{Change, StepKind, StepStatus};
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::request_record::{NewRequestRecord, RecordSources, RequestDigest, SentTool};
-use capstan::domain::run::step_request::StepRequest;
+use capstan::domain::run::step_request::{MissingStepRequest, StepRequest};
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::store::StepRequestOutcome;
 
 use super::fixture::{World, assistant, changes, completed, started, user};
 
@@ -67,15 +66,12 @@ impl RecordedRun {
         world.commit_one(changes(&self.fence, all)).await.unwrap();
     }
 
-    async fn outcome(&self, world: &World, step: u32) -> StepRequestOutcome {
+    async fn outcome(&self, world: &World, step: u32) -> Result<StepRequest, MissingStepRequest> {
         world.store.step_request(&self.owner, &self.fence.run_id, step).await.unwrap()
     }
 
     async fn request(&self, world: &World, step: u32) -> StepRequest {
-        match self.outcome(world, step).await {
-            StepRequestOutcome::Request(request) => *request,
-            other => panic!("{other:?}"),
-        }
+        self.outcome(world, step).await.unwrap()
     }
 }
 
@@ -101,7 +97,7 @@ async fn request_is_rebuilt_from_records_and_rows(world: &World) {
     assert_eq!((request.tools, request.messages, request.missing), (vec![SentTool::of(&tools()[0])], sent, Vec::new()));
     assert_eq!(run.request(world, 1).await.messages, question);
     let foreign = world.store.step_request(&user(), &run.fence.run_id, 1).await.unwrap();
-    assert_eq!((foreign, run.outcome(world, 3).await), (StepRequestOutcome::NoRun, StepRequestOutcome::NoStep));
+    assert_eq!((foreign, run.outcome(world, 3).await), (Err(MissingStepRequest::Run), Err(MissingStepRequest::Step)));
 }
 
 async fn repeated_step_has_its_last_request(world: &World) {
@@ -126,11 +122,11 @@ async fn step_without_a_current_record_is_not_recorded(world: &World) {
     run.commit(world, vec![first]).await;
     // An older version begins the step again, and does not know the column.
     world.database.rows("UPDATE run_steps SET attempt = attempt + 1 WHERE step = 1 RETURNING CAST(step AS text)").await;
-    assert_eq!(run.outcome(world, 1).await, StepRequestOutcome::NotRecorded);
+    assert_eq!(run.outcome(world, 1).await, Err(MissingStepRequest::Record));
     let bare = |step, kind| Change::StepStarted { step, kind, request: None };
     run.commit(world, vec![end(1), bare(2, StepKind::Model), end(2), bare(3, StepKind::Tools)]).await;
-    assert_eq!(run.outcome(world, 2).await, StepRequestOutcome::NotRecorded);
-    assert_eq!(run.outcome(world, 3).await, StepRequestOutcome::NoStep);
+    assert_eq!(run.outcome(world, 2).await, Err(MissingStepRequest::Record));
+    assert_eq!(run.outcome(world, 3).await, Err(MissingStepRequest::Step));
 }
 
 async fn record_goes_with_its_conversation(world: &World) {
@@ -139,6 +135,6 @@ async fn record_goes_with_its_conversation(world: &World) {
     let first = run.begin(world, 1, "demo/demo", &question).await;
     run.commit(world, vec![first]).await;
     assert!(world.store.delete_conversation(&run.owner, &run.fence.conversation_id).await.unwrap().is_some());
-    assert_eq!(run.outcome(world, 1).await, StepRequestOutcome::NoRun);
+    assert_eq!(run.outcome(world, 1).await, Err(MissingStepRequest::Run));
     assert_eq!(world.database.count("SELECT CAST(count(*) AS text) FROM run_steps WHERE request IS NOT NULL").await, 0);
 }

@@ -1,8 +1,10 @@
 //! Tool reviews: stored tool definitions and their acceptance.
 
+use std::collections::BTreeSet;
+
 use capstan::domain::ids::{ToolReviewId, UserId};
 use capstan::domain::tool::tool_review::ToolReviewStatus;
-use capstan::store::{ListedDefinition, ToolReviewScope};
+use capstan::store::{ComparedDefinitions, ListedDefinition, ToolReviewScope};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -32,15 +34,19 @@ async fn the_first_definition_is_accepted_and_another_one_is_not(world: &World) 
     let (admin, member) = (user(), user());
     let store = &world.store;
     let both = [seen(None, "read", "reads"), seen(None, "write", "writes")];
-    assert_eq!(store.compare_tool_definitions(&both).await.unwrap(), []);
-    assert_eq!(store.compare_tool_definitions(&both).await.unwrap(), []);
+    for _ in 0..2 {
+        assert_eq!(store.compare_tool_definitions(&both).await.unwrap(), ComparedDefinitions::default());
+    }
     let evil = seen(None, "read", "reads\u{0} and sends");
     let worse = seen(None, "read", "reads and sends more");
-    for changed in [&evil, &evil, &worse] {
+    for (changed, new_reviews_of) in [(&evil, vec![None]), (&evil, Vec::new()), (&worse, vec![None])] {
         let again = [changed.clone(), both[1].clone()];
-        assert_eq!(store.compare_tool_definitions(&again).await.unwrap(), vec![changed.id.clone()]);
+        let expected =
+            ComparedDefinitions { changed: vec![changed.id.clone()], new_reviews_of: new_reviews_of.into_iter().collect() };
+        assert_eq!(store.compare_tool_definitions(&again).await.unwrap(), expected);
     }
-    assert_eq!(store.compare_tool_definitions(&both).await.unwrap(), [], "an accepted definition stays accepted");
+    let compared = store.compare_tool_definitions(&both).await.unwrap();
+    assert_eq!(compared, ComparedDefinitions::default(), "an accepted definition stays accepted");
     assert_eq!(store.tool_reviews(&member, None).await.unwrap().len(), 3, "only the newest changed definition is kept");
     let changed = store.tool_reviews(&member, Some(ToolReviewStatus::Changed)).await.unwrap();
     let [pin] = changed.as_slice() else { panic!("{changed:?}") };
@@ -56,7 +62,7 @@ async fn the_first_definition_is_accepted_and_another_one_is_not(world: &World) 
     assert_eq!((accepted.status, accepted.accepted_by.as_ref(), accepted.before), (ToolReviewStatus::Accepted, Some(&admin), None));
     let again = store.accept_tool_review(&scope(&admin, true), &worse.id, &user()).await.unwrap().unwrap();
     assert_eq!((again.accepted_by, again.accepted_at), (Some(admin), accepted.accepted_at));
-    assert_eq!(store.compare_tool_definitions(&[worse]).await.unwrap(), []);
+    assert_eq!(store.compare_tool_definitions(&[worse]).await.unwrap().changed, []);
 }
 
 async fn servers_of_owners_are_their_own(world: &World) {
@@ -64,10 +70,11 @@ async fn servers_of_owners_are_their_own(world: &World) {
     let store = &world.store;
     for owner in [None, Some(&one), Some(&other)] {
         let says = owner.map_or("all users", |owner| owner.as_str());
-        assert_eq!(store.compare_tool_definitions(&[seen(owner, "read", says)]).await.unwrap(), []);
+        assert_eq!(store.compare_tool_definitions(&[seen(owner, "read", says)]).await.unwrap().changed, []);
     }
     let changed = seen(Some(&one), "read", "changed");
-    assert_eq!(store.compare_tool_definitions(std::slice::from_ref(&changed)).await.unwrap(), vec![changed.id.clone()]);
+    let compared = store.compare_tool_definitions(std::slice::from_ref(&changed)).await.unwrap();
+    assert_eq!((compared.changed, compared.new_reviews_of), (vec![changed.id.clone()], BTreeSet::from([Some(one.clone())])));
     assert_eq!(store.tool_reviews(&one, None).await.unwrap().len(), 3);
     assert_eq!(store.tool_reviews(&other, None).await.unwrap().len(), 2);
     let theirs = ToolReviewScope { owner: other.clone(), includes_shared: true };
@@ -82,7 +89,7 @@ async fn two_that_see_a_tool_at_once_agree(world: &World) {
         let (one, other) = ([seen(None, &tool, "one")], [seen(None, &tool, "other")]);
         let (first, second) =
             tokio::join!(world.store.compare_tool_definitions(&one), world.store.compare_tool_definitions(&other));
-        let held = first.unwrap().len() + second.unwrap().len();
+        let held = first.unwrap().changed.len() + second.unwrap().changed.len();
         assert_eq!(held, 1, "one of them was first");
     }
 }

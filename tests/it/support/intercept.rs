@@ -118,7 +118,7 @@ passed_on!(BudgetStore {
 });
 
 passed_on!(ToolReviewStore {
-    compare_tool_definitions(seen: &[ListedDefinition]) -> Vec<ToolReviewId>;
+    compare_tool_definitions(seen: &[ListedDefinition]) -> ComparedDefinitions;
     tool_reviews(viewer: &UserId, status: Option<ToolReviewStatus>) -> Vec<ToolReview>;
     accept_tool_review(scope: &ToolReviewScope, id: &ToolReviewId, by: &UserId) -> Option<ToolReview>;
 });

@@ -4,8 +4,8 @@ use capstan::domain::conversation::message::Message;
 use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
 use capstan::domain::run::request_record::SentTool;
+use capstan::domain::run::step_request::MissingStepRequest;
 use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
-use capstan::store::StepRequestOutcome;
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ async fn request_of_each_step_is_rebuilt_from_its_record() {
         h.until(&run, RunStatus::Completed).await;
         let requests = h.model.requests.lock().unwrap().clone();
         for (step, sent) in [(1, &requests[0]), (3, &requests[2])] {
-            let StepRequestOutcome::Request(rebuilt) = h.store.step_request(&h.owner, &run, step).await.unwrap() else {
+            let Ok(rebuilt) = h.store.step_request(&h.owner, &run, step).await.unwrap() else {
                 panic!("step {step} has no record");
             };
             assert_eq!((rebuilt.missing, &rebuilt.model, rebuilt.system), (Vec::new(), &sent.model, Some(sent.system.clone())));
@@ -57,7 +57,7 @@ async fn request_of_each_step_is_rebuilt_from_its_record() {
                 |messages: &[Message]| -> Vec<_> { messages.iter().map(|message| (message.role, message.parts.clone())).collect() };
             assert_eq!(parts(&rebuilt.messages), parts(&sent.messages));
         }
-        assert_eq!(h.store.step_request(&h.owner, &run, 2).await.unwrap(), StepRequestOutcome::NoStep, "a step of tools");
+        assert_eq!(h.store.step_request(&h.owner, &run, 2).await.unwrap(), Err(MissingStepRequest::Step), "a step of tools");
     }
 }
 

@@ -9,7 +9,7 @@ import { CallView } from "../chat/calls";
 import { Section } from "../setup/parts";
 import { brief, clock, duration, money, number } from "../text/words";
 import { conversationAt } from "./conversation";
-import { explained } from "./explained";
+import { sentences } from "./explanation";
 import { Replay } from "./replay";
 import { Sent } from "./sent";
 import { phases, steps, type PhaseKind, type Step } from "./timeline";
@@ -57,7 +57,7 @@ function Facts({ run, explanation }: { run: Run; explanation: RunExplanation }) 
     ["Cost", run.usage?.cost === undefined ? null : money(run.usage.cost)],
   ];
   return (
-    <Section title="Run" hint={brief(explained(explanation.summary), 2_000)}>
+    <Section title="Run" hint={brief(sentences(explanation), 2_000)}>
       <dl className="facts">
         {facts.map(([name, value]) =>
           value === null ? null : (

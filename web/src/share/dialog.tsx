@@ -5,19 +5,22 @@ import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
 import type { Share } from "../api/types";
-import { Action, Failure, Form, textOf } from "../setup/parts";
+import { Failure, Form, textOf } from "../setup/parts";
 import { Dialog } from "../shell/dialog";
 import { Icon, type IconName } from "../shell/icons";
+import { useMe } from "../shell/me";
 import { queries } from "../shell/queries";
 import { CopyButton } from "../text/markdown";
-import { brief, date, number } from "../text/words";
-import { DAYS, USUAL_DAYS, shareLink } from "./shares";
+import { brief } from "../text/words";
+import { SHARES, ShareRows, useRevoking } from "./list";
+import { lifetimes, shareLink, usualLifetime } from "./shares";
 
 const SEEN = ["The text of all messages", "The names of used tools", "The title and the dates"];
 const UNSEEN = ["Tool arguments and results", "Files, pictures and thinking", "Messages that come later"];
 
 export default function ShareDialog({ id, close }: { id: string; close: () => void }) {
   const { data: conversation } = useQuery({ queryKey: ["conversation", id], queryFn: () => api.conversation(id), staleTime: 0 });
+  const { data: me } = useMe();
   const [made, setMade] = useState<Share | null>(null);
   const path = `/conversations/${id}/shares`;
   const create = async (values: FormData) => {
@@ -25,7 +28,7 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
       setMade(await api.post<Share>(path, { expires_in_days: Number(textOf(values, "days")) }));
     } finally {
       // A link whose answer got lost exists, too.
-      await queries.invalidateQueries({ queryKey: ["shares", id] });
+      await queries.invalidateQueries({ queryKey: [SHARES] });
     }
   };
   const title = conversation === undefined ? "the conversation" : `“${brief(conversation.title || "Untitled", 80)}”`;
@@ -42,20 +45,29 @@ export default function ShareDialog({ id, close }: { id: string; close: () => vo
         <Scope label="Readers see" icon="done" facts={SEEN} />
         <Scope label="Readers do not see" icon="close" facts={UNSEEN} />
       </div>
-      <Form label="Create link" submit={create}>
-        <fieldset className="days">
-          <legend className="field-label">The link works for</legend>
-          {DAYS.map((days) => (
-            <label key={days} className="chip">
-              <input type="radio" name="days" value={days} defaultChecked={days === USUAL_DAYS} ref={days === USUAL_DAYS ? focusAtOpening : undefined} />
-              {days === 1 ? "1 day" : `${days} days`}
-            </label>
-          ))}
-        </fieldset>
-      </Form>
+      {me?.max_share_days !== undefined && <NewShare limit={me.max_share_days} create={create} />}
+      {me !== undefined && me.max_share_days === undefined && <p className="trouble">This server does not share conversations.</p>}
       {made?.token !== undefined && <NewLink key={made.id} link={shareLink(made.token, document.baseURI)} />}
       <Links id={id} path={path} revoked={(share) => share === made?.id && setMade(null)} />
     </Dialog>
+  );
+}
+
+/** A form for a new link. `limit`: the most days that the server allows. */
+function NewShare({ limit, create }: { limit: number; create: (values: FormData) => Promise<void> }) {
+  const usual = usualLifetime(limit);
+  return (
+    <Form label="Create link" submit={create}>
+      <fieldset className="days">
+        <legend className="field-label">The link works for</legend>
+        {lifetimes(limit).map((days) => (
+          <label key={days} className="chip">
+            <input type="radio" name="days" value={days} defaultChecked={days === usual} ref={days === usual ? focusAtOpening : undefined} />
+            {days === 1 ? "1 day" : `${days} days`}
+          </label>
+        ))}
+      </fieldset>
+    </Form>
   );
 }
 
@@ -95,17 +107,8 @@ function NewLink({ link }: { link: string }) {
 
 /** The links of the conversation, newest first. */
 function Links({ id, path, revoked }: { id: string; path: string; revoked: (share: string) => void }) {
-  const { data, error } = useQuery({ queryKey: ["shares", id], queryFn: () => api.get<{ data: Share[] }>(path), staleTime: 0 });
-  const [news, setNews] = useState("");
-  const heading = useRef<HTMLHeadingElement>(null);
-  const revoke = async (share: string) => {
-    await api.remove(`${path}/${share}`);
-    revoked(share);
-    setNews("The link is revoked.");
-    // The button goes away with its row.
-    heading.current?.focus();
-    await queries.invalidateQueries({ queryKey: ["shares", id] });
-  };
+  const { data, error } = useQuery({ queryKey: [SHARES, id], queryFn: () => api.get<{ data: Share[] }>(path), staleTime: 0 });
+  const { revoke, news, heading } = useRevoking(revoked);
   return (
     <section className="share-links" aria-labelledby="share-links">
       <h3 id="share-links" tabIndex={-1} ref={heading}>
@@ -116,22 +119,7 @@ function Links({ id, path, revoked }: { id: string; path: string; revoked: (shar
       </span>
       <Failure error={error} />
       {data?.data.length === 0 && <p className="faint">There are no links.</p>}
-      <ul>
-        {data?.data.map((share) => (
-          <li key={share.id} data-share={share.id}>
-            <span className="facts-line">
-              <span>{`Created ${date(share.created_at)}`}</span>
-              <span className="faint">{`${hasEnded(share) ? "ended" : "ends"} ${date(share.expires_at)} · ${messages(share.message_count)}`}</span>
-            </span>
-            <Action act={() => revoke(share.id)} label={`Revoke the link created ${date(share.created_at)}, with ${messages(share.message_count)}`}>
-              Revoke
-            </Action>
-          </li>
-        ))}
-      </ul>
+      {data !== undefined && <ShareRows shares={data.data} revoke={revoke} />}
     </section>
   );
 }
-
-const hasEnded = (share: Share): boolean => Date.parse(share.expires_at) <= Date.now();
-const messages = (count: number): string => (count === 1 ? "1 message" : `${number(count)} messages`);

@@ -3,13 +3,27 @@ import { afterEach, expect, it, vi } from "vitest";
 import * as api from "../api/client";
 import type { SharedMessage } from "../api/types";
 import { copy } from "../text/words";
-import { counted, isToken, nextEnd, shareLink, sharedToken, shownMessages } from "./shares";
+import { counted, isToken, lifetimes, nextEnd, shareLink, sharedToken, shownMessages, usualLifetime } from "./shares";
 
 afterEach(() => vi.unstubAllGlobals());
 
 it("finds the token in the address of a share only", () => {
   expect(["#/share/a-B_9", "#/share/", "#/share", "#/share/a/b", "#/shared/a", "#/", "", "#/conv_1"].map(sharedToken)).toEqual(["a-B_9", "", "", "a/b", null, null, null, null]);
   expect(["a-B_9", "", "a/b", "a b", "ä", "a\n", "a".repeat(201)].map(isToken)).toEqual([true, false, false, false, false, false, false]);
+});
+
+it("offers lifetimes within the limit of the server only, and the limit itself", () => {
+  const offered = (limit: number) => [lifetimes(limit), usualLifetime(limit)];
+  expect([365, 91, 90, 45, 30, 10, 7, 1].map(offered)).toEqual([
+    [[1, 7, 30, 90], 30],
+    [[1, 7, 30, 90], 30],
+    [[1, 7, 30, 90], 30],
+    [[1, 7, 30, 45], 30],
+    [[1, 7, 30], 30],
+    [[1, 7, 10], 10],
+    [[1, 7], 7],
+    [[1], 1],
+  ]);
 });
 
 it("makes a link from the address of the page", () => {

@@ -2,9 +2,14 @@
 
 import type { SharedMessage } from "../api/types";
 
-/** The choices of how long a link works, in days. */
-export const DAYS = [1, 7, 30, 90] as const;
-export const USUAL_DAYS = 30;
+const DAYS = [1, 7, 30, 90];
+const USUAL_DAYS = 30;
+
+/** Returns the choices of how long a link works, in days: the usual ones within the limit, and a limit below the longest of them. */
+export const lifetimes = (limit: number): number[] => [...DAYS.filter((days) => days < limit), ...(limit <= Math.max(...DAYS) ? [limit] : [])];
+
+/** Returns the choice that the server makes for requests that name none. */
+export const usualLifetime = (limit: number): number => Math.min(USUAL_DAYS, limit);
 
 /** Returns the token of an address that shows a share; `null` for every other address. A cut address has a cut token, or an empty one. */
 export function sharedToken(hash: string): string | null {

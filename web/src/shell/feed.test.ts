@@ -59,6 +59,21 @@ it("changes every list that was read, and reads questions only when they are oth
   expect(queries.getQueryState(ALL)?.isInvalidated).toBe(true);
 });
 
+it("reads the tool reviews again when they changed, or may have", () => {
+  const invalidated = () => [["reviews"], ["questions"]].map((key) => queries.getQueryState(key)?.isInvalidated);
+  const reset = () => {
+    queries.setQueryData(["reviews"], []);
+    queries.setQueryData(["questions"], { approvals: [], inputs: [] });
+  };
+  reset();
+  takeOwnerEvent({ type: "owner.reviews_changed", at: "2026-01-01T00:00:00.000Z", data: {} });
+  expect(invalidated()).toEqual([true, false]);
+  reset();
+  expect(invalidated()).toEqual([false, false]);
+  takeOwnerEvent({ type: "owner.reset", at: "2026-01-01T00:00:00.000Z", data: {} });
+  expect(invalidated()).toEqual([true, true]);
+});
+
 it("polls while the feed is away", () => {
   const node = document.createElement("div");
   const Interval = () => usePolling(5_000);

@@ -1,4 +1,4 @@
-// The feed of the user's list: changes that other tabs and programs make are shown at once.
+// The feed of the user: changes of the list and of tool reviews that other tabs and programs make are shown at once.
 
 import type { Query } from "@tanstack/react-query";
 
@@ -10,6 +10,7 @@ import { queries, type OpenQuestions } from "./queries";
 
 const LISTS = ["conversations"];
 const QUESTIONS = ["questions"];
+const REVIEWS = ["reviews"];
 /** What is read again after the read under way. */
 const outdated = new Set<string>();
 
@@ -29,7 +30,7 @@ function readAgain(query: Query): void {
 const known = (queryKey: string[]) => queries.getQueryCache().findAll({ queryKey });
 
 /** Reads everything again that the feed keeps up to date. */
-const readAll = (): void => [...known(LISTS), ...known(QUESTIONS)].forEach(readAgain);
+const readAll = (): void => [LISTS, QUESTIONS, REVIEWS].flatMap(known).forEach(readAgain);
 
 function changeLists(change: (lists: Pages, key: ListKey) => Pages): void {
   for (const query of known(LISTS)) {
@@ -60,6 +61,8 @@ export function takeOwnerEvent({ type, data }: OwnerEvent): void {
   } else if (type === "owner.removed" && removed !== undefined) {
     changeLists((lists) => withoutItem(lists, removed));
     checkQuestions(removed, []);
+  } else if (type === "owner.reviews_changed") {
+    known(REVIEWS).forEach(readAgain);
   } else if (type === "owner.reset") {
     readAll();
   }

@@ -27,11 +27,13 @@ const COMMANDS: Entry[] = [
 interface Props {
   close: () => void;
   go: (to: string) => void;
+  /** Opens the list of shared links. */
+  openShares: () => void;
   /** Shares the open conversation, if there is one. */
   share: (() => void) | null;
 }
 
-export default function Palette({ close, go, share }: Props) {
+export default function Palette({ close, go, openShares, share }: Props) {
   const [query, setQuery] = useState("");
   const [place, setPlace] = useState(0);
   const wanted = useDeferredValue(query.trim());
@@ -48,7 +50,8 @@ export default function Palette({ close, go, share }: Props) {
     },
     placeholderData: (before) => before,
   });
-  const commands: Entry[] = share === null ? COMMANDS : [...COMMANDS, { key: "share", label: "Share this conversation…", to: "", act: share }];
+  const commands: Entry[] = [...COMMANDS, { key: "shares", label: "Shared links", to: "", act: openShares }];
+  if (share !== null) commands.push({ key: "share", label: "Share this conversation…", to: "", act: share });
   const entries = [...commands.filter((entry) => entry.label.toLowerCase().includes(wanted.toLowerCase())), ...(data ?? [])];
   const at = Math.min(place, Math.max(0, entries.length - 1));
   const choose = (entry: Entry | undefined) => {

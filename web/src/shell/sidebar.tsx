@@ -33,13 +33,15 @@ interface Props {
   openPalette: () => void;
   /** Opens the list of MCP servers. */
   openServers: () => void;
+  /** Opens the list of shared links. */
+  openShares: () => void;
   close: () => void;
   /** Called when the open conversation was deleted. */
   onDeleted: () => void;
   user: ReactNode;
 }
 
-export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalette, openServers, close, onDeleted, user }: Props) {
+export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalette, openServers, openShares, close, onDeleted, user }: Props) {
   const [search, setSearch] = useState("");
   const [isArchived, setArchived] = useState(false);
   const [tag, setTag] = useState<string | null>(null);
@@ -135,6 +137,19 @@ export function Sidebar({ open, place, waiting, inboxCount, go, share, openPalet
             openServers();
           }}
         />
+        <button
+          type="button"
+          id="shares"
+          className="quiet foot-link"
+          aria-haspopup="dialog"
+          onClick={() => {
+            close();
+            openShares();
+          }}
+        >
+          <Icon name="share" />
+          Shared links
+        </button>
         <FootLink route="setup" icon="settings" label="Set up" place={place} close={close} />
         <FootLink route="usage" icon="usage" label="Usage" place={place} close={close} />
         <button type="button" className={`quiet foot-link${isArchived ? " on" : ""}`} aria-pressed={isArchived} onClick={() => setArchived(!isArchived)}>

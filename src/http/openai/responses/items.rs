@@ -289,7 +289,7 @@ fn of_call(message: &Message, call: &ToolCallPart, calls: &Calls<'_>) -> Value {
     let mut item = server_call(&call.call_id, &call.name, None);
     item["arguments"] = arguments.into();
     if sent_id(message, call).is_some() {
-        item["id"] = id_in("mcp_", message, call).into();
+        item["id"] = id_in(SERVER_CALL_PREFIX, message, call).into();
     }
     match calls.results.get(&call.call_id) {
         Some(result) => with_result(item, tool_text(&result.content), result.is_error),

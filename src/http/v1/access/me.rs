@@ -32,11 +32,13 @@ pub(crate) struct Me {
     /// The model of such runs: the user's default model while a provider serves it, or else the server's default. Absent while none
     /// is known.
     model: Option<String>,
+    /// The most days until a new share expires. Absent if the server does not share conversations.
+    max_share_days: Option<u32>,
 }
 
 impl Me {
     fn of(app: &App, principal: &Principal, own: OwnAccount) -> Json<Self> {
-        let OwnAccount { account, model } = own;
+        let OwnAccount { account, model, max_share_days } = own;
         Json(Self {
             id: principal.user_id.clone(),
             name: account.name,
@@ -45,6 +47,7 @@ impl Me {
             keys: app.options.auth == Auth::Keys,
             default_model: account.default_model,
             model,
+            max_share_days,
         })
     }
 }

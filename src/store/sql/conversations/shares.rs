@@ -4,6 +4,7 @@
 
 use crate::domain::conversation::shares::{Share, SharedConversation, SharedMessage, Snapshot};
 use crate::domain::ids::{ConversationId, ShareId, UserId};
+use crate::store::pages::page_by_time;
 use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::{MESSAGES, messages_page};
@@ -12,11 +13,14 @@ use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{IdempotencyKey, IdempotentResult, NewShare, RecordStore, SQL_PAGE_BYTES, ShareOutcome, StoreResult};
+use crate::store::{
+    IdempotencyKey, IdempotentResult, NewShare, Page, PageRequest, RecordStore, SQL_PAGE_BYTES, ShareCursor, ShareOutcome,
+    StoreResult,
+};
 use crate::support::clock::UnixMillis;
 
 /// Number of messages in one read.
-const PAGE: u32 = 100;
+const MESSAGES_AT_ONCE: u32 = 100;
 
 statements! {
     COUNT = ["SELECT count(*) FROM conversation_shares WHERE conversation_id = $1 AND expires_at > ", now];
@@ -29,6 +33,11 @@ statements! {
          WHERE conversation_id = $1 AND owner_id = $2 AND expires_at > ", now, " ORDER BY created_at DESC, id DESC"];
 
     // A conversation that is being deleted has no owner, although its shares still do.
+    PAGE = ["SELECT s.id, s.conversation_id, s.title, s.message_count, s.created_at, s.expires_at
+         FROM conversation_shares s JOIN conversations c ON c.id = s.conversation_id AND c.owner_id = s.owner_id
+         WHERE s.owner_id = $1 AND (s.created_at, s.id) < ($2, $3) AND s.expires_at > ", now, "
+         ORDER BY s.created_at DESC, s.id DESC LIMIT $4"];
+
     BY_HASH = ["SELECT s.id, s.title, s.messages, s.created_at, s.expires_at
          FROM conversation_shares s JOIN conversations c ON c.id = s.conversation_id AND c.owner_id = s.owner_id
          WHERE s.hash = $1 AND s.expires_at > ", now];
@@ -49,6 +58,15 @@ impl dyn RecordStore + '_ {
     /// Returns the shares of a conversation that have not expired, newest first.
     pub async fn shares(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<Share>> {
         self.database().read_all(LIST, values![conversation.as_str(), owner.as_str()], read_share).await
+    }
+
+    /// Returns a page of an owner's shares in all conversations that have not expired, newest first.
+    pub async fn shares_page(&self, owner: &UserId, page: &PageRequest<ShareCursor>) -> StoreResult<Page<Share>> {
+        let limit = page.limit.clamp(1, 100);
+        let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
+        let read = |row: &Row| read_share(row).map(|share| (share.created_at.0, share));
+        let shares = self.database().read_all(PAGE, values![owner.as_str(), at, id, limit + 1], read).await?;
+        Ok(page_by_time(shares, limit, |share| &share.id))
     }
 
     /// Returns the title and messages of the share whose token has this hash; `None` if it is unknown, revoked or expired.
@@ -103,12 +121,12 @@ async fn snapshot(tx: &mut Transaction, new: &NewShare) -> StoreResult<Option<Ve
     let mut snapshot = Snapshot::default();
     let (mut after, mut read_bytes) = (0_i64, 0);
     loop {
-        let values = values![new.conversation_id.as_str(), new.owner.as_str(), after, PAGE + 1, SQL_PAGE_BYTES];
+        let values = values![new.conversation_id.as_str(), new.owner.as_str(), after, MESSAGES_AT_ONCE + 1, SQL_PAGE_BYTES];
         let rows = tx.fetch_all(MESSAGES, values).await?;
         for row in &rows {
             read_bytes += row.get::<Option<&str>>("body")?.map_or(0, str::len);
         }
-        let (messages, next) = messages_page(rows, PAGE)?.ok_or(sqlx::Error::RowNotFound)?;
+        let (messages, next) = messages_page(rows, MESSAGES_AT_ONCE)?.ok_or(sqlx::Error::RowNotFound)?;
         for message in messages {
             snapshot.add(message);
         }

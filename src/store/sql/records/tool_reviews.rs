@@ -2,13 +2,16 @@
 //!
 //! Owns the table `tool_pins`. Must not know where definitions come from.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 
 use crate::domain::ids::{ToolReviewId, UserId};
 use crate::domain::tool::tool_review::{ReviewedDefinition, ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
 use crate::store::records::tool_reviews::{
-    ListedDefinition, MAX_REVIEWS, SHARED_OWNER, StoredDefinition, ToolReviewScope, ToolReviewStore, compare, servers,
+    ComparedDefinitions, ListedDefinition, MAX_REVIEWS, SHARED_OWNER, StoredDefinition, ToolReviewScope, ToolReviewStore, compare,
+    servers,
 };
 use crate::store::rows::{decode, parse_word};
 use crate::store::sql::backend::Backend;
@@ -60,24 +63,26 @@ statements! {
 
 #[async_trait]
 impl<B: Backend> ToolReviewStore for B {
-    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
+    async fn compare_tool_definitions(&self, listed: &[ListedDefinition]) -> StoreResult<ComparedDefinitions> {
         let owners_and_servers = serde_json::json!(servers(listed)).to_string();
         let rows = self.maintenance_database().fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
         let diff = compare(listed, &read_all(&rows)?);
         if diff.new.is_empty() {
-            return Ok(diff.changed);
+            return Ok(ComparedDefinitions { changed: diff.changed, ..ComparedDefinitions::default() });
         }
         let store = async |tx: &mut Transaction| {
             tx.lock(SHARED_OWNER, LOCK).await?;
             let rows = tx.fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
             let diff = compare(listed, &read_all(&rows)?);
+            let mut new_reviews_of = BTreeSet::new();
             for (tool, status) in diff.new {
                 if status == ToolReviewStatus::Changed {
+                    new_reviews_of.insert(tool.owner.clone());
                     tx.execute(DELETE_CHANGED, values![tool.owner(), &tool.server, &tool.tool]).await?;
                 }
                 tx.execute(INSERT, &definition(tool, status)).await?;
             }
-            Ok(diff.changed)
+            Ok(ComparedDefinitions { changed: diff.changed, new_reviews_of })
         };
         self.maintenance_database().transaction(store, |_| true).await
     }

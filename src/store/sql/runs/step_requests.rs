@@ -9,10 +9,9 @@ use std::sync::Arc;
 use crate::domain::conversation::message::Message;
 use crate::domain::ids::{MessageId, RunId, UserId};
 use crate::domain::run::request_record::RequestRecord;
-use crate::domain::run::step_request::RecordedSteps;
+use crate::domain::run::step_request::{MissingStepRequest, RecordedSteps, StepRequest};
 use crate::domain::tool::ToolDefinition;
 use crate::store::rows::{read_json, read_optional_json};
-use crate::store::runs::step_requests::StepRequestOutcome;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::{Value, values};
@@ -31,9 +30,14 @@ statements! {
 /// Requests of model steps.
 impl dyn RecordStore + '_ {
     /// Returns the last request of a model step, rebuilt from its record.
-    pub async fn step_request(&self, owner: &UserId, run: &RunId, step: u32) -> StoreResult<StepRequestOutcome> {
+    pub async fn step_request(
+        &self,
+        owner: &UserId,
+        run: &RunId,
+        step: u32,
+    ) -> StoreResult<Result<StepRequest, MissingStepRequest>> {
         let row = self.database().fetch_optional(TOOLS, values![run.as_str(), owner.as_str()]).await?;
-        let Some(row) = row else { return Ok(StepRequestOutcome::NoRun) };
+        let Some(row) = row else { return Ok(Err(MissingStepRequest::Run)) };
         let tools: Option<Vec<Arc<ToolDefinition>>> = read_optional_json(&row, "tool_sets", "definitions", run.as_str())?;
         // A record may continue that of an earlier step.
         let (mut records, mut next) = (Vec::new(), Some(step));
@@ -41,7 +45,7 @@ impl dyn RecordStore + '_ {
             let row = self.database().fetch_optional(RECORD, values![run.as_str(), owner.as_str(), at]).await?;
             let record = match row {
                 Some(row) => read_optional_json::<RequestRecord>(&row, "run_steps", "request", run.as_str())?,
-                None if at == step => return Ok(StepRequestOutcome::NoStep),
+                None if at == step => return Ok(Err(MissingStepRequest::Step)),
                 None => None,
             };
             next = record.as_ref().and_then(|record| record.base).filter(|base| *base < at);
@@ -56,7 +60,6 @@ impl dyn RecordStore + '_ {
         };
         let rows = self.database().read_all(MESSAGES, &[owner.as_str().into(), ids], read).await?;
         let rows: HashMap<MessageId, Message> = rows.into_iter().collect();
-        let request = recorded.rebuild(run, step, &rows, &tools.unwrap_or_default());
-        Ok(request.map_or(StepRequestOutcome::NotRecorded, |request| StepRequestOutcome::Request(Box::new(request))))
+        Ok(recorded.rebuild(run, step, &rows, &tools.unwrap_or_default()).ok_or(MissingStepRequest::Record))
     }
 }

@@ -5,8 +5,8 @@ use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, ToolReviewId, UserId};
 use capstan::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
 use capstan::store::{
-    CommonStore, ExpiredRowCounts, GeneratedTitle, ListedDefinition, RecordStore, Store, StoreResult, TitleStore, ToolReviewScope,
-    ToolReviewStore,
+    CommonStore, ComparedDefinitions, ExpiredRowCounts, GeneratedTitle, ListedDefinition, RecordStore, Store, StoreResult,
+    TitleStore, ToolReviewScope, ToolReviewStore,
 };
 
 use super::ModelStore;
@@ -45,8 +45,8 @@ impl Store for ModelStore {
 
 #[async_trait]
 impl ToolReviewStore for ModelStore {
-    async fn compare_tool_definitions(&self, _seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
-        Ok(Vec::new())
+    async fn compare_tool_definitions(&self, _seen: &[ListedDefinition]) -> StoreResult<ComparedDefinitions> {
+        Ok(ComparedDefinitions::default())
     }
     async fn tool_reviews(&self, _viewer: &UserId, _status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>> {
         Ok(Vec::new())
