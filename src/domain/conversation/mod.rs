@@ -1,6 +1,4 @@
 //! Conversations, their messages, files and summaries.
-//!
-//! Owns their values. Must not know how they are stored.
 
 pub mod content;
 pub mod delta_compaction;
@@ -11,6 +9,18 @@ pub mod list_item;
 pub mod message;
 pub mod search;
 pub mod shares;
+
+pub use content::{BinaryContent, SentContent, ToolContent};
+pub use delta_compaction::CompactedDelta;
+pub use eviction_summary::Spans;
+pub use feedback::{Feedback, FeedbackRecord, Rating, Review};
+pub use file::{FileFacts, FileLimits, FileOrigin, FilePurpose, FileText, StoredFile};
+pub use list_item::{ListHint, ListItem, OpenQuestion};
+pub use message::{
+    FilePart, Message, MessageStatus, Part, ReasoningPart, Role, SourcePart, TextLimit, TextPart, ToolCallPart, ToolResultPart,
+};
+pub use search::{Term, Terms};
+pub use shares::{Share, SharedConversation, SharedMessage, Snapshot};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -1,14 +1,12 @@
 //! Client tools: a run's request brings them, and its client executes their calls.
-//!
-//! Owns their values and the check of their names. Must not know how a result reaches the run.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::domain::conversation::content::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::run::question::InputAnswer;
+use crate::domain::run::InputAnswer;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json;
 
