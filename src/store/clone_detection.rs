@@ -1,7 +1,5 @@
 //! Clone detection: notices a restored or copied database when it is opened.
 //!
-//! Owns the operator's choices and the smallest increase of sequence numbers. Must not know how a backend detects a copy.
-//!
 //! A copy is an earlier state of the database. Clients have seen events that it lacks, and its runs would repeat tool calls that
 //! were made later. Therefore a server does not start on a copy until an operator accepts it. Then every conversation's log
 //! continues at a number derived from the current time. The numbers of the lost events are never used again, and two accepted

@@ -1,6 +1,4 @@
 //! The store as its users see it: workers, use cases, and the process that owns it.
-//!
-//! Owns the list of aggregates that each of them may use. Must not know any statement, nor what an aggregate does.
 
 use std::ops::Deref;
 use std::time::Duration;

@@ -1,6 +1,4 @@
 //! The migrations of the schema, and the databases that they cannot upgrade.
-//!
-//! Owns the list of files in `migrations/`. Must not know how a backend waits for locks.
 
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};

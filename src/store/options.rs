@@ -1,6 +1,4 @@
 //! How a store is opened, on either database.
-//!
-//! Owns the options and their defaults. Must not know how a store is opened.
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Rows as plain values, and their conversion to the domain's types: shared by both backends.
-//!
-//! Owns no state. Must not know which database a row came from, nor execute any statement.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +8,12 @@ use serde_json::Map;
 
 use super::sql::Row;
 use super::{Claim, NewConversation, StoreError, StoreResult, UnnamedLease};
-use crate::domain::agent::prompt::{OwnLayers, PromptPolicy};
-use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
-use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
-use crate::domain::conversation::message::Message;
-use crate::domain::conversation::{Conversation, ConversationStatus};
+use crate::domain::agent::{AgentProfile, LlmRetry, OwnLayers, PromptPolicy, RepairPolicy, StopAnalysisSettings};
+use crate::domain::conversation::{Conversation, ConversationStatus, Message};
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::model::ModelOptions;
-use crate::domain::model::sampling::SamplingByTurn;
-use crate::domain::run::admission::Admission;
-use crate::domain::run::budget::Budget;
-use crate::domain::run::context::ContextPolicy;
-use crate::domain::run::plan::PlanPolicy;
-use crate::domain::run::record::{ClaimCause, Fence};
-use crate::domain::tool::approval::ApprovalPolicy;
-use crate::domain::tool::tool_filter::{ServerHint, ToolFilter};
+use crate::domain::model::{ModelOptions, SamplingByTurn};
+use crate::domain::run::{Admission, Budget, ClaimCause, ContextPolicy, Fence, PlanPolicy};
+use crate::domain::tool::{ApprovalPolicy, ServerHint, ToolFilter};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};

@@ -1,6 +1,4 @@
 //! Conversations, their logs, messages, files and questions: traits and values.
-//!
-//! Owns the traits and values of these aggregates. Must not know any statement.
 
 pub(super) mod append;
 pub(super) mod feedback;
@@ -16,11 +14,10 @@ pub(super) mod titles;
 
 use async_trait::async_trait;
 
-use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{Conversation, Message};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::run::change::StepKind;
+use crate::domain::run::StepKind;
 use crate::store::{
     AppendMessages, AppendOutcome, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter,
     CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,

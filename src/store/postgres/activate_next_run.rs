@@ -1,7 +1,5 @@
 //! Activates the next run of a conversation when its active run ends, and sets the conversation's status, in the log writer's
 //! transaction.
-//!
-//! Owns that statement. Must not know why a run ended.
 
 use sqlx::{PgConnection, Row as _};
 

@@ -1,6 +1,4 @@
 //! Clone detection on Postgres, by the identity of the cluster and the database. See [`crate::store::clone_detection`].
-//!
-//! Owns the row with that identity. Must not know why a copy is dangerous.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, PgTransaction};

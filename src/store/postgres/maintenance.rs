@@ -1,6 +1,4 @@
 //! Pings, cleaning, and closing: the operations that belong to no aggregate.
-//!
-//! Owns no table. Must not know why anything is cleaned.
 
 use std::time::Duration;
 

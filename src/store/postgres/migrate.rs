@@ -1,6 +1,4 @@
 //! Migrates a Postgres database while other processes use it.
-//!
-//! Owns the waits of a migration for locks. Must not know what a migration changes.
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Values of rows with a name that is unique per owner.
-//!
-//! Owns cursors by name, and the outcomes of creation and change. Must not know any aggregate.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +13,6 @@ pub struct NameCursor<I> {
     pub id: I,
 }
 
-/// The outcome of creating a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CreateNamedOutcome<I> {
@@ -26,7 +23,6 @@ pub enum CreateNamedOutcome<I> {
     TooMany,
 }
 
-/// The outcome of changing a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateNamedOutcome {

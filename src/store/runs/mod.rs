@@ -1,10 +1,6 @@
 //! Runs as their owners see and control them: the trait and its filter.
-//!
-//! Owns the traits and values of runs, the queue, budgets and usage. Must not know any statement.
 
 pub(super) mod budget;
-pub(super) mod call_batch;
-pub(super) mod control_signals;
 pub(super) mod created_rows;
 pub(super) mod queue;
 pub(super) mod step_requests;
@@ -14,9 +10,8 @@ use async_trait::async_trait;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use crate::domain::run::output::RunOutput;
-use crate::domain::run::{Run, RunStatus};
-use crate::domain::tool::call_record::ToolCallRecord;
+use crate::domain::run::{Run, RunOutput, RunStatus};
+use crate::domain::tool::ToolCallRecord;
 use crate::store::{
     AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
     Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunView, StoreResult,

@@ -1,6 +1,6 @@
 //! The requests of model steps: the values.
 
-use crate::domain::run::step_request::StepRequest;
+use crate::domain::run::StepRequest;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepRequestOutcome {

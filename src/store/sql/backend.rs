@@ -1,13 +1,11 @@
 //! `Backend`: the interface between the aggregates in `sql` and the two stores.
-//!
-//! Owns the list of operations that each database implements separately. Must not know any table.
 
 use async_trait::async_trait;
 
 use super::database::Database;
 use super::statement::Statement;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 
 /// The condition of a deletion. Its statement takes the age in milliseconds (`$1`) and the conversation's id (`$2`), and returns a

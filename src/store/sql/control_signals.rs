@@ -1,6 +1,4 @@
 //! Signals to workers: cancellations, and messages that joined their runs.
-//!
-//! Owns the statement that reads signals. Must not know what a worker does with them.
 
 use super::database::Database;
 use super::statement::statements;

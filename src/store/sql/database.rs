@@ -1,6 +1,4 @@
 //! One interface for statements on either database: reads, single-statement writes, and transactions.
-//!
-//! Owns the selection of the pool, and the retries. Must not know any table.
 
 use sqlx::SqlSafeStr;
 
@@ -21,7 +19,6 @@ pub enum Database<'a> {
 }
 
 impl Database<'_> {
-    /// Reads all rows of one statement.
     pub async fn fetch_all(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         let text = match self {
             Self::Postgres(_) => statement.postgres,
@@ -44,7 +41,6 @@ impl Database<'_> {
         }
     }
 
-    /// Reads the first row of one statement.
     pub async fn fetch_optional(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(line) => Ok(postgres_query(statement.postgres, values).fetch_optional(line).await?.map(Row::Postgres)),
@@ -54,7 +50,6 @@ impl Database<'_> {
         }
     }
 
-    /// Reads the values of all rows of one statement.
     pub async fn read_all<T>(
         self,
         statement: Statement,
@@ -64,7 +59,6 @@ impl Database<'_> {
         self.fetch_all(statement, values).await?.iter().map(read).collect()
     }
 
-    /// Reads the value of the first row of one statement.
     pub async fn read_optional<T>(
         self,
         statement: Statement,
@@ -74,7 +68,6 @@ impl Database<'_> {
         self.fetch_optional(statement, values).await?.as_ref().map(read).transpose()
     }
 
-    /// Reads the only row of one statement.
     pub async fn fetch_one(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Row> {
         the_row(self.fetch_optional(statement, values).await?)
     }

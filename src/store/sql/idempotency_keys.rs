@@ -1,6 +1,4 @@
 //! Idempotency keys, read and written in the transaction of their effect.
-//!
-//! Owns the table `idempotency_keys`. Must not know what the outcomes mean.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

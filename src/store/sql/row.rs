@@ -1,6 +1,4 @@
 //! Rows of either database.
-//!
-//! Owns the conversion of columns. Must not know any table.
 
 use sqlx::postgres::{PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteRow};
@@ -41,6 +39,6 @@ impl Row {
 }
 
 /// Returns the row of a statement that always returns one.
-pub(super) fn the_row(row: Option<Row>) -> StoreResult<Row> {
+pub(in crate::store) fn the_row(row: Option<Row>) -> StoreResult<Row> {
     Ok(row.ok_or(sqlx::Error::RowNotFound)?)
 }

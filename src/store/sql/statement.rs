@@ -1,6 +1,4 @@
 //! Statements: one text per database, composed at compile time.
-//!
-//! Owns the differences between the two dialects. Must not know any table.
 
 /// One statement in both dialects. Its parameters are `$1`, `$2` and so on in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

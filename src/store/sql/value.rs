@@ -1,6 +1,4 @@
 //! Values that are bound to a statement.
-//!
-//! Owns the binding of each kind of value on each database. Must not know any statement.
 
 use std::borrow::Cow;
 

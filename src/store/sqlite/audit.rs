@@ -1,6 +1,4 @@
 //! Writes audit records of tool calls for the log writer.
-//!
-//! Owns the statements that insert rows of `tool_audit`. Must not know how they are read.
 
 use super::batch::Batch;
 use super::connection::Tx;

@@ -1,7 +1,5 @@
 //! Clone detection on SQLite, by a marker file beside the database. See [`crate::store::clone_detection`].
 //!
-//! Owns that file. Must not know when it is written.
-//!
 //! The database and the file contain a random id and a counter. The counter increases while the server works, first in the
 //! database, then in the file. So a database with a lower counter than the file is older than the database that was served here.
 //! The file also contains its creation time: a copied file was created later.
@@ -22,7 +20,6 @@ struct CloneMarker {
     counter: i64,
 }
 
-/// The content of the marker file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MarkerFile {
     marker: CloneMarker,
@@ -34,7 +31,7 @@ impl CloneMarker {
     /// Returns the content of a file with this creation time.
     fn line(&self, born: Option<u128>) -> String {
         let born = born.map_or_else(String::new, |born| format!(" {born}"));
-        format!("{} {}{born}\n", self.database_id, self.counter)
+        format!("{}{born}\n", self.key())
     }
 
     /// Returns the identity of a replaced file, which the database stores.
@@ -43,7 +40,6 @@ impl CloneMarker {
     }
 }
 
-/// Writes the marker file beside the database.
 pub(super) struct MarkerWriter {
     path: PathBuf,
     durability: Durability,

@@ -1,6 +1,4 @@
 //! Users, their keys, grants, tickets and sessions, and the audit of tool calls.
-//!
-//! Owns their statements. Must not know who is allowed to do what.
 
 pub(super) mod audit;
 pub(super) mod grants;

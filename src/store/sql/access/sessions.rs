@@ -1,11 +1,7 @@
 //! Sessions of signed-in browsers: stored as hashes of their secrets.
-//!
-//! Owns the table `browser_sessions`. Must not know how a browser holds the secret.
 
 use crate::domain::ids::UserId;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, statements, values};
 use crate::store::{RecordStore, StoreResult};
 
 statements! {

@@ -1,16 +1,13 @@
 //! Items of owners' lists, for the feeds of all owners.
-//!
-//! Owns the statements that read items by id. Must not know why an item is read.
 
 use std::collections::HashMap;
 
-use crate::domain::conversation::list_item::{ListItem, OpenQuestion};
+use crate::domain::conversation::{ListItem, OpenQuestion};
 use crate::domain::ids::{ConversationId, InputId, UserId};
-use crate::domain::run::question::InputKind;
+use crate::domain::run::InputKind;
 use crate::store::rows::read_word;
 use crate::store::sql::conversations::conversation_rows::{LIST_ITEMS, read_conversation};
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::Value;
+use crate::store::sql::{Value, statements};
 use crate::store::{RecordStore, StoreResult};
 
 statements! {

@@ -1,17 +1,11 @@
 //! Shares of conversations: copies of their messages, found by the hash of a token.
-//!
-//! Owns the table `conversation_shares`. Must not know what a share shows of a message.
 
 use crate::domain::conversation::shares::{Share, SharedConversation, SharedMessage, Snapshot};
 use crate::domain::ids::{ConversationId, ShareId, UserId};
 use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::{MESSAGES, messages_page};
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, if_fresh, refuse, statements, values};
 use crate::store::{IdempotencyKey, IdempotentResult, NewShare, RecordStore, SQL_PAGE_BYTES, ShareOutcome, StoreResult};
 use crate::support::clock::UnixMillis;
 

@@ -1,7 +1,5 @@
 //! Records with names, unique per owner: agents, providers, MCP servers with their logins, and tool reviews. Also limitations of
 //! models, which have no owner.
-//!
-//! Owns their statements. Must not know what a record is used for.
 
 pub(super) mod agents;
 pub(super) mod mcp_logins;

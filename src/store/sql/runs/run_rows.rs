@@ -1,6 +1,4 @@
 //! The rows of runs, for several aggregates.
-//!
-//! Owns the statements that read a run. Must not know what a use case does with it.
 
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
@@ -8,10 +6,7 @@ use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::domain::trace::TraceId;
 use crate::store::StoreResult;
 use crate::store::rows::{read_json, read_optional_json, read_optional_word, read_time, read_word, unsigned_count};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, statements, values};
 use crate::support::clock::UnixMillis;
 
 /// Lists the columns of a [`RunRow`], of a table called `runs`.
