@@ -1,6 +1,4 @@
 //! The parts of a request that several dialects share.
-//!
-//! Owns the ids of calls within a request and the text that replaces unsendable content. Must not know any dialect.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,4 @@
 //! Deserializes JSON that deviates from the type of its dialect's field. Borrows from the event where possible.
-//!
-//! Owns the variants of texts, numbers, lists and empty values that gateways send. Must not know any dialect.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,4 @@
 //! Separates reasoning from text: some servers leave the reasoning between tags such as `<think>` at the start of the text.
-//!
-//! Owns the text that is held back until its kind is known. Must not know a dialect.
 
 const MAX_BLANKS: usize = 256;
 /// The number of bytes that are searched for a closing tag without an opening one: more than the reasoning of any model.
