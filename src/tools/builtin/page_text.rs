@@ -1,7 +1,5 @@
 //! The readable text of an HTML page: headings, lists, tables and links as plain lines; no scripts, no styles.
 //!
-//! Owns the character set and the layout of the text. Must not know how a page is fetched.
-//!
 //! A page is untrusted, so it is read as a stream of tags, never as a tree: nesting needs no stack, and time and memory depend only on the
 //! length of the page.
 

@@ -1,6 +1,4 @@
 //! How a call to a server ended, and the task that may replace its answer.
-//!
-//! Owns plain values only. Must not know connections.
 
 use std::time::Duration;
 

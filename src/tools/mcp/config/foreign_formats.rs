@@ -1,6 +1,4 @@
 //! Forms in which other programs write `mcpServers` documents.
-//!
-//! Owns their translation into the one form that the rest of Capstan reads. Must not know what the values of an entry mean.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,4 @@
 //! The properties of a server that its connection needs, and the errors of opening one.
-//!
-//! Owns plain values only. Must not know how a connection is opened.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,4 @@
 //! Limits against servers that flood this process: lines that are not messages, and unrequested messages.
-//!
-//! Owns the counters and the token bucket. Must not know how lines and messages arrive.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
