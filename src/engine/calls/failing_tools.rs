@@ -1,11 +1,9 @@
 //! The circuit breaker of a run's tools: a tool that fails too often is dropped, or forces the final answer.
-//!
-//! Owns the count of failures. Must not know how an outcome is stored.
 
 use std::sync::Arc;
 
 use crate::domain::agent::BreakerAction;
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::event::EventBody;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::machine::DecisionBuilder;

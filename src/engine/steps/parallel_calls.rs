@@ -1,13 +1,10 @@
 //! Decides which calls of a tool step run at the same time, and in which order they start. An exclusive call runs alone.
-//!
-//! Owns the start, the waits and the end of the step. Must not know what outcomes mean for the model.
 
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::{ReleaseCause, RunStatus, WaitReason};
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::calls::{approval, ask_user, client_call, unknown_outcome};
