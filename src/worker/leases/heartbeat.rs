@@ -3,8 +3,6 @@
 //! A run that is dropped because the database is unavailable does not count as a crash. Its worker reports it as soon as the
 //! database answers, and the run can be claimed at once. A worker that was itself too slow to renew does not report the run.
 //! Otherwise a run that blocks its worker would be retried without end.
-//!
-//! Must not know which claims are orphaned.
 
 use std::collections::HashSet;
 use std::sync::Mutex;

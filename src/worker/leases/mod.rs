@@ -1,6 +1,4 @@
 //! The claims of this process: leases, heartbeat, orphaned claims, control signals, and the sweep for expired leases.
-//!
-//! Must not know how a run is driven.
 
 pub(super) mod claimed;
 pub(super) mod control_signals;

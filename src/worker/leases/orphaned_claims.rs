@@ -6,8 +6,6 @@
 //!
 //! A reply that arrives after the release is harmless: its driver first loads the run, and a void fence loads no run. The lease of
 //! a driver that has ended is no orphaned claim. It has to expire, since that driver may have crashed.
-//!
-//! Owns the release. Must not know when leases are renewed.
 
 use std::time::Duration;
 
