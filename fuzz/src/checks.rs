@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::provider::http::ndjson::LineFrames;
 use crate::provider::http::sse::sse_frames;
-use crate::provider::http::stream_frames::{ByteStream, Frames, Framing};
+use crate::provider::http::sse::{ByteStream, Frames, Framing};
 use crate::provider::http::timeouts::StreamLimits;
 use crate::provider::request::schema::{self, schema_profiles};
 use crate::provider::stream::{AnswerDecoder, Events, StreamAdapter};

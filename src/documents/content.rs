@@ -2,9 +2,13 @@
 
 use super::page::{ACCEPTED, PDF, RefusedFile, refused};
 use super::{office, pdf};
-use crate::domain::conversation::file::{
-    FileFacts, FileText, may_be_other_text, may_be_pdf, picture_fault, picture_type, utf8_text, utf16_text,
-};
+use crate::domain::conversation::file::may_be_other_text;
+use crate::domain::conversation::file::may_be_pdf;
+use crate::domain::conversation::file::picture_fault;
+use crate::domain::conversation::file::picture_type;
+use crate::domain::conversation::file::utf8_text;
+use crate::domain::conversation::file::utf16_text;
+use crate::domain::conversation::{FileFacts, FileText};
 use crate::support::text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

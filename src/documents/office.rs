@@ -10,7 +10,7 @@ use quick_xml::{Reader, XmlVersion};
 use zip::ZipArchive;
 
 use super::page::{ACCEPTED, DOCX, MAX_ENTRIES, MAX_UNPACKED, Page, RefusedFile, XLSX, refused};
-use crate::domain::conversation::file::FileText;
+use crate::domain::conversation::FileText;
 use crate::support::text::prefix_chars;
 
 const TOO_LARGE: &str = "the unpacked document is too large";

@@ -1,6 +1,6 @@
 //! Shared by the readers: accepted types, limits, refusals, and the bounded text.
 
-use crate::domain::conversation::file::FileText;
+use crate::domain::conversation::FileText;
 use crate::support::text::prefix_chars;
 
 /// The accepted types, for error messages.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pdf_extract::{ConvertToFmt, Document, OutputDev, PlainTextOutput, output_doc};
 
 use super::page::{Page, RefusedFile, refused};
-use crate::domain::conversation::file::FileText;
+use crate::domain::conversation::FileText;
 
 /// Ends the reading with an error when the page is full.
 struct PageLimitReached<'a>(&'a mut Page);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::domain::conversation::file::{FileFacts, FileLimits};
+use crate::domain::conversation::{FileFacts, FileLimits};
 
 #[async_trait]
 pub trait FileReader: Send + Sync {

@@ -7,19 +7,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
+use crate::domain::conversation::{Message, Part, Role, ToolContent};
 use crate::domain::frame_limit::{self, MAX_FRAME_JSON};
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::context::ContextUnit;
-use crate::domain::run::output::RunOutput;
-use crate::domain::run::plan::{PlanStepState, PlannedStep};
-use crate::domain::run::question::{InputAnswer, InputKind, InputState, Question};
-use crate::domain::run::{FinishReason, Notice, WaitReason};
-use crate::domain::tool::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
-use crate::domain::tool::client_tool::ClientCall;
-use crate::domain::tool::tool_filter::OfferedTools;
+use crate::domain::run::{
+    ContextUnit, FinishReason, InputAnswer, InputKind, InputState, Notice, PlanStepState, PlannedStep, Question, RunOutput,
+    WaitReason,
+};
+use crate::domain::tool::{ApprovalRequest, ApprovalScope, ApprovalState, ClientCall, OfferedTools};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 use crate::support::tokens::Tokenizer;

@@ -6,7 +6,7 @@ pub mod access;
 pub mod agent;
 pub mod conversation;
 mod defaults;
-mod enum_names;
+pub(crate) mod enum_names;
 pub mod event;
 pub mod frame_limit;
 pub mod ids;

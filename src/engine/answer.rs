@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::domain::agent::OutputMode;
-use crate::domain::conversation::message::{
+use crate::domain::conversation::{
     BinaryContent, FilePart, Message, MessageStatus, Part, ReasoningPart, Role, SourcePart, TextPart, ToolCallPart,
 };
 use crate::domain::event::EventBody;
@@ -13,8 +13,7 @@ use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::model::{
     Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, Source as AnswerSource, Usage,
 };
-use crate::domain::run::FinishReason;
-use crate::domain::run::plan::PlanPhase;
+use crate::domain::run::{FinishReason, PlanPhase};
 use crate::engine::calls::arguments;
 use crate::engine::machine::{PartialAnswer, RunState};
 use crate::engine::offer::usable::Prerequisite;

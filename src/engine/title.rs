@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::{Message, Part, Role, TextPart};
+use crate::domain::conversation::{Message, Part, Role, TextPart};
 use crate::domain::ids::{MessageId, PartId};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::engine::calls::json_repair::unfenced;

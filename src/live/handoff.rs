@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::domain::ids::NodeId;
-use crate::domain::run::record::FirstClaim;
+use crate::domain::run::FirstClaim;
 use crate::domain::trace::TraceId;
 use crate::support::locks::lock;
 

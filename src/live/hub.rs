@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
-use crate::domain::conversation::list_item::ListHint;
+use crate::domain::conversation::ListHint;
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::locks::lock;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
-use crate::domain::conversation::list_item::{ListHint, ListItem};
+use crate::domain::conversation::{ListHint, ListItem};
 use crate::domain::ids::{ConversationId, UserId};
 use crate::support::locks::lock;
 

@@ -3,7 +3,7 @@
 //! Decides which failures open the breaker. Must not know dialects.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -12,9 +12,10 @@ use futures_util::Stream;
 use super::model_client::{ModelClient, ModelStream};
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
-use crate::domain::run::context::Capacity;
+use crate::domain::run::Capacity;
 pub use crate::support::circuit_breaker::BreakerLimits;
 use crate::support::circuit_breaker::{BreakerChange, BreakerPermit, CircuitBreaker};
+use crate::support::locks::lock;
 
 /// The breaker state of a provider. It outlives clients that are recreated for the same endpoint.
 #[derive(Clone)]
@@ -56,7 +57,7 @@ impl ProviderBreaker {
 
 impl ProviderBreakerState {
     fn update_metric(&self) {
-        let _held = self.metric.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = lock(&self.metric);
         self.set_open(self.breaker.is_open());
     }
 
@@ -74,7 +75,6 @@ impl Drop for ProviderBreakerState {
     }
 }
 
-/// A client with a breaker.
 pub struct BreakerClient {
     inner: Arc<dyn ModelClient>,
     health: ProviderBreaker,
@@ -111,27 +111,17 @@ impl ModelClient for BreakerClient {
 
 /// Returns whether a failure shows that the provider fails for all requests.
 fn is_provider_failure(error: &ModelError) -> bool {
-    if error.over_total_limit {
-        return false;
-    }
-    match error.kind {
+    let is_failure = matches!(
+        error.kind,
         ModelErrorKind::Overloaded
-        | ModelErrorKind::Unavailable
-        | ModelErrorKind::Timeout
-        | ModelErrorKind::Network
-        | ModelErrorKind::IncompleteStream => true,
-        ModelErrorKind::Auth
-        | ModelErrorKind::Quota
-        | ModelErrorKind::RateLimit
-        | ModelErrorKind::ContextOverflow
-        | ModelErrorKind::InvalidRequest
-        | ModelErrorKind::BadStream
-        | ModelErrorKind::EmptyResponse
-        | ModelErrorKind::ContentFilter => false,
-    }
+            | ModelErrorKind::Unavailable
+            | ModelErrorKind::Timeout
+            | ModelErrorKind::Network
+            | ModelErrorKind::IncompleteStream
+    );
+    is_failure && !error.over_total_limit
 }
 
-/// One admitted request.
 struct MonitoredRequest {
     gauge: Arc<ProviderBreakerState>,
     permit: BreakerPermit,

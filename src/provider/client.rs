@@ -1,9 +1,9 @@
 //! The client of every dialect: sends a request and streams the events of its answer.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,20 +14,19 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::Instant;
 
 use crate::domain::ids::UserId;
-use crate::domain::model::provider::{CallLimits, ModelEntry};
-use crate::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
-use crate::domain::run::context::Capacity;
+use crate::domain::model::{Adaptation, CallLimits, ModelEntry, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
+use crate::domain::run::Capacity;
 use crate::provider::catalog::{ImageLimits, models};
-use crate::provider::chosen_models::ChosenModels;
 use crate::provider::dialect::Dialect;
-use crate::provider::errors::facts::is_loading;
+use crate::provider::errors::facts::{Vendor, is_loading};
 use crate::provider::errors::failure::RequestNames;
-use crate::provider::errors::refusals::{self, Ability};
+use crate::provider::errors::refusals;
+use crate::provider::errors::refusals::Ability;
 use crate::provider::errors::secrets::Secrets;
-use crate::provider::errors::vendors::Vendor;
 use crate::provider::http::connection::{Connection, header, header_name, http_client};
 use crate::provider::http::timeouts::{Deadline, StreamLimits, Timed};
-use crate::provider::http::transport::{self, Answer};
+use crate::provider::http::transport;
+use crate::provider::http::transport::Answer;
 use crate::provider::model_client::{ModelClient, ModelStream, SetupError};
 use crate::provider::model_list;
 use crate::provider::profile::{
@@ -36,14 +35,13 @@ use crate::provider::profile::{
 };
 use crate::provider::stream::Events;
 use crate::support::clock::{SharedClock, SystemClock};
+use crate::support::locks::lock;
 use crate::support::net::egress::EgressScope;
 
-/// The longest time in which an endpoint loads a model.
 const LOADING: Duration = Duration::from_secs(600);
 
 /// The most models that are tried instead of one that cannot chat.
 const MAX_REPLACEMENTS: usize = 8;
-/// The time in which the list of models has to arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before an endpoint that loads a model is asked again.
@@ -397,5 +395,25 @@ impl<D: Dialect> DialectClient<D> {
                 Ok(Box::pin(stream::iter(decoder.into_events().into_iter().map(Ok))))
             }
         }
+    }
+}
+
+/// The most models that are remembered.
+const MAX_MODELS: usize = 1_000;
+
+/// The chosen models of one provider, by bare name. If one of them cannot chat, another model of the list takes its place.
+#[derive(Clone, Default)]
+pub struct ChosenModels(Arc<Mutex<BTreeSet<String>>>);
+
+impl ChosenModels {
+    pub fn add(&self, model: &str) {
+        let mut models = lock(&self.0);
+        if models.len() < MAX_MODELS {
+            models.insert(model.to_owned());
+        }
+    }
+
+    pub(in crate::provider) fn has(&self, model: &str) -> bool {
+        lock(&self.0).contains(model)
     }
 }

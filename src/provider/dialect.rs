@@ -6,10 +6,9 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelRequest, ProviderKind};
 use crate::provider::http::connection::key_header;
-use crate::provider::http::stream_frames::Framing;
+use crate::provider::http::sse::Framing;
 use crate::provider::model_client::SetupError;
 use crate::provider::profile::BodyForm;
 use crate::provider::stream::{AnswerDecoder, StreamAdapter};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::model::provider::ProviderKind;
+use crate::domain::model::ProviderKind;
 use crate::provider::client::ClientOptions;
 use crate::provider::model_client::{ModelClient, SetupError};
 use crate::provider::request::quirks::Quirks;

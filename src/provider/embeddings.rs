@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::domain::ids::UserId;
-use crate::domain::model::embeddings::Embeddings;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::model::{Embeddings, ModelError, ModelErrorKind, ProviderKind};
 use crate::provider::client::ClientOptions;
 use crate::provider::errors::failure::{self, RequestNames};
 use crate::provider::http::connection::{Connection, key_header};
@@ -171,11 +169,11 @@ impl EmbeddingClient for HttpEmbeddings {
     async fn embed(&self, model: &str, texts: &[String], limits: &EmbeddingLimits) -> Result<Embeddings, ModelError> {
         let connection = self.connection()?;
         // Providers refuse a blank text.
-        let or_placeholder = |text: &'static str, input: &str| if input.trim().is_empty() { Some(text) } else { None };
-        let texts: Vec<&str> = texts
-            .iter()
-            .map(|input| or_placeholder("-", input).unwrap_or_else(|| text::prefix(input, limits.bytes_per_text.max(1))))
-            .collect();
+        let sendable = texts.iter().map(|input| match input.trim() {
+            "" => "-",
+            _ => text::prefix(input, limits.bytes_per_text.max(1)),
+        });
+        let texts: Vec<&str> = sendable.collect();
         let mut all = Embeddings { vectors: Vec::with_capacity(texts.len()), input_tokens: 0 };
         let mut rest = texts.as_slice();
         while !rest.is_empty() {

@@ -4,7 +4,6 @@
 
 pub mod anthropic;
 pub mod catalog;
-mod chosen_models;
 pub mod circuit_breaker;
 mod client;
 pub mod demo;
@@ -28,10 +27,9 @@ pub mod responses;
 mod router;
 mod stream;
 
-pub use self::chosen_models::ChosenModels;
-pub use self::client::ClientOptions;
+pub use self::client::{ChosenModels, ClientOptions};
 pub use self::dialects::client;
-pub use self::errors::vendors::Vendor;
+pub use self::errors::facts::Vendor;
 pub use self::http::timeouts::StreamLimits;
 pub use self::model_client::{ModelClient, ModelStream, SetupError, priced};
 pub use self::profile::{LimitationMemory, LimitationStore};

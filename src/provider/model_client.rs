@@ -9,10 +9,8 @@ use async_trait::async_trait;
 use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::domain::ids::UserId;
-use crate::domain::model::cost::Prices;
-use crate::domain::model::provider::ModelEntry;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
-use crate::domain::run::context::Capacity;
+use crate::domain::model::{ModelEntry, ModelError, ModelErrorKind, ModelEvent, ModelRequest, Prices};
+use crate::domain::run::Capacity;
 use crate::support::net::egress::EgressDenied;
 
 /// A model's answer as a stream. It ends after [`ModelEvent::Finished`] or the first error, because every client converts another end to

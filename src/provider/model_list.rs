@@ -12,9 +12,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Url};
 use serde_json::{Value, json};
 
-use crate::domain::model::cost::{LongPrices, Price, Prices};
-use crate::domain::model::provider::ModelEntry;
-use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::model::{LongPrices, ModelEntry, ModelError, ModelErrorKind, Price, Prices};
 use crate::provider::catalog::quirks::model_quirks;
 use crate::provider::http::transport::fetch;
 use crate::support::clock::UnixMillis;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::model_client::{ModelClient, ModelStream};
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::domain::run::context::Capacity;
+use crate::domain::run::Capacity;
 
 /// Sends each request to the client of its provider. That client gets the bare name of the model.
 #[derive(Default, Clone)]

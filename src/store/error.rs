@@ -1,8 +1,10 @@
 //! Errors of the store, independent of the database.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use sqlx::sqlite::SqliteError;
+use tokio::time::Instant;
 
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -118,6 +120,23 @@ fn postgres_class(code: &str) -> Class {
         // insufficient resources, shutdown, system errors.
         _ if ["28", "3D", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => StoreError::Unavailable,
         _ => StoreError::Statement,
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Retries a call while it fails with a [transient](crate::store::StoreError::is_transient) error, for at most `time_limit`.
+/// Returns other errors at once.
+pub async fn retry_while_unavailable<T, F: Future<Output = StoreResult<T>>>(
+    time_limit: Duration,
+    ask: impl Fn() -> F,
+) -> StoreResult<T> {
+    let started_at = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if error.is_transient() && started_at.elapsed() < time_limit => tokio::time::sleep(PAUSE).await,
+            answer => return answer,
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Owns the states closed, open and half-open. Must not know the requests; its users decide what a failure is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::locks::lock;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +55,13 @@ impl CircuitBreaker {
 
     /// Returns whether the breaker is open or half-open.
     pub fn is_open(&self) -> bool {
-        self.state().open_until.is_some()
+        lock(&self.state).open_until.is_some()
     }
 
     /// Admits a request, unless the breaker is open, or half-open with a request under way. A dropped permit counts neither as a success
     /// nor as a failure.
     pub fn enter(&self) -> Result<BreakerPermit, BreakerOpen> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let permit = |is_probe| BreakerPermit { breaker: self.clone(), is_probe, is_settled: false };
         let Some(until) = state.open_until else { return Ok(permit(false)) };
         let left = until.saturating_duration_since(Instant::now());
@@ -75,13 +76,9 @@ impl CircuitBreaker {
     /// Ends the cool-down at once.
     #[cfg(test)]
     pub fn end_cool_down(&self) {
-        if let Some(until) = &mut self.state().open_until {
+        if let Some(until) = &mut lock(&self.state).open_until {
             *until = Instant::now();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,7 +97,7 @@ impl BreakerPermit {
         if !std::mem::take(&mut self.is_probe) {
             return BreakerChange::None;
         }
-        let mut state = self.breaker.state();
+        let mut state = lock(&self.breaker.state);
         state.is_probing = false;
         close(&mut state)
     }
@@ -110,7 +107,7 @@ impl BreakerPermit {
         if std::mem::replace(&mut self.is_settled, true) {
             return BreakerChange::None;
         }
-        let mut state = self.breaker.state();
+        let mut state = lock(&self.breaker.state);
         state.failures = 0;
         state.is_probing &= !self.is_probe;
         close(&mut state)
@@ -122,7 +119,7 @@ impl BreakerPermit {
             return BreakerChange::None;
         }
         let limits = self.breaker.limits;
-        let mut state = self.breaker.state();
+        let mut state = lock(&self.breaker.state);
         state.failures = state.failures.saturating_add(1);
         state.is_probing &= !self.is_probe;
         let is_over = limits.failures > 0 && state.failures >= limits.failures;
@@ -137,7 +134,7 @@ impl BreakerPermit {
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
         if self.is_probe && !self.is_settled {
-            self.breaker.state().is_probing = false;
+            lock(&self.breaker.state).is_probing = false;
         }
     }
 }

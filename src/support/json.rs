@@ -1,10 +1,13 @@
 //! Helpers for JSON: the canonical form, in which equal values have equal bytes, escapes in strings, and limits of nesting.
 
-use serde::de::value::Error;
-use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
 
-use super::number;
+use serde::de::value::Error;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::support::number;
 
 /// Returns the value at a path of names and positions, such as `items.0.id`.
 pub fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
@@ -147,13 +150,15 @@ pub(super) fn outside_strings(json: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
+/// Returns the items of an array, or the values of an object. Other values contain none.
+pub fn children(value: &Value) -> impl Iterator<Item = &Value> {
+    let fields = value.as_object().into_iter().flat_map(Map::values);
+    value.as_array().into_iter().flatten().chain(fields)
+}
+
 /// Returns whether objects and arrays are nested more than `levels` deep. Stops at that depth.
 pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
-    match value {
-        Value::Object(map) => levels == 0 || map.values().any(|inner| is_deeper_than(inner, levels - 1)),
-        Value::Array(items) => levels == 0 || items.iter().any(|inner| is_deeper_than(inner, levels - 1)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
+    (value.is_object() || value.is_array()) && (levels == 0 || children(value).any(|inner| is_deeper_than(inner, levels - 1)))
 }
 
 /// Removes the keys of an object that the struct `T` has no field for, so that `T` can be deserialized with `deny_unknown_fields`.
@@ -193,9 +198,76 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
+/// Returns the first duplicate key; `None` also for a text that is not JSON.
+pub fn duplicate_key(text: &str) -> Option<String> {
+    let mut found = None;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    Walk(&mut found).deserialize(&mut deserializer).ok()?;
+    found
+}
+
+struct Walk<'f>(&'f mut Option<String>);
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Walk(self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            map.next_value_seed(Walk(self.0))?;
+            if !seen.insert(key.clone()) {
+                self.0.get_or_insert(key);
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
     use serde_json::json;
 
     #[test]
@@ -257,5 +329,15 @@ mod tests {
         );
         assert_eq!(mend_surrogates(r#""ä\udc00"#).unwrap(), r#""ä\ufffd"#);
         assert_eq!(mend_surrogates("\\"), None);
+    }
+
+    #[rstest]
+    #[case(r#"{"a": 1, "b": {"a": [1.5, "x", null, true, -1]}}"#, None)]
+    #[case(r#"{"a": 1, "a": 2}"#, Some("a"))]
+    #[case(r#"[{"x": {"b": {}, "c": 1, "b": {}}}]"#, Some("b"))]
+    #[case(r#"{"a": 12345678901234567890123, "b": 1e999, "c": 0.1}"#, None)]
+    #[case("{", None)]
+    fn key_that_stands_twice_is_found(#[case] text: &str, #[case] expected: Option<&str>) {
+        assert_eq!(duplicate_key(text).as_deref(), expected);
     }
 }

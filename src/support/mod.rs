@@ -4,7 +4,6 @@
 
 pub mod circuit_breaker;
 pub mod clock;
-pub mod duplicate_keys;
 pub mod encryption;
 pub mod failpoint;
 pub mod files;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::domain::agent::prompt::ProvidedContext;
+use crate::domain::agent::ProvidedContext;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::circuit_breaker::{BreakerChange, BreakerLimits, BreakerPermit, CircuitBreaker};
 use crate::support::net::http::{USER_AGENT, body_within, chain_without_url};

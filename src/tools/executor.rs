@@ -17,7 +17,7 @@ use super::options::ToolExecutorOptions;
 use super::reconcile;
 use super::schema::Validators;
 use super::{CallControl, CallPermit, ServerStatus, Toolbox};
-use crate::domain::agent::prompt::ServerNote;
+use crate::domain::agent::ServerNote;
 use crate::domain::ids::UserId;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 

@@ -20,12 +20,11 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::agent::prompt::ServerNote;
-use crate::domain::conversation::message::Role;
+use crate::domain::agent::ServerNote;
+use crate::domain::conversation::Role;
 use crate::domain::ids::{ConversationId, McpServerId, UserId};
 use crate::domain::model::ModelOptions;
-use crate::domain::run::call_handle::InputRequired;
-use crate::domain::run::question::{Elicitation, InputAnswer};
+use crate::domain::run::{Elicitation, InputAnswer, InputRequired};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;

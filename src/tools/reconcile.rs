@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::mcp::McpAnswer;
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::tool::{Reconciled, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::text::prefix_chars;
 

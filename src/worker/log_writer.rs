@@ -16,8 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::event::{EventBody, NewEvent, SharedEvent, part_delta_data};
 use crate::domain::ids::{PartId, RunId};
-use crate::domain::run::change::Change;
-use crate::domain::run::record::{Fence, RunWrite};
+use crate::domain::run::{Change, Fence, RunWrite};
 use crate::engine::StreamItem;
 use crate::live::Hub;
 use crate::store::{CommitReceipt, LogStore, StoreError, WorkerStore, WriteRejection};

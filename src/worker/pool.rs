@@ -9,22 +9,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
+use crate::domain::run::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::HandedRun;
 use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::{failpoint, trace};
-use crate::worker::context::WorkerContext;
+use crate::worker::context::{Profiles, WorkerContext};
 use crate::worker::effects::titles::Titles;
 use crate::worker::effects::withhold_changed_tools;
-use crate::worker::leases::control_signals;
-use crate::worker::leases::expired_leases;
 use crate::worker::leases::registry::Registry;
+use crate::worker::leases::{control_signals, expired_leases};
 use crate::worker::leases::{heartbeat, orphaned_claims};
 use crate::worker::log_writer::LogWriter;
 use crate::worker::ranking::Ranker;
 use crate::worker::run::driver;
-use crate::worker::run::profiles::Profiles;
 use crate::worker::{WorkerDeps, WorkerOptions};
 
 /// The maximum number of runs of one claim.

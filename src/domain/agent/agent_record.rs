@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{AgentId, UserId};
 use crate::domain::invalid::{InvalidProfile, invalid};
-use crate::domain::model::cost::Usd;
-use crate::domain::run::budget::Budget;
+use crate::domain::model::Usd;
+use crate::domain::run::Budget;
 use crate::support::clock::UnixMillis;
 use crate::support::suggestion::with_suggestion;
 

@@ -7,6 +7,10 @@ pub mod preset;
 pub mod prompt;
 pub mod stop_analysis_settings;
 
+pub use agent_record::{AgentRecord, AgentVersion, ProfileDocument};
+pub use prompt::{OwnLayers, OwnPrompt, PromptPolicy, ProvidedContext, ServerNote, ToolNotes};
+pub use stop_analysis_settings::{PhraseListName, StopAnalysisSettings};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::Error as _;
@@ -14,22 +18,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::domain::access::principal::check_groups;
-use crate::domain::agent::prompt::PromptPolicy;
-use crate::domain::agent::stop_analysis_settings::StopAnalysisSettings;
 use crate::domain::defaults::is_default;
 pub use crate::domain::invalid::{InvalidProfile, is_model};
 use crate::domain::invalid::{MODEL_FORM, invalid};
-use crate::domain::model::sampling::SamplingByTurn;
-use crate::domain::model::{ModelErrorKind, ModelOptions};
-use crate::domain::run::admission::Admission;
-use crate::domain::run::budget::Budget;
-use crate::domain::run::context::ContextPolicy;
-use crate::domain::run::plan::{PlanPolicy, Strategy};
-use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::approval::ApprovalPolicy;
-use crate::domain::tool::client_tool::ClientTool;
-use crate::domain::tool::tool_filter::ToolFilter;
+use crate::domain::model::{ModelErrorKind, ModelOptions, SamplingByTurn, Usage};
+use crate::domain::run::{Admission, Amount, Budget, ContextPolicy, PlanPolicy, Strategy};
 use crate::domain::tool::tool_name_check::{check_no_pattern, check_tool_name};
+use crate::domain::tool::{ApprovalPolicy, ClientTool, ToolDefinition, ToolFilter};
 use crate::support::search_words::{contains_phrase, words};
 
 /// The reaction when a run reaches its limit of model calls.
@@ -349,6 +344,12 @@ impl AgentProfile {
     pub fn may_use(&self, tool: &ToolDefinition) -> bool {
         let lists = |names: &Option<Vec<String>>| names.as_ref().is_none_or(|names| names.contains(&tool.name));
         tool.by_client || lists(&self.tools) && (tool.server.is_some() || lists(&self.builtin_tools))
+    }
+
+    /// Returns whether a run with this usage has reached its own limits of tokens or money.
+    pub fn is_spent(&self, usage: Usage) -> bool {
+        let (limit, spent) = (self.max_run_tokens, Amount::of(&usage));
+        (limit > 0 && spent.tokens >= limit) || self.budget.run_usd.is_some_and(|most| spent.cost >= most.cost())
     }
 
     pub fn counts_earlier_failures(&self) -> bool {

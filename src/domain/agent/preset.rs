@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::domain::agent::agent_record::ProfileDocument;
+use crate::domain::agent::ProfileDocument;
 use crate::domain::ids::AgentId;
 
 const FILES: [(&str, &str); 5] = [

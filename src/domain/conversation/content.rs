@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::conversation::file::{StoredFile, content_url, decoded, is_picture_type, media_type, shown_name, whole_picture};
+use crate::domain::conversation::StoredFile;
+use crate::domain::conversation::file::{content_url, decoded, is_picture_type, media_type, shown_name, whole_picture};
 
 /// A piece of a tool's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::{Message, Role, ToolContent};
+use crate::domain::conversation::{Message, Role, ToolContent};
 use crate::domain::ids::{CallId, MessageId, RunId};
-use crate::domain::run::context::{ContextPolicy, ContextStrategy, ContextSummary, prose_tokens};
+use crate::domain::run::context::prose_tokens;
+use crate::domain::run::{ContextPolicy, ContextStrategy, ContextSummary};
 use crate::support::text;
 
 /// Limit of a line from a user or a model, and from a tool, in characters.
@@ -90,7 +91,7 @@ pub fn compact_history(policy: &ContextPolicy, before: Option<&ContextSummary>, 
     let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
     let history_refs: Vec<&Message> = history.iter().collect();
     let at = Spans::of(&history_refs, std::iter::empty()).before(newest(&history_refs, policy.keep_last as usize, None));
-    let asks = |message: &&&Message| message.role == Role::User && !message.internal;
+    let asks = |message: &&&Message| message.is_from_user();
     let turn = history_refs.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
     let questions = history_refs[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
     // An earlier question is open unless messages of another run follow it.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, InputId, UserId};
-use crate::domain::run::question::InputKind;
+use crate::domain::run::InputKind;
 
 /// A question that waits for its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

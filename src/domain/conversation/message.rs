@@ -5,11 +5,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 pub use crate::domain::conversation::content::{BinaryContent, SentContent, ToolContent};
-use crate::domain::conversation::feedback::Feedback;
-use crate::domain::conversation::file::{StoredFile, content_url};
+use crate::domain::conversation::file::content_url;
+use crate::domain::conversation::{Feedback, StoredFile};
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use crate::domain::model::cost::Usage;
+use crate::domain::model::Usage;
 use crate::domain::run::FinishReason;
 use crate::support::text;
 
@@ -121,6 +121,11 @@ impl Message {
             Part::Image(_) | Part::File(_) => true,
             Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => false,
         })
+    }
+
+    /// Returns whether a user wrote the message, which begins a turn. A hint of the engine belongs to the user message before it.
+    pub fn is_from_user(&self) -> bool {
+        self.role == Role::User && !self.internal
     }
 
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {

@@ -12,6 +12,18 @@ pub mod message;
 pub mod search;
 pub mod shares;
 
+pub use content::{BinaryContent, SentContent, ToolContent};
+pub use delta_compaction::CompactedDelta;
+pub use eviction_summary::Spans;
+pub use feedback::{Feedback, FeedbackRecord, Rating, Review};
+pub use file::{FileFacts, FileLimits, FileOrigin, FilePurpose, FileText, StoredFile};
+pub use list_item::{ListHint, ListItem, OpenQuestion};
+pub use message::{
+    FilePart, Message, MessageStatus, Part, ReasoningPart, Role, SourcePart, TextLimit, TextPart, ToolCallPart, ToolResultPart,
+};
+pub use search::{Term, Terms};
+pub use shares::{Share, SharedConversation, SharedMessage, Snapshot};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::Role;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 
 pub const MAX_QUERY_CHARS: usize = 200;

@@ -2,26 +2,29 @@
 //!
 //! Owns the events of an answer and the errors of a call. Must not know any provider.
 
-pub mod cost;
-pub mod embeddings;
-pub mod provider;
-pub mod sampling;
-pub mod source;
-
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::{BinaryContent, Message};
+use crate::domain::conversation::{BinaryContent, Message};
 use crate::domain::ids::UserId;
-pub use crate::domain::model::cost::{Cost, Price, Prices, Usage};
-pub use crate::domain::model::source::Source;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::tool_name_check::check_tool_name;
+use crate::support::text::{prefix_chars, storable};
+
+pub mod cost;
+pub mod embeddings;
+pub mod provider;
+pub mod sampling;
+
+pub use cost::{Cost, LongPrices, Price, Prices, Usage, Usd};
+pub use embeddings::Embeddings;
+pub use provider::{CallLimits, EgressScope, LearnedLimitation, ModelEntry, ProviderKind, ProviderRecord, StoredSecret};
+pub use sampling::SamplingByTurn;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRequest {
@@ -399,4 +402,59 @@ pub struct MalformedAnswer {
     pub reason: String,
     /// The beginning of the model's text.
     pub quoted: String,
+}
+
+/// The longest address, in bytes. A longer one could not be opened.
+const MAX_URL: usize = 2_048;
+
+/// The longest title and the longest passage, in characters.
+const MAX_TITLE: usize = 300;
+const MAX_TEXT: usize = 1_000;
+
+/// A source of an answer. It has an address or a title.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    pub url: Option<String>,
+    pub title: Option<String>,
+    pub text: Option<String>,
+}
+
+impl Source {
+    /// Returns a source with texts cut to their limits. Drops an address that is too long or no web page. `None` if neither address
+    /// nor title is left.
+    pub fn new(url: &str, title: &str, text: &str) -> Option<Self> {
+        let is_page = url.starts_with("https://") || url.starts_with("http://");
+        let url = Some(url).filter(|url| is_page && url.len() <= MAX_URL && !url.contains(char::is_whitespace));
+        let shortened = |text: &str, most: usize| {
+            let text = prefix_chars(text.trim(), most);
+            (!text.is_empty()).then(|| storable(text).into_owned())
+        };
+        let title = shortened(title, MAX_TITLE);
+        let url = url.map(|url| storable(url).into_owned());
+        (url.is_some() || title.is_some()).then(|| Self { url, title, text: shortened(text, MAX_TEXT) })
+    }
+
+    /// Returns whether both name the same page, or without an address the same passage.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.url, &other.url) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self == other,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Source;
+
+    #[test]
+    fn source_without_page_and_title_is_none() {
+        let source = |url: &str, title: &str| Source::new(url, title, "").map(|source| (source.url.is_some(), source.title));
+        assert_eq!(source("https://example.com/a", ""), Some((true, None)));
+        assert_eq!(source("javascript:alert(1)", "A title"), Some((false, Some("A title".to_owned()))));
+        for url in ["", "javascript:alert(1)", "file:///etc/passwd", &format!("https://{}", "a".repeat(3_000)), "https://a b"] {
+            assert_eq!(source(url, " "), None, "{url}");
+        }
+    }
 }

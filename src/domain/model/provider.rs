@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::model::cost::Prices;
+use crate::domain::model::Prices;
 use crate::support::clock::UnixMillis;
 use crate::support::encryption::{AssociatedData, EncryptedSecret};
 pub use crate::support::net::egress::EgressScope;

@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::defaults::is_default;
 use crate::domain::invalid::{InvalidProfile, invalid};
-use crate::domain::model::Usage;
-use crate::domain::model::cost::{Cost, Prices, Usd};
+use crate::domain::model::{Cost, Prices, Usage, Usd};
 
 /// Tokens that are reserved for an answer if its agent does not limit answers.
 pub const UNBOUNDED_OUTPUT: u64 = 4_096;

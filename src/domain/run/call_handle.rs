@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::domain::ids::InputId;
-use crate::domain::run::question::{Elicitation, InputAnswer};
+use crate::domain::run::{Elicitation, InputAnswer};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -7,21 +7,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::agent::prompt::ProvidedContext;
-use crate::domain::conversation::message::Message;
+use crate::domain::agent::ProvidedContext;
+use crate::domain::conversation::Message;
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, GrantId, InputId, RunId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::budget::Amount;
-use crate::domain::run::call_handle::Handle;
-use crate::domain::run::context::ContextSummary;
-use crate::domain::run::plan::Plan;
-use crate::domain::run::question::{InputRequest, InputState};
-use crate::domain::run::request_record::NewRequestRecord;
-use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::domain::tool::tool_filter::ToolSelection;
-use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use crate::domain::run::{
+    Amount, ContextSummary, FinishReason, Handle, InputRequest, InputState, NewRequestRecord, Plan, RunStatus, WaitReason,
+};
+use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome, ToolSelection};
 
 named_enum! {
     pub enum StepKind {

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::ids::MessageId;
 use crate::domain::invalid::{InvalidProfile, invalid};
-use crate::domain::model::cost::Prices;
+use crate::domain::model::Prices;
 use crate::support::tokens::Tokenizer;
 
 /// The unit of a budget.

@@ -17,16 +17,32 @@ pub mod step_request;
 pub mod undo;
 pub mod usage;
 
+pub use admission::Admission;
+pub use budget::{
+    Allowance, Amount, Budget, BudgetScope, BudgetUse, LostReservation, OnDaySpent, ReservationOutcome, ReservationRequest,
+};
+pub use call_handle::{Handle, InputRequired, Round};
+pub use change::{Change, ReleaseCause, RunCounters, StepKind, StepRow, StepStatus};
+pub use context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit};
 pub use finish_reason::FinishReason;
+pub use output::RunOutput;
+pub use plan::{Plan, PlanPhase, PlanPolicy, PlanStep, PlanStepState, PlannedStep, RankingFallback, Strategy};
+pub use question::{Elicitation, InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
+pub use record::{ClaimCause, Fence, FirstClaim, RunRecord, RunWrite};
+pub use request_record::{
+    NewRequestRecord, RecordSources, RecordedMessages, RequestBudget, RequestDigest, RequestRecord, SentMessage, SentTool,
+};
+pub use step_request::{MissingStepRequest, RecordedSteps, StepRequest};
+pub use undo::UndoRule;
+pub use usage::{PeriodUsage, UsageGroup, UsagePeriod};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ConversationId, RunId};
-use crate::domain::model::cost::Usage;
+use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::output::RunOutput;
 use crate::domain::trace::TraceId;
 
 named_enum! {

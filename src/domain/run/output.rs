@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::conversation::{Message, Part, Role};
 
 /// The result of a run that has ended.
 #[serde_with::skip_serializing_none]

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::domain::defaults::is_default;
 use crate::domain::ids::CallId;
 use crate::domain::invalid::{InvalidProfile, MODEL_FORM, invalid, is_model};
-use crate::domain::tool::tool_filter::ToolFilter;
+use crate::domain::tool::ToolFilter;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
-use crate::domain::tool::approval::{ApprovalScope, ApprovalTerms};
+use crate::domain::tool::{ApprovalScope, ApprovalTerms};
 
 named_enum! {
     /// The kind of a question.

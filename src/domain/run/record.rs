@@ -3,19 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::domain::agent::AgentProfile;
-use crate::domain::agent::prompt::{OwnLayers, ProvidedContext};
-use crate::domain::conversation::message::Message;
+use crate::domain::agent::{AgentProfile, OwnLayers, ProvidedContext};
+use crate::domain::conversation::Message;
 use crate::domain::enum_names::named_enum;
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
-use crate::domain::run::budget::LostReservation;
-use crate::domain::run::change::{Change, RunCounters, StepRow, StepStatus};
-use crate::domain::run::context::ContextSummary;
-use crate::domain::run::plan::PlanPhase;
-use crate::domain::run::question::{InputKind, InputRequest};
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::{
+    Change, ContextSummary, InputKind, InputRequest, LostReservation, PlanPhase, RunCounters, RunStatus, StepRow, StepStatus,
+    WaitReason,
+};
 use crate::domain::tool::{ToolCall, ToolDefinition};
 
 /// The right to write for a run. Every claim creates a new fence, which ends the previous one.

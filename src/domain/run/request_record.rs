@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::{Message, Part, Role, TextLimit};
+use crate::domain::conversation::{Message, Part, Role, TextLimit};
 use crate::domain::ids::{MessageId, PartId};
 use crate::domain::model::ModelRequest;
-use crate::domain::run::context::ContextUnit;
+use crate::domain::run::ContextUnit;
 use crate::domain::tool::ToolDefinition;
 
 /// The largest stored record. A larger one is stored without its largest messages, or without anything but the model.

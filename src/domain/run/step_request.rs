@@ -7,13 +7,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::{Message, TextLimit};
+use crate::domain::conversation::{Message, TextLimit};
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{MessageId, PartId, RunId};
 use crate::domain::model::ModelOptions;
-use crate::domain::run::request_record::{
-    MAX_RECORD_BYTES, RecordedMessages, RequestBudget, RequestRecord, SentMessage, SentTool, text_limits,
-};
+use crate::domain::run::request_record::{MAX_RECORD_BYTES, text_limits};
+use crate::domain::run::{RecordedMessages, RequestBudget, RequestRecord, SentMessage, SentTool};
 use crate::domain::tool::ToolDefinition;
 
 named_enum! {

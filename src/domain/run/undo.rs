@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::domain::conversation::content::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::{self, is_deeper_than};
 use crate::support::redact::is_redacted;

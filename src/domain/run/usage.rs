@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::model::cost::Usage;
+use crate::domain::model::Usage;
 
 named_enum! {
     /// The length of the periods that a report of usage sums.

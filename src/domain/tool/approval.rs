@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
-use crate::domain::run::question::{InputRecord, InputState, Question};
+use crate::domain::run::{InputRecord, InputState, Question};
 
 /// Whether a human is asked before a tool is called. Stricter modes compare as greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::ids::{CallId, MessageId, RunId};
 use crate::domain::tool::{Repair, ToolCallState};
 

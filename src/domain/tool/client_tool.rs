@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::domain::conversation::content::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::run::question::InputAnswer;
+use crate::domain::run::InputAnswer;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json;
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::model::provider::EgressScope;
+use crate::domain::model::EgressScope;
 use crate::support::clock::UnixMillis;
 use crate::support::encryption::{AssociatedData, EncryptedSecret};
 

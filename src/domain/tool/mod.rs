@@ -13,6 +13,16 @@ pub mod tool_filter;
 pub mod tool_name_check;
 pub mod tool_review;
 
+pub use approval::{
+    ApprovalMode, ApprovalPolicy, ApprovalRequest, ApprovalScope, ApprovalState, ApprovalTerms, OnDeny, ToolGrant, ToolSafety,
+};
+pub use call_record::ToolCallRecord;
+pub use client_tool::{ClientCall, ClientTool};
+pub use closed_calls::AtEnd;
+pub use mcp_server::McpServerRecord;
+pub use tool_filter::{OfferedTools, RankedTools, SelectionMethod, ServerHint, ToolFilter, ToolFilterMode, ToolSelection};
+pub use tool_review::{Original, ReviewedDefinition, ToolReview, ToolReviewStatus};
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -20,13 +30,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::content::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, MessageId, RunId};
-use crate::domain::run::call_handle::Handle;
-use crate::domain::run::undo::UndoRule;
-use crate::domain::tool::approval::ToolSafety;
-use crate::domain::tool::tool_review::Original;
+use crate::domain::run::{Handle, UndoRule};
 use crate::support::json;
 
 /// The tool that asks the user. The engine implements it: its calls become questions.

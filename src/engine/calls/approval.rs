@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::Part;
+use crate::domain::conversation::Part;
 use crate::domain::ids::{CallId, GrantId};
-use crate::domain::run::change::Change;
-use crate::domain::run::question::{InputChoice, InputKind, InputRequest, InputState, Question};
-use crate::domain::tool::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
-use crate::domain::tool::preview;
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::run::{Change, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::tool::approval::DENY;
+use crate::domain::tool::{
+    ApprovalMode, ApprovalScope, ApprovalTerms, OnDeny, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome, preview,
+};
 use crate::engine::calls::outcome::{finish_call, has_undo};
 use crate::engine::calls::{arguments, json_repair};
 use crate::engine::machine::DecisionBuilder;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::run::question::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
+use crate::domain::run::question::{ACCEPT, DECLINE};
+use crate::domain::run::{InputAnswer, InputChoice, InputKind, Question};
 use crate::domain::tool::form;
 use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;

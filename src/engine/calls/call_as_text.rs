@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::engine::calls::json_repair::unfenced;
 use crate::engine::calls::name_repair;
 use crate::engine::machine::DecisionBuilder;

@@ -1,7 +1,7 @@
 //! Calls of client tools: each waits like a question, and the result of the client is its outcome.
 
 use crate::domain::ids::CallId;
-use crate::domain::run::question::{InputAnswer, InputKind, Question};
+use crate::domain::run::{InputAnswer, InputKind, Question};
 use crate::domain::tool::client_tool::client_result;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
-use crate::domain::run::plan::Strategy;
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::{RunRecord, Strategy};
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::domain::agent::BreakerAction;
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::event::EventBody;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::machine::DecisionBuilder;

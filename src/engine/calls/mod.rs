@@ -13,5 +13,4 @@ pub mod name_repair;
 pub mod outcome;
 pub mod planned_calls;
 pub mod server_questions;
-pub mod tool_message;
 pub mod unknown_outcome;

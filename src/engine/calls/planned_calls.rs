@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::conversation::message::{Message, ToolContent};
+use crate::domain::conversation::{Message, ToolContent};
 use crate::domain::model::ModelTurn;
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::calls::name_repair::{self, NameMatch};

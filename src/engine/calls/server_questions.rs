@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::domain::ids::{CallId, InputId};
-use crate::domain::run::call_handle::{Handle, InputRequired, Round};
-use crate::domain::run::change::Change;
-use crate::domain::run::question::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::question::CANCEL;
+use crate::domain::run::{Change, Handle, InputAnswer, InputKind, InputRequest, InputRequired, InputState, Question, Round};
 use crate::domain::tool::ToolCallState;
 use crate::engine::machine::{DecisionBuilder, Next};
 

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OnUnknown;
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::run::call_handle::Handle;
-use crate::domain::run::change::Change;
-use crate::domain::run::question::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::{Change, Handle, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, record_outcome};
 use crate::engine::calls::{ask_user, client_call, server_questions};

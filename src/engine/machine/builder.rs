@@ -3,23 +3,17 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::AgentProfile;
-use crate::domain::agent::prompt::ProvidedContext;
-use crate::domain::conversation::ConversationStatus;
+use crate::domain::agent::{AgentProfile, ProvidedContext};
 use crate::domain::conversation::delta_compaction::MAX_JOINED_BYTES;
-use crate::domain::conversation::message::{Message, Part, Role, TextPart};
+use crate::domain::conversation::{ConversationStatus, Message, Part, Role, TextPart};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::model::{ModelRequest, Usage};
-use crate::domain::run::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
-use crate::domain::run::question::{InputKind, InputRequest, InputState, Question};
-use crate::domain::run::record::RunRecord;
-use crate::domain::run::request_record::{NewRequestRecord, RecordSources, RequestBudget, RequestDigest};
-use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
-use crate::domain::tool::client_tool::ClientCall;
-use crate::domain::tool::tool_filter::OfferedTools;
+use crate::domain::run::{
+    Change, FinishReason, InputKind, InputRequest, InputState, NewRequestRecord, Question, RecordSources, ReleaseCause,
+    RequestBudget, RequestDigest, RunCounters, RunRecord, RunStatus, StepKind, StepStatus, WaitReason,
+};
+use crate::domain::tool::{ApprovalRequest, ApprovalState, ClientCall, OfferedTools, ToolDefinition};
 use crate::engine::machine::decision::{Command, Decision, DecisionEnvironment};
 use crate::engine::machine::state::{RunFacts, RunState, apply, working_copy};
 use crate::engine::request::source::Source;

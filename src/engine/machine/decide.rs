@@ -4,19 +4,16 @@
 
 use std::ops::ControlFlow;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::model::ModelTurn;
+use crate::domain::model::{ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::FinishReason;
-use crate::domain::run::call_handle::InputRequired;
-use crate::domain::run::change::ReleaseCause;
-use crate::domain::tool::ToolOutcome;
+use crate::domain::run::{Change, FinishReason, InputRequired, ReleaseCause};
+use crate::domain::tool::{ReplayClass, ToolOutcome};
 use crate::engine::calls::{server_questions, unknown_outcome};
 use crate::engine::machine::builder::DecisionBuilder;
-use crate::engine::machine::decision::{Decision, DecisionEnvironment, Input, PartialAnswer};
-use crate::engine::machine::durability;
+use crate::engine::machine::decision::{Command, Decision, DecisionEnvironment, Durability, Input, PartialAnswer};
 use crate::engine::machine::next::{Next, RunEnd};
 use crate::engine::machine::state::RunState;
 use crate::engine::offer::store_selection;
@@ -33,7 +30,7 @@ pub fn decide(state: &mut RunState, input: Input, environment: &DecisionEnvironm
     if state.is_over() {
         return Decision::default();
     }
-    let may_be_lost = durability::may_be_lost(state, &input, &environment.spent);
+    let may_be_lost = may_be_lost(state, &input, &environment.spent);
     let mut decision = DecisionBuilder::new(state, environment);
     decision.charge(environment.spent);
     let mut next = answer(&mut decision, input);
@@ -61,7 +58,7 @@ pub fn decide(state: &mut RunState, input: Input, environment: &DecisionEnvironm
     let charge = budget::charge_for_call(&decision);
     let mut decision = decision.into_decision(charge);
     if may_be_lost {
-        decision.durability = durability::of(&decision);
+        decision.durability = durability_of(&decision);
     }
     decision
 }
@@ -144,4 +141,29 @@ fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome
         decision.abandon_step(step);
     }
     Next::Release(Some(0), ReleaseCause::Drain)
+}
+
+/// Returns whether losing an input is harmless, because a model or a read tool can be asked again. Losing `spent` usage is not
+/// harmless: only this worker knows it, and no other attempt would charge it.
+fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
+    let may_come_again = match input {
+        Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,
+        Input::ToolFinished(id, _) => state.record.call(id).is_some_and(|call| call.replay == ReplayClass::Read),
+        _ => false,
+    };
+    may_come_again && *spent == Usage::default()
+}
+
+pub fn durability_of(decision: &Decision) -> Durability {
+    // The cost of a call is stored before another reservation.
+    let charges = decision.changes.iter().any(|change| matches!(change, Change::ChargeBudget { .. }));
+    let stays_here = |command: &Command| match command {
+        Command::CallModel(_) | Command::RankTools => true,
+        Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
+        Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => false,
+    };
+    match !charges && !decision.commands.is_empty() && decision.commands.iter().all(stays_here) {
+        true => Durability::Behind,
+        false => Durability::Before,
+    }
 }

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::prompt::ProvidedContext;
-use crate::domain::conversation::message::Message;
+use crate::domain::agent::ProvidedContext;
+use crate::domain::conversation::Message;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelRequest, ModelTurn, Usage};
-use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
-use crate::domain::run::call_handle::InputRequired;
-use crate::domain::run::change::Change;
-use crate::domain::tool::tool_filter::RankedTools;
-use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
+use crate::domain::run::{Change, InputRequired, ReservationOutcome, ReservationRequest};
+use crate::domain::tool::{RankedTools, Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
@@ -106,16 +103,7 @@ impl Input {
             | Self::TimedOut { stopped, .. }
             | Self::GivenUp { stopped, .. } => stopped,
             Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
-            Self::Claimed { .. }
-            | Self::ToolsRanked(_)
-            | Self::Reserved(..)
-            | Self::Draining
-            | Self::ModelFinished { .. }
-            | Self::ModelFailed(_)
-            | Self::ModelCut { .. }
-            | Self::ToolPauses(..)
-            | Self::Reconciled(..)
-            | Self::Joined(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 }

@@ -4,7 +4,6 @@
 pub mod builder;
 pub mod decide;
 pub mod decision;
-pub mod durability;
 pub mod next;
 pub mod state;
 

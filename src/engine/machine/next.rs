@@ -1,8 +1,7 @@
 //! Continuations in a decision. A rule returns a `Next` instead of calling the next rule; `decide` dispatches it.
 
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::domain::run::FinishReason;
-use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::{FinishReason, ReleaseCause};
 use crate::engine::calls::planned_calls::PlannedCall;
 use crate::engine::request::build::PreparedRequest;
 use crate::engine::request::window::remaining::TokenBudget;

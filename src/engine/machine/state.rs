@@ -3,15 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::prompt::ServerNote;
+use crate::domain::agent::ServerNote;
 use crate::domain::ids::CallId;
-use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
-use crate::domain::run::change::{Change, StepRow, StepStatus};
-use crate::domain::run::context::Capacity;
-use crate::domain::run::record::RunRecord;
-use crate::domain::run::request_record::RequestDigest;
-use crate::domain::tool::approval::ToolGrant;
-use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
+use crate::domain::run::{Capacity, Change, RequestDigest, ReservationOutcome, ReservationRequest, RunRecord, StepRow, StepStatus};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolGrant};
 use crate::engine::machine::decision::Input;
 use crate::engine::offer::usable;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::conversation::message::Message;
-use crate::domain::tool::tool_filter::ToolFilter;
-use crate::domain::tool::{ReplayClass, ToolDefinition};
+use crate::domain::conversation::Message;
+use crate::domain::tool::{ReplayClass, ToolDefinition, ToolFilter};
 use crate::engine::calls::name_repair::normalize;
 use crate::engine::prompts;
+use crate::support::json;
 use crate::support::text;
 
 const SELECTOR: &str = "select_categories";
@@ -85,13 +85,9 @@ pub(super) fn categories_in_answer(message: &Message, usable: &[&Arc<ToolDefinit
 
 /// Collects all texts in the arguments. Models write names in lists, or all names in one text.
 fn collect_texts<'v>(value: &'v Value, texts: &mut Vec<&'v str>) {
-    match value {
-        Value::String(text) => {
-            texts.push(text);
-            texts.extend(text.split([',', ';', '\n']));
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
-        Value::Object(map) => map.values().for_each(|item| collect_texts(item, texts)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    if let Value::String(text) = value {
+        texts.push(text);
+        texts.extend(text.split([',', ';', '\n']));
     }
+    json::children(value).for_each(|inner| collect_texts(inner, texts));
 }

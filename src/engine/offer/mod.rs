@@ -5,6 +5,5 @@
 
 pub mod categories;
 pub mod query;
-pub mod select_ranked;
 pub mod store_selection;
 pub mod usable;

@@ -1,8 +1,8 @@
 //! The query that ranks a run's tools.
 
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::{Message, Role};
 use crate::domain::ids::RunId;
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::RunRecord;
 use crate::engine::machine::RunState;
 use crate::engine::strategy::plan::progress;
 use crate::support::{search_words, text};
@@ -44,17 +44,13 @@ pub(super) fn user_text(record: &RunRecord) -> String {
 
 /// Returns the run that has the newest user message. This can be an earlier run, because a resumed or repeated run adds no message.
 pub fn newest_user_run<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
-    history.rev().find(|message| is_user_message(message)).map(|message| &message.run_id)
-}
-
-fn is_user_message(message: &Message) -> bool {
-    message.role == Role::User && !message.internal
+    history.rev().find(|message| message.is_from_user()).map(|message| &message.run_id)
 }
 
 /// Returns the text of the user messages of the run from [`newest_user_run`], newest first.
 pub fn text_of_user_messages<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
     let run_id = newest_user_run(history.clone());
-    let messages = history.rev().filter(|message| is_user_message(message) && Some(&message.run_id) == run_id);
+    let messages = history.rev().filter(|message| message.is_from_user() && Some(&message.run_id) == run_id);
     let mut joined = String::new();
     for message in messages {
         joined.push_str(text::prefix_chars(&message.text(), MAX_QUERY));

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use super::categories::{categories, category};
 use crate::domain::agent::ToolsPolicy;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::model::ToolChoice;
-use crate::domain::run::record::RunRecord;
-use crate::domain::tool::tool_filter::{SelectionMethod, ToolFilterMode};
-use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolDefinition};
+use crate::domain::run::RunRecord;
+use crate::domain::tool::{ASK_USER, SelectionMethod, ToolCall, ToolCallState, ToolDefinition, ToolFilterMode};
 use crate::engine::strategy::plan::progress;
 
 /// A missing prerequisite of the next model call.

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OutputMode;
-use crate::domain::conversation::eviction_summary;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{Message, eviction_summary};
 use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::RunRecord;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::machine::RunState;
 use crate::engine::offer::usable::Prerequisite;

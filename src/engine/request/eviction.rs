@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::{FilePart, Message, Part, Role, TextLimit, TextPart, ToolContent};
+use crate::domain::conversation::{FilePart, Message, Part, Role, TextLimit, TextPart, ToolContent};
 use crate::engine::request::size;
 use crate::engine::request::size::Length;
 use crate::support::text::prefix_chars;
@@ -36,7 +36,7 @@ pub fn halve(messages: &mut Vec<Message>) -> Eviction {
     let too_many = |messages: &[Message], budget| size::messages(messages).saturating_sub(budget).div_ceil(size::IMAGE);
     let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_images);
     let mut texts = u32::try_from(pictures).unwrap_or(u32::MAX);
-    let question = messages.iter().rposition(is_beginning);
+    let question = messages.iter().rposition(Message::is_from_user);
     texts = texts.saturating_add(drop_older_reasoning(messages, budget as u64, |message| size::message(message) as u64));
     texts = texts.saturating_add(drop_reasoning_without_room(messages, |messages| size::messages(messages) <= budget));
     for spared in [question, None] {
@@ -51,18 +51,13 @@ pub fn halve(messages: &mut Vec<Message>) -> Eviction {
     Eviction { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
 
-/// Returns whether a message begins a turn. A hint of the engine begins no turn; it belongs to the user message before it.
-pub fn is_beginning(message: &Message) -> bool {
-    message.role == Role::User && !message.internal
-}
-
 /// Returns the index of the first message to keep. It begins the oldest turn from which on all messages fit, or else the last turn.
 fn first_to_keep(messages: &[Message], budget: usize) -> usize {
     let mut cost = 0;
     let mut first = messages.len();
     for (at, message) in messages.iter().enumerate().rev() {
         cost += size::message(message);
-        if is_beginning(message) && (cost <= budget || first == messages.len()) {
+        if message.is_from_user() && (cost <= budget || first == messages.len()) {
             first = at;
         }
         if cost > budget && first < messages.len() {
@@ -151,7 +146,7 @@ pub fn drop_older_reasoning(messages: &mut [Message], budget: u64, cost: impl Fn
     if all <= budget {
         return 0;
     }
-    let question = messages.iter().rposition(is_beginning).unwrap_or(0);
+    let question = messages.iter().rposition(Message::is_from_user).unwrap_or(0);
     let newest = messages.iter().rposition(|message| message.role == Role::Assistant).unwrap_or(0);
     let mut count = 0_u32;
     for (at, message) in messages.iter_mut().enumerate().take(question.max(newest)) {

@@ -4,8 +4,9 @@ use std::ops::Add;
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
+use crate::domain::conversation::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
 use crate::domain::model::ModelRequest;
+use crate::support::json::children;
 
 /// The size of an image, independent of its data: providers count its tiles. A document sent as a file costs at least as much; its pages
 /// are not counted.
@@ -89,12 +90,10 @@ pub fn text_beside(reasoning: &ReasoningPart) -> &str {
 
 /// Visits all strings of a JSON value. The recursion is bounded, because the nesting of parsed answers is bounded.
 fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
-    match value {
-        Value::String(text) => visit(text),
-        Value::Array(items) => items.iter().for_each(|item| each_string(item, visit)),
-        Value::Object(fields) => fields.values().for_each(|field| each_string(field, visit)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    if let Value::String(text) = value {
+        visit(text);
     }
+    children(value).for_each(|inner| each_string(inner, visit));
 }
 
 /// Returns the size of an image or file: its text with a description. If a model may get the file itself, the size is at least that

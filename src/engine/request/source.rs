@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::prompt::ProvidedContext;
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::agent::ProvidedContext;
+use crate::domain::conversation::Message;
 use crate::domain::ids::RunId;
-use crate::domain::run::context::Capacity;
-use crate::domain::run::record::RunRecord;
-use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::tool_filter::{OfferedTools, ToolFilterMode};
+use crate::domain::run::{Capacity, RunRecord};
+use crate::domain::tool::{OfferedTools, ToolDefinition, ToolFilterMode};
 use crate::engine::machine::{RunFacts, RunState};
 use crate::engine::offer::usable::{self, Prerequisite};
 use crate::engine::offer::{categories, query};
@@ -78,9 +76,9 @@ impl<'a> Source<'a> {
 
     pub fn uncovered_history(&self) -> UncoveredHistory<'a> {
         let covered = self.covered();
-        let is_user = |message: &&Message| message.role == Role::User && !message.internal;
         let turn = query::newest_user_run(self.history());
-        let questions = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
+        let is_question = |message: &&Message| message.is_from_user() && Some(&message.run_id) == turn;
+        let questions = self.history().take(covered).filter(is_question).collect();
         UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
     }
 

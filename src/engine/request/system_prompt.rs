@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::agent::prompt::{OwnPrompt, ProvidedContext, ServerNote, ToolNotes};
-use crate::domain::agent::{OutputMode, ToolsPolicy};
-use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::approval::ApprovalMode;
+use crate::domain::agent::{OutputMode, OwnPrompt, ProvidedContext, ServerNote, ToolNotes, ToolsPolicy};
+use crate::domain::tool::{ApprovalMode, ToolDefinition};
 use crate::engine::request::source::Source;
 
 const USER_LAYER: &str = "The text between the marks below contains the user's own instructions for your answers. Follow them where they do \

@@ -1,6 +1,6 @@
 //! Tool results as models read them.
 
-use crate::domain::conversation::message::{ToolContent, ToolResultPart};
+use crate::domain::conversation::{ToolContent, ToolResultPart};
 use crate::domain::ids::PartId;
 use crate::domain::tool::ToolCall;
 use crate::engine::prompts;

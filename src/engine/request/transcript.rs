@@ -8,11 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::json;
 
-use crate::domain::conversation::message::{
-    Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
-};
+use crate::domain::conversation::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::conversation::{Message, Part, Role};
 use crate::domain::ids::CallId;
 
 /// The longest tool name that all providers accept, in characters.

@@ -3,13 +3,9 @@
 //! The rows of a run contain its own usage. Only the store knows shared budgets, so each call asks it for a reservation; the write that
 //! charges the call ends the reservation.
 
-use crate::domain::model::Usage;
-use crate::domain::model::cost::Cost;
+use crate::domain::model::{Cost, Usage};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::WaitReason;
-use crate::domain::run::budget::{Amount, BudgetScope, OnDaySpent, ReservationOutcome, ReservationRequest};
-use crate::domain::run::change::Change;
-use crate::domain::run::context::Capacity;
+use crate::domain::run::{Amount, BudgetScope, Capacity, Change, OnDaySpent, ReservationOutcome, ReservationRequest, WaitReason};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
 use crate::engine::steps::limits::wait;

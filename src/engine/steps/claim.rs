@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::prompt::{ProvidedContext, ServerNote};
-use crate::domain::agent::{AgentProfile, OnInterrupt};
-use crate::domain::conversation::message::{Message, MessageStatus, Role};
+use crate::domain::agent::{AgentProfile, OnInterrupt, ProvidedContext, ServerNote};
+use crate::domain::conversation::{Message, MessageStatus, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::FinishReason;
-use crate::domain::run::change::Change;
-use crate::domain::run::record::ClaimCause;
+use crate::domain::run::{Change, ClaimCause, FinishReason};
 use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
 use crate::engine::calls::outcome::{mark_started, record_outcome};
 use crate::engine::calls::unknown_outcome;

@@ -3,12 +3,11 @@
 //! Evicted messages are always the oldest. A summary in the run's rows replaces them, so that the next claim builds the same
 //! request. A call and its result are evicted together. Must not know how a request is built.
 
-use crate::domain::conversation::eviction_summary::{self, Spans};
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::eviction_summary;
+use crate::domain::conversation::{Message, Role, Spans};
 use crate::domain::event::EventBody;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::Change;
-use crate::domain::run::context::{ContextPolicy, ContextStrategy};
+use crate::domain::run::{Change, ContextPolicy, ContextStrategy};
 use crate::engine::machine::{DecisionBuilder, ModelCall, Next};
 use crate::engine::prompts;
 use crate::engine::request::build::{self, PreparedRequest};
@@ -137,7 +136,7 @@ fn evict_first(
     let spans = Spans::of(&uncovered.rest, open.map(|call| &call.id));
     let at = spans.before(count(&uncovered, &spans).min(may_be_left_out(&uncovered.rest, &source)));
     let left_out = &uncovered.rest[..at];
-    let asks = |message: &&&Message| message.role == Role::User && !message.internal && Some(&message.run_id) == uncovered.turn;
+    let asks = |message: &&&Message| message.is_from_user() && Some(&message.run_id) == uncovered.turn;
     let questions = uncovered.questions.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
     let summary = eviction_summary::extend_summary(policy, source.record.summary.as_ref(), left_out, questions);
     let is_some = summary.is_some();

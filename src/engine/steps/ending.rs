@@ -1,19 +1,14 @@
 //! Ends a run: stores an outcome for every call, closes every step and question, and writes the terminal event. Must not know why a run
 //! ends.
 
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::{ConversationStatus, Message};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::change::Change;
-use crate::domain::run::output::RunOutput;
-use crate::domain::run::question::InputState;
-use crate::domain::run::{FinishReason, Notice, RunStatus};
-use crate::domain::tool::ToolOutcome;
-use crate::domain::tool::closed_calls::AtEnd;
+use crate::domain::run::{Change, FinishReason, InputState, Notice, RunOutput, RunStatus};
+use crate::domain::tool::{AtEnd, ToolOutcome};
+use crate::engine::calls::outcome;
 use crate::engine::calls::outcome::finish_call;
-use crate::engine::calls::tool_message;
 use crate::engine::machine::{Command, DecisionBuilder, Next, RunEnd};
 use crate::engine::strategy::{self, stop_analysis};
 
@@ -47,7 +42,7 @@ fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
         finish_call(decision, &id, outcome);
     }
     if let Some(step) = decision.open_tool_step() {
-        tool_message::add(decision, step);
+        outcome::add_tool_message(decision, step);
         decision.complete_step(step, None);
     }
     if let Some(step) = decision.open_model_step() {
@@ -84,7 +79,7 @@ fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
 /// Returns whether the run only undoes a call, and no user message has joined it.
 fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
     let record = decision.before;
-    let is_asked = |message: &Message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id;
+    let is_asked = |message: &Message| message.is_from_user() && message.run_id == record.fence.run_id;
     record.calls.iter().any(|call| call.undoes.is_some()) && !record.history.iter().any(is_asked)
 }
 

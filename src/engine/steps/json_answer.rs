@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::domain::agent::OutputMode;
-use crate::domain::conversation::message::{Message, Part};
+use crate::domain::conversation::{Message, Part};
 use crate::domain::model::{MalformedAnswer, ModelFinish};
 use crate::engine::calls::json_repair::unfenced;
 use crate::engine::machine::DecisionBuilder;

@@ -1,20 +1,10 @@
 //! Limits that several rules check, and the jitter of waits.
 
-use crate::domain::agent::AgentProfile;
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
-use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::budget::Amount;
-use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::{ReleaseCause, RunStatus, WaitReason};
 use crate::engine::machine::{DecisionBuilder, Next};
-
-/// Returns whether a run has reached its own limits of tokens or money.
-pub fn is_run_over(profile: &AgentProfile, usage: Usage) -> bool {
-    let (limit, spent) = (profile.max_run_tokens, Amount::of(&usage));
-    (limit > 0 && spent.tokens >= limit) || profile.budget.run_usd.is_some_and(|most| spent.cost >= most.cost())
-}
 
 pub fn fail_for_time(decision: &DecisionBuilder<'_>) -> Next {
     Next::fail(ProblemCode::RunTimeout, format!("the run's limit of {} ms is reached", decision.profile().max_run_ms))

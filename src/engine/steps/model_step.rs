@@ -1,13 +1,11 @@
 //! Model steps: how they begin, and the consequences of an answer. Must not know how a request is built, or how a failed call is handled.
 
 use crate::domain::agent::OnLimit;
-use crate::domain::conversation::message::{Message, Part};
+use crate::domain::conversation::{Message, Part};
 use crate::domain::event::EventBody;
 use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::ReleaseCause;
-use crate::domain::run::request_record::RequestBudget;
-use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::run::{FinishReason, ReleaseCause, RequestBudget, RunStatus};
 use crate::engine::calls::call_as_text;
 use crate::engine::calls::failing_tools::forces_final;
 use crate::engine::calls::planned_calls::{self, Completeness};
@@ -15,9 +13,8 @@ use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next, RunEnd};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
 use crate::engine::request::window::remaining::TokenBudget;
-use crate::engine::steps::restart_counters;
 use crate::engine::steps::store_answer::{store_answer, store_text};
-use crate::engine::steps::{json_answer, limits};
+use crate::engine::steps::{json_answer, limits, restart_counters};
 use crate::engine::strategy::hooks::Answer;
 use crate::engine::strategy::{self, stop_analysis};
 
@@ -35,7 +32,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         return next;
     }
     if !decision.progress.counters.force_final {
-        if limits::is_run_over(decision.profile(), decision.progress.usage) {
+        if decision.profile().is_spent(decision.progress.usage) {
             decision.force_final(prompts::FORCED_BUDGET);
         } else if decision.progress.counters.rounds >= decision.profile().max_rounds {
             match decision.profile().on_limit {
@@ -303,7 +300,7 @@ fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> 
     if !is_last {
         return None;
     }
-    if limits::is_run_over(decision.profile(), before) || decision.progress.counters.no_room {
+    if decision.profile().is_spent(before) || decision.progress.counters.no_room {
         return Some(FinishReason::Budget);
     }
     (decision.progress.counters.rounds >= decision.profile().max_rounds).then_some(FinishReason::MaxRounds)

@@ -1,6 +1,6 @@
 //! Restarts a run's limits when a message joins.
 
-use crate::domain::run::change::RunCounters;
+use crate::domain::run::RunCounters;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::strategy;
 

@@ -1,6 +1,6 @@
 //! Stores answers of models. Must not know what follows from an answer.
 
-use crate::domain::conversation::message::{Message, MessageStatus, Part};
+use crate::domain::conversation::{Message, MessageStatus, Part};
 use crate::domain::event::EventBody;
 use crate::domain::model::Usage;
 use crate::domain::run::FinishReason;

@@ -3,18 +3,16 @@
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelErrorKind;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::change::{Change, ReleaseCause};
-use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::run::{Change, FinishReason, ReleaseCause, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, mark_started, record_outcome};
 use crate::engine::calls::planned_calls::PlannedCall;
-use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
+use crate::engine::calls::{approval, duplicates, outcome, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
-use crate::engine::prompts;
 use crate::engine::request::tool_results;
 use crate::engine::steps::restart_counters;
-use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
+use crate::engine::{prompts, strategy};
 
 /// Characters of a result in the run's error.
 const QUOTED_CHARS: usize = 500;
@@ -72,7 +70,7 @@ pub fn apply_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: T
 
 /// Stores the results as a message, and begins the next model step.
 pub fn end_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
-    tool_message::add(decision, step);
+    outcome::add_tool_message(decision, step);
     decision.complete_step(step, None);
     let has_unseen_messages = decision.progress.has_unseen_messages();
     if !has_unseen_messages && let Some(end) = end_undoing(decision, step) {

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::event::EventBody;
 use crate::domain::model::ModelTurn;
-use crate::domain::tool::tool_filter::RankedTools;
+use crate::domain::tool::RankedTools;
 use crate::engine::machine::{DecisionBuilder, Next};
 
 /// An answer of a model, not yet stored.

@@ -6,7 +6,7 @@ pub mod plan;
 pub mod stop_analysis;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::run::plan::Strategy;
+use crate::domain::run::Strategy;
 
 /// Returns the hooks of a profile's strategy.
 pub fn of(profile: &AgentProfile) -> &'static dyn hooks::Hooks {

@@ -3,15 +3,14 @@
 
 use std::sync::Arc;
 
-use crate::domain::agent::stop_analysis_settings::{PhraseListName, StopAnalysisSettings};
-use crate::domain::conversation::message::{Message, MessageStatus, Role};
+use crate::domain::agent::{PhraseListName, StopAnalysisSettings};
+use crate::domain::conversation::{Message, MessageStatus, Role};
 use crate::domain::ids::RunId;
 use crate::domain::model::ModelFinish;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolCallState, ToolDefinition};
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::offer::usable::usable_tools;
 use crate::engine::prompts;
-use crate::engine::steps::limits;
 use crate::support::search_words::{contains_phrase, words};
 use crate::support::text::prefix_chars;
 
@@ -70,7 +69,7 @@ pub fn nudge_reason(
         && finish == ModelFinish::Stop
         && record.counters.rounds < profile.max_rounds
         && !decision.is_out_of_time()
-        && !limits::is_run_over(profile, record.usage)
+        && !profile.is_spent(record.usage)
         && !decision.progress.has_unseen_messages()
         && !usable_tools(decision.tools(), record).is_empty();
     if !has_worked || !may_work {
@@ -183,7 +182,7 @@ pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let Some(before) = record.history.iter().rfind(|message| message.run_id != *own).filter(|_| analysis.claims) else { return };
     let messages = messages_of_run(&record.history, &before.run_id);
     // If the run's beginning is not loaded, its changes are unknown.
-    let is_whole = messages.first().is_some_and(|message| message.role == Role::User && !message.internal);
+    let is_whole = messages.first().is_some_and(|message| message.is_from_user());
     if is_whole && ends_with_false_claim(analysis, &messages, decision.tools()) {
         decision.hint(prompts::FALSE_CLAIM);
     }

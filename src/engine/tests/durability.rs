@@ -9,7 +9,7 @@ use crate::domain::model::ModelErrorKind;
 use crate::domain::run::budget::{Allowance, Amount, ReservationRequest};
 use crate::domain::run::change::Change;
 use crate::domain::tool::{ReplayClass, ToolCall};
-use crate::engine::machine::durability;
+use crate::engine::machine::decide::durability_of;
 use crate::engine::tests::world::{World, call};
 use crate::engine::{Command, Decision, Durability};
 
@@ -47,7 +47,7 @@ fn only_commands_without_an_effect_start_before_the_commit() {
         ("nothing", vec![], vec![], Durability::Before),
     ];
     for (name, commands, changes, expected) in table {
-        assert_eq!(durability::of(&Decision { commands, changes, ..Decision::default() }), expected, "{name}");
+        assert_eq!(durability_of(&Decision { commands, changes, ..Decision::default() }), expected, "{name}");
     }
 }
 

@@ -22,14 +22,13 @@ use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::check_sendable;
-use crate::engine::decide;
 use crate::engine::request::build::{PreparedRequest, prepare_request};
 use crate::engine::request::source::Source;
 use crate::engine::request::window::remaining::TokenBudget;
 use crate::engine::{
     Assembler, Command, Decision, DecisionEnvironment, Input, PartialAnswer, RunFacts, RunState, StreamItem, model_request,
 };
+use crate::engine::{check_sendable, decide};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::SequentialIds;
 

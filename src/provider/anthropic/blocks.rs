@@ -268,15 +268,7 @@ impl Blocks {
             ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => {
                 self.is_reasoning_open = false;
             }
-            ModelEvent::ToolCallArguments { .. }
-            | ModelEvent::ToolCallBlock { .. }
-            | ModelEvent::Picture(_)
-            | ModelEvent::Source(_)
-            | ModelEvent::Restarted
-            | ModelEvent::Usage(_)
-            | ModelEvent::Prices(_)
-            | ModelEvent::Adapted(_)
-            | ModelEvent::Finished(_) => {}
+            _ => {}
         }
         answer.emit(event);
     }

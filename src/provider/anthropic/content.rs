@@ -5,9 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::domain::conversation::message::{
-    FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart,
-};
+use crate::domain::conversation::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart};
 use crate::provider::request::shared_parts::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
 
 const IMAGES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];

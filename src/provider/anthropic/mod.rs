@@ -16,8 +16,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 use self::decode::MessagesAdapter;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelRequest, ProviderKind};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;

@@ -2,8 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::provider::catalog::profiles::Profiles;
-use crate::provider::catalog::table::Table;
+use crate::provider::catalog::table::{Profiles, Table};
 
 static MODELS: Table<Profiles<Traits>> = Table::new("Anthropic's models", include_str!("../catalog/anthropic.toml"));
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::content::{self, Block, CacheControl, Kind, WireMessage, signed};
 use super::models::{Thinking, Traits};
-use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::conversation::{Message, Part, Role};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::http::json_body::written;

@@ -7,7 +7,6 @@
 //! `models.rs` of their dialects.
 
 pub(super) mod models;
-pub(super) mod profiles;
 mod providers;
 pub(super) mod quirks;
 pub(super) mod table;

@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::providers::{name_at, providers};
 use super::table::{Table, longest_prefix};
-use crate::domain::model::cost::{LongPrices, Price, Prices};
-use crate::domain::run::context::Capacity;
+use crate::domain::model::{LongPrices, Price, Prices};
+use crate::domain::run::Capacity;
 use crate::support::tokens::Tokenizer;
 
 /// The facts, by the prefix of a model's bare name: its name without provider and vendor.

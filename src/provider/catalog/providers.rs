@@ -6,13 +6,12 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::table::{CatalogError, Table};
-use crate::domain::model::provider::ProviderKind;
+use crate::domain::model::ProviderKind;
 use crate::provider::http::endpoint::host;
 use crate::provider::request::quirks::Quirks;
 
 static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers", include_str!("providers.toml"));
 
-/// A provider in the built-in table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownProvider {
@@ -68,7 +67,6 @@ pub fn max_tools_at(base_url: &str) -> Option<u32> {
     provider_at(base_url)?.max_tools
 }
 
-/// Returns the limits of an image at the provider that has this base URL.
 pub fn image_limits_at(base_url: &str) -> ImageLimits {
     provider_at(base_url).map(|provider| provider.images).unwrap_or_default()
 }

@@ -8,6 +8,7 @@ use super::table::Table;
 
 static QUIRKS: Table<ModelQuirks> = Table::new("quirks", include_str!("quirks.toml"));
 
+/// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct ModelQuirks {
@@ -17,7 +18,6 @@ pub(in crate::provider) struct ModelQuirks {
     pub(in crate::provider) not_chat: NotChat,
 }
 
-/// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct NotChat {
@@ -26,7 +26,6 @@ pub(in crate::provider) struct NotChat {
     pub(in crate::provider) families: Vec<String>,
 }
 
-/// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct ChatCompletionsModels {
@@ -37,7 +36,6 @@ pub(in crate::provider) struct ChatCompletionsModels {
     pub(in crate::provider) efforts_of: BTreeMap<String, [String; 7]>,
 }
 
-/// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct ResponsesModels {
@@ -45,7 +43,6 @@ pub(in crate::provider) struct ResponsesModels {
     pub(in crate::provider) know_max_effort: Vec<String>,
 }
 
-/// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct OllamaModels {

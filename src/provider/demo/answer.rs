@@ -1,7 +1,7 @@
 //! Writes the demo's replies.
 
 use super::intent::{self, WantedCall};
-use crate::domain::conversation::message::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::conversation::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
 use crate::provider::request::shared_parts::tool_results;
 use crate::support::text;
@@ -21,7 +21,7 @@ pub(super) enum Reply {
 }
 
 pub(super) fn reply(request: &ModelRequest) -> Reply {
-    let question_at = request.messages.iter().rposition(|message| message.role == Role::User && !message.internal);
+    let question_at = request.messages.iter().rposition(Message::is_from_user);
     let (before, since) = request.messages.split_at(question_at.unwrap_or(0));
     let question = since.first().map(Message::text).unwrap_or_default();
     let results = results(since);

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::answer::{self, Reply};
 use super::intent::WantedCall;
-use crate::domain::conversation::message::Part;
+use crate::domain::conversation::Part;
 use crate::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::{ModelClient, ModelStream};
 

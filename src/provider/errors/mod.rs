@@ -5,4 +5,3 @@ pub(super) mod facts;
 pub(super) mod failure;
 pub(super) mod refusals;
 pub(super) mod secrets;
-pub(super) mod vendors;

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::catalog::table::Table;
 
-/// A kind of part that a provider may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::provider) enum PartKind {
@@ -34,7 +33,6 @@ impl PartKind {
     }
 }
 
-/// The cause of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::provider) enum Meaning {
@@ -139,8 +137,7 @@ static RULES: Table<Rules> = Table::new("refusals", include_str!("../catalog/ref
 impl Rule {
     fn matches(&self, error: &ModelError, words: &str) -> bool {
         let details = error.details.as_deref();
-        let has_code = || details.is_some_and(|details| details.codes.iter().any(|code| self.codes.contains(code)));
-        if has_code() {
+        if details.is_some_and(|details| details.codes.iter().any(|code| self.codes.contains(code))) {
             return true;
         }
         let is_moderated = error.kind == ModelErrorKind::ContentFilter;
@@ -161,21 +158,13 @@ impl Rule {
 
 /// Returns whether an error may mean that the provider refuses a part of the request.
 fn may_be_refusal(error: &ModelError) -> bool {
-    let may_be = match error.kind {
+    let may_be = matches!(
+        error.kind,
         ModelErrorKind::InvalidRequest
-        | ModelErrorKind::Unavailable
-        | ModelErrorKind::ContextOverflow
-        | ModelErrorKind::ContentFilter => true,
-        ModelErrorKind::Auth
-        | ModelErrorKind::Quota
-        | ModelErrorKind::RateLimit
-        | ModelErrorKind::Overloaded
-        | ModelErrorKind::Timeout
-        | ModelErrorKind::Network
-        | ModelErrorKind::BadStream
-        | ModelErrorKind::IncompleteStream
-        | ModelErrorKind::EmptyResponse => false,
-    };
+            | ModelErrorKind::Unavailable
+            | ModelErrorKind::ContextOverflow
+            | ModelErrorKind::ContentFilter
+    );
     may_be && !error.request_not_sent
 }
 

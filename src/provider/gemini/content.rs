@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::models::Traits;
-use crate::domain::conversation::message::{FilePart, Message, Part, Role, SentContent};
+use crate::domain::conversation::{FilePart, Message, Part, Role, SentContent};
 use crate::provider::request::shared_parts::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
 use crate::support::text;
 

@@ -16,8 +16,7 @@ use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
 use self::decode::GenerateContentAdapter;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, ProviderKind};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;

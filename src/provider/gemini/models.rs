@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::model::ReasoningEffort;
-use crate::provider::catalog::profiles::Profiles;
-use crate::provider::catalog::table::Table;
+use crate::provider::catalog::table::{Profiles, Table};
 
 static MODELS: Table<Profiles<Traits>> = Table::new("Gemini's models", include_str!("../catalog/gemini.toml"));
 

@@ -11,13 +11,11 @@ use crate::provider::model_client::SetupError;
 use crate::support::net::egress::{self, EgressScope};
 use crate::support::net::http::client_for;
 
-/// The connection to one provider.
 pub(in crate::provider) struct Connection {
     /// Sends the headers with every request.
     pub(in crate::provider) http: Client,
     /// The headers of every request, all marked as secret.
     pub(in crate::provider) headers: HeaderMap,
-    /// The secrets in the URL and in the headers.
     pub(in crate::provider) secrets: Secrets,
 }
 

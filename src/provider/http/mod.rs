@@ -6,7 +6,6 @@ pub(super) mod json_body;
 pub(super) mod ndjson;
 pub(super) mod retry_after;
 pub(super) mod sse;
-pub(super) mod stream_frames;
 pub mod timeouts;
 pub(super) mod transport;
 pub(super) mod unframed_errors;

@@ -8,8 +8,8 @@ use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::io::StreamReader;
 
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::provider::http::sse::{ByteStream, Frame};
 use crate::provider::http::sse::{MAX_ANSWER_BYTES, MAX_EVENT_BYTES, bad_frame, too_large};
-use crate::provider::http::stream_frames::{ByteStream, Frame};
 
 type Bytes = Pin<Box<dyn Stream<Item = Result<bytes::Bytes, std::io::Error>> + Send>>;
 

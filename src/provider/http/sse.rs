@@ -3,14 +3,15 @@
 //! The crate `sse-stream` parses line ends, comments, the byte order mark, and text that is split between chunks. It buffers an unfinished
 //! event without a limit, so the bytes are counted here first.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
 use sse_stream::{Sse, SseByteStream};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::provider::http::stream_frames::{ByteStream, Frame, Frames};
 use crate::provider::http::unframed_errors::UnframedErrorFilter;
 
 pub(in crate::provider) const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
@@ -81,3 +82,23 @@ fn frame(event: Sse) -> Frame {
     };
     Frame { event: event.event, data }
 }
+
+/// The bytes of an answer. Every failure is a typed [`ModelError`].
+pub(in crate::provider) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::provider) enum Framing {
+    /// Server-sent events.
+    Events,
+    /// One JSON document per line.
+    Lines,
+}
+
+/// One frame of a streamed answer.
+pub(in crate::provider) struct Frame {
+    /// The type of a server-sent event, if it has one.
+    pub(in crate::provider) event: Option<String>,
+    pub(in crate::provider) data: String,
+}
+
+pub(in crate::provider) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;

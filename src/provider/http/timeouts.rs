@@ -11,8 +11,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use tokio::time::{Instant, Sleep};
 
-use crate::domain::model::provider::CallLimits;
-use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::model::{CallLimits, ModelError, ModelErrorKind};
 
 /// The limits of one model call. Models with reasoning of several minutes have longer limits in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::errors::failure;
 use crate::provider::errors::failure::RequestNames;
 use crate::provider::http::ndjson::LineFrames;
+use crate::provider::http::sse::{Frames, Framing};
 use crate::provider::http::sse::{MAX_EVENT_BYTES, sse_frames, too_large};
-use crate::provider::http::stream_frames::{Frames, Framing};
 use crate::provider::http::timeouts::{Deadline, NO_BYTE, StreamLimits, Timed, document_timeout, over_total, timeout};
 use crate::provider::http::wire_log;
 use crate::support::clock::UnixMillis;
@@ -134,8 +134,11 @@ where
             }
             Some(b'{' | b'[') => {
                 let body = document(first_chunks, rest, whole).await?;
-                let is_stream = framing == Some(Framing::Events) && has_more_documents(&body);
-                return Ok(if is_stream { Answer::Events(events(body)) } else { Answer::Document(body) });
+                if framing == Some(Framing::Events) && has_more_documents(&body) {
+                    let body = Bytes::from(body.trim_ascii_start().to_vec());
+                    return Ok(Answer::Events(sse_frames(Box::pin(futures_util::stream::iter([Ok(body)])))));
+                }
+                return Ok(Answer::Document(body));
             }
             Some(b'<') => {
                 return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
@@ -161,12 +164,6 @@ fn has_more_documents(body: &[u8]) -> bool {
     let is_first_whole = matches!(documents.next(), Some(Ok(_)));
     let rest = body.get(documents.byte_offset()..).unwrap_or_default();
     is_first_whole && !rest.trim_ascii().is_empty()
-}
-
-/// Returns the events of a complete body.
-fn events(body: Vec<u8>) -> Frames {
-    let body = Bytes::from(body.trim_ascii_start().to_vec());
-    sse_frames(Box::pin(futures_util::stream::iter([Ok(body)])))
 }
 
 /// Returns whether a byte is white space, or part of a UTF-8 byte order mark.

@@ -1,9 +1,11 @@
 //! Converts the lines of a stream, or a complete answer, into deltas.
 
-use super::wire::Line;
+use serde::Deserialize;
+use serde_json::Value;
+
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::provider::errors::failure;
-use crate::provider::stream::lenient::storable_text;
+use crate::provider::stream::lenient::{Count, Flag, Function, Text, many, object, storable_text};
 use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, ReasoningTags, StreamAdapter, TokenFigures, finish_without_calls, incomplete, is_cut, reported,
 };
@@ -81,4 +83,38 @@ fn finish(word: &str) -> Result<ModelFinish, ModelError> {
         return Err(ModelError::new(ModelErrorKind::EmptyResponse, &message));
     }
     if word.is_empty() { Ok(ModelFinish::Stop) } else { finish_without_calls(word) }
+}
+
+/// One line of a stream, or a complete answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Line<'a> {
+    #[serde(borrow)]
+    pub(super) message: Option<Message<'a>>,
+    pub(super) done: Flag,
+    pub(super) done_reason: Text<'a>,
+    pub(super) error: Option<Value>,
+    pub(super) prompt_eval_count: Count,
+    pub(super) eval_count: Count,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Message<'a> {
+    #[serde(borrow)]
+    pub(super) content: Text<'a>,
+    pub(super) thinking: Text<'a>,
+    /// Proxies send a single call without a list.
+    #[serde(deserialize_with = "many")]
+    pub(super) tool_calls: Vec<Call<'a>>,
+}
+
+/// A complete tool call. Its index is not read: several calls share one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Call<'a> {
+    #[serde(borrow)]
+    pub(super) id: Text<'a>,
+    #[serde(deserialize_with = "object")]
+    pub(super) function: Option<Function<'a>>,
 }

@@ -5,19 +5,17 @@
 
 mod decode;
 mod request;
-mod wire;
 
 use std::sync::Arc;
 
 use reqwest::Url;
 
 use self::decode::OllamaAdapter;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelRequest, ProviderKind};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::endpoint::ollama_url;
-use crate::provider::http::stream_frames::Framing;
+use crate::provider::http::sse::Framing;
 use crate::provider::model_client::{ModelClient, SetupError};
 use crate::provider::profile::BodyForm;
 use crate::provider::request::shared_parts::for_model;

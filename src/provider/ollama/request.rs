@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::domain::conversation::message::{Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
+use crate::domain::conversation::{Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::run::context::{json_tokens, prose_tokens};
 use crate::domain::tool::ToolDefinition;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{provider_fields, signed_reasoning};
-use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
+use crate::domain::conversation::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
 use crate::provider::request::quirk_values::{
     CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPromptRole, ToolImages,

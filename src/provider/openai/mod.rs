@@ -20,8 +20,7 @@ use secrecy::SecretString;
 
 use self::decode::ChatCompletionsAdapter;
 use self::responses_migration::ResponsesMigration;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelRequest, ProviderKind};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::connection::key_header;

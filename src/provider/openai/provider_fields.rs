@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::wire::Delta;
-use crate::domain::conversation::message::ReasoningPart;
+use crate::domain::conversation::ReasoningPart;
 use crate::domain::model::ModelEvent;
 use crate::provider::stream::AnswerAssembler;
 use crate::provider::stream::lenient::Text;

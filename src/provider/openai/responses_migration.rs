@@ -5,20 +5,20 @@
 //! Responses, and later ones use Responses at once.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::ChatCompletions;
 use crate::domain::ids::UserId;
-use crate::domain::model::provider::ModelEntry;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::domain::run::context::Capacity;
+use crate::domain::model::{ModelEntry, ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::run::Capacity;
 use crate::provider::client::DialectClient;
 use crate::provider::errors::facts::is_served_over_responses;
 use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
+use crate::support::locks::lock;
 
 /// Statuses of an endpoint without Responses.
 const NO_RESPONSES: [u16; 3] = [404, 405, 501];
@@ -37,11 +37,11 @@ pub(super) struct ResponsesMigration {
 impl ModelClient for ResponsesMigration {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let kind = (request.model.clone(), !request.tools.is_empty());
-        if self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&kind) {
+        if lock(&self.moved).contains(&kind) {
             match self.responses.ask(&self.for_responses(request.clone())).await {
                 Err(error) if has_status(&error, &NO_RESPONSES) => {
                     // The model may be available over chat completions again, or the endpoint has changed.
-                    self.moved.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
+                    lock(&self.moved).remove(&kind);
                 }
                 answer => return answer,
             }
@@ -53,7 +53,7 @@ impl ModelClient for ResponsesMigration {
         match self.responses.ask(&self.for_responses(request)).await {
             Ok(answer) => {
                 // Only an accepted request proves that the model uses Responses: any name may be refused with this text.
-                self.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
+                lock(&self.moved).insert(kind);
                 Ok(answer)
             }
             Err(error) if is_unavailable(&error) => Err(refusal),

@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::model::cost::Cost;
+use crate::domain::model::Cost;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{
     Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, deserialize_leniently, list, many, object,

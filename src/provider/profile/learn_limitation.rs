@@ -25,12 +25,9 @@ pub(in crate::provider) struct LearnedChange {
     pub(in crate::provider) adaptation: Adaptation,
 }
 
-/// A request that was refused.
 pub(in crate::provider) struct Attempt<'a> {
     pub(in crate::provider) dialect: &'static str,
-    /// As the run made it.
     pub(in crate::provider) request: &'a ModelRequest,
-    /// As it was sent.
     pub(in crate::provider) sent: &'a ModelRequest,
     pub(in crate::provider) body: Option<Value>,
     pub(in crate::provider) form: BodyForm,

@@ -9,8 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::learn_limitation::LearnedChange;
 use super::limitation::Limitation;
-use crate::domain::model::Adaptation;
-use crate::domain::model::provider::LearnedLimitation;
+use crate::domain::model::{Adaptation, LearnedLimitation};
 use crate::support::clock::UnixMillis;
 use crate::support::locks::lock;
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::limitation::Limitation;
 use super::model_profile::ModelProfile;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::model::{ModelRequest, ToolChoice};
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::provider::request::schema::{plain_object, projected, schema_profiles};

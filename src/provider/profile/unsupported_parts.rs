@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::limitation::Limitation;
-use crate::domain::conversation::message::{BinaryContent, FilePart, Part, ToolContent};
+use crate::domain::conversation::{BinaryContent, FilePart, Part, ToolContent};
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::errors::refusals::{Meaning, PartKind, PartRefusal};
 use crate::provider::request::shared_parts::{Source, file_text};
@@ -300,10 +300,5 @@ fn at_location<'p, 'a>(parts: &'p [MediaPart<'a>], word: &str, body: &Value) -> 
 }
 
 fn holds(location: &Value, content: &str) -> bool {
-    match location {
-        Value::String(text) => text.ends_with(content),
-        Value::Array(items) => items.iter().any(|item| holds(item, content)),
-        Value::Object(fields) => fields.values().any(|value| holds(value, content)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
+    location.as_str().is_some_and(|text| text.ends_with(content)) || json::children(location).any(|inner| holds(inner, content))
 }

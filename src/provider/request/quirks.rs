@@ -29,52 +29,38 @@ pub struct Quirks {
     pub responses_url: String,
     /// The header with the key: `authorization` as a bearer token, any other header with the plain key (Azure: `api-key`).
     pub key_header: String,
-    /// The name of the field for the output limit.
     pub output_limit: OutputLimit,
     /// Models that only accept the field `max_completion_tokens`, by the prefix of their bare names.
     pub new_limit_models: Vec<String>,
-    /// The role of the system prompt.
     pub system: SystemPromptRole,
     /// Whether streamed requests ask for usage (`stream_options`). Servers that refuse unknown fields send usage without it.
     pub stream_usage: bool,
-    /// The required format of tool call ids.
     pub call_ids: CallIdRule,
-    /// The accepted values of `tool_choice`.
     pub tool_choices: ToolChoices,
     /// The value for a required tool call (Mistral: `any`).
     pub required_choice: String,
-    /// How a request asks for structured output.
     pub output_schema: SchemaForm,
-    /// The field for the reasoning effort.
     pub effort: EffortForm,
-    /// The provider's values for the efforts; an empty value is not sent.
     pub effort_words: EffortWords,
     /// The values of single models, by the prefix of their bare names; the longest prefix applies.
     pub efforts_of: BTreeMap<String, EffortWords>,
     /// Models that refuse `temperature`, `top_p` and `stop`, by the prefix of their bare names; the longest prefix applies.
     pub fixed_sampling: BTreeMap<String, bool>,
-    /// Whether answers may begin with reasoning between tags.
     pub thoughts_in_text: InlineReasoning,
     /// Models that write reasoning between tags, by a part of their bare names.
     pub think_models: Vec<String>,
     /// Models whose prompt ends with the opening tag, so that answers begin inside the reasoning, by a part of their bare names: R1 on vLLM
     /// without its reasoning parser. Without a closing tag the reasoning is also the answer.
     pub think_opened: Vec<String>,
-    /// The pairs of opening and closing tags.
     pub think_tags: Vec<[String; 2]>,
-    /// How the model gets its own reasoning back.
     pub reasoning: ReasoningForm,
-    /// The messages whose reasoning the model gets back.
     pub reasoning_of: ReasoningSpan,
     /// The text that replaces missing reasoning, for providers that refuse messages without it. Only for text fields.
     pub reasoning_filler: Option<String>,
-    /// The messages without reasoning that get the filler.
     pub filler_of: FillerSpan,
     /// Whether models accept images; if not, a note replaces each.
     pub images: bool,
-    /// Where the images of tool results are sent.
     pub tool_images: ToolImages,
-    /// How files are sent.
     pub files: FileForm,
     /// Whether the result of a tool contains the tool's name.
     pub result_names: bool,
@@ -82,7 +68,6 @@ pub struct Quirks {
     pub user_after_tools: bool,
     /// Whether an answer of calls alone is sent with the content `null`, or with an empty text.
     pub null_content: bool,
-    /// The JSON Schema keywords that the provider refuses in tools and answers.
     pub schemas: SchemaRules,
     /// Fields of the body with other names (Mistral: `seed = "random_seed"`).
     pub rename: BTreeMap<String, String>,

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use self::decode::ResponsesAdapter;
-use crate::domain::model::provider::ProviderKind;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelRequest, ProviderKind};
 use crate::provider::client::{ClientOptions, DialectClient};
 use crate::provider::dialect::Dialect;
 use crate::provider::http::endpoint::{Endpoint, endpoint_url};

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
+use crate::domain::conversation::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::openai::schema;

@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::lenient::storable_text;
-use super::reasoning_tags::{ReasoningTags, SplitText};
-use super::sources;
-use super::usage::{TokenFigures, UsageCounter};
+use crate::domain::conversation::BinaryContent;
 use crate::domain::conversation::file::{default_name, whole_picture};
-use crate::domain::conversation::message::BinaryContent;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, Source};
 use crate::provider::errors::failure;
+use crate::provider::stream::lenient::storable_text;
+use crate::provider::stream::reasoning_tags::{ReasoningTags, SplitText};
+use crate::provider::stream::usage::{TokenFigures, UsageCounter};
 
 /// A limit above the number of tool calls in any real answer.
 const MAX_CALLS: usize = 1_000;
@@ -103,15 +102,7 @@ impl AnswerAssembler {
             ModelEvent::Reasoning(text) => text.len(),
             ModelEvent::ToolCallStarted { name, .. } => name.len(),
             ModelEvent::ToolCallArguments { delta, .. } => delta.len(),
-            ModelEvent::ReasoningBlock(_)
-            | ModelEvent::ToolCallBlock { .. }
-            | ModelEvent::Picture(_)
-            | ModelEvent::Source(_)
-            | ModelEvent::Restarted
-            | ModelEvent::Usage(_)
-            | ModelEvent::Prices(_)
-            | ModelEvent::Adapted(_)
-            | ModelEvent::Finished(_) => 0,
+            _ => 0,
         };
         self.ready.push_back(event);
     }
@@ -150,7 +141,7 @@ impl AnswerAssembler {
 
     /// Emits the sources that came for the first time.
     pub(in crate::provider) fn add_sources(&mut self, value: &Value) {
-        for source in sources::read(value) {
+        for source in read_sources(value) {
             if self.sources.len() == MAX_SOURCES || self.sources.iter().any(|known| known.is_same(&source)) {
                 continue;
             }
@@ -253,6 +244,27 @@ impl AnswerAssembler {
         self.emit(ModelEvent::Usage(self.usage.usage()));
         self.emit(ModelEvent::Finished(finish));
     }
+}
+
+/// Objects that hold the source itself: of OpenAI, and of Gemini.
+const INNER: [&str; 4] = ["url_citation", "web", "retrievedContext", "retrieved_context"];
+
+/// Returns the sources in a list of addresses or citations, or in one of them.
+fn read_sources(value: &Value) -> Vec<Source> {
+    match value {
+        Value::Array(items) => items.iter().filter_map(source).collect(),
+        Value::String(_) | Value::Object(_) => source(value).into_iter().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
+}
+
+fn source(item: &Value) -> Option<Source> {
+    if let Value::String(url) = item {
+        return Source::new(url, "", "");
+    }
+    let fields = INNER.iter().find_map(|name| item.get(name)).unwrap_or(item);
+    let word = |names: [&str; 2]| names.iter().find_map(|name| fields.get(name)?.as_str()).unwrap_or_default();
+    Source::new(word(["url", "uri"]), word(["title", "document_title"]), word(["cited_text", "snippet"]))
 }
 
 #[cfg(test)]

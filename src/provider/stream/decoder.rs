@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::adapter::{StopReasonPlacement, StreamAdapter};
-use super::assembler::{AnswerAssembler, incomplete};
-use super::lenient::without_unpaired_surrogates;
-use super::split_events;
-use crate::domain::model::{ModelError, ModelEvent};
+use crate::domain::model::{ModelError, ModelEvent, ModelFinish};
 use crate::provider::errors::failure;
+use crate::provider::stream::assembler::{AnswerAssembler, incomplete};
+use crate::provider::stream::lenient::without_unpaired_surrogates;
+use crate::provider::stream::split_events;
 
 /// The mark that ends a stream of events.
 const END_MARK: &str = "[DONE]";
@@ -27,7 +26,6 @@ pub(super) enum Progress {
     Complete,
 }
 
-/// Decodes one answer.
 #[derive(Debug)]
 pub(in crate::provider) struct AnswerDecoder<A> {
     adapter: A,
@@ -148,6 +146,44 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
             false => self.progress(),
         }
     }
+}
+
+/// When a stop reason of a dialect is final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::provider) enum StopReasonPlacement {
+    /// A stop reason ends the answer.
+    Final,
+    /// Some models send a reason with every event. An event with content after a reason revokes it.
+    WithEveryEvent,
+    /// Some gateways send a reason between any two events. After the first revoked one, a reason counts only at the end of the stream.
+    Anywhere,
+}
+
+/// Converts the JSON documents of one dialect into deltas of an answer.
+pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
+    const STOP_REASON_PLACEMENT: StopReasonPlacement = StopReasonPlacement::Final;
+
+    /// Accepts one event of a stream. `name` is the type of its frame, or empty. No event follows an error.
+    fn event(&mut self, name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError>;
+
+    /// Accepts a complete answer that was not streamed.
+    fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        self.event("", json, answer)
+    }
+
+    /// Accepts the end mark `[DONE]`. A dialect whose answers end in another way may ignore the mark, as Gemini does, or fail.
+    fn end_mark(&mut self, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        answer.is_ended = true;
+        Ok(())
+    }
+
+    /// Returns the bytes that have arrived and are not emitted yet. A change shows that an event had content.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
+    /// Emits the held-back content of an answer that has ended, or fails if the answer is incomplete.
+    fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError>;
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures_util::Stream;
 use tokio::time::Sleep;
 
-use super::adapter::StreamAdapter;
+use super::decoder::StreamAdapter;
 use super::decoder::{AnswerDecoder, Progress};
 use super::split_events;
 use crate::domain::model::{ModelError, ModelEvent};
-use crate::provider::http::stream_frames::{Frame, Frames};
+use crate::provider::http::sse::{Frame, Frames};
 use crate::provider::http::timeouts::{NO_BYTE, StreamLimits, timeout};
 
 /// The events of a streamed answer.

@@ -2,22 +2,19 @@
 //!
 //! Owns the decoder, the answer assembler, the stop reasons, the usage and the lenient JSON types. Must not know a dialect, the
 //! construction of a request, or HTTP.
-
-mod adapter;
 mod assembler;
 mod decoder;
 mod events;
 mod json_shape;
 pub(super) mod lenient;
 mod reasoning_tags;
-mod sources;
 mod split_events;
 mod stop_reasons;
 mod usage;
 
-pub(super) use self::adapter::{StopReasonPlacement, StreamAdapter};
 pub(super) use self::assembler::{AnswerAssembler, incomplete};
 pub(super) use self::decoder::{AnswerDecoder, is_cut, reported};
+pub(super) use self::decoder::{StopReasonPlacement, StreamAdapter};
 pub(super) use self::events::Events;
 pub(super) use self::json_shape::Shape;
 pub(super) use self::reasoning_tags::{ReasoningTags, SplitText};

@@ -1,7 +1,6 @@
 //! Counts the tokens of an answer: the provider's figures, or estimates for missing ones.
 
-use crate::domain::model::Usage;
-use crate::domain::model::cost::Cost;
+use crate::domain::model::{Cost, Usage};
 
 /// The average bytes per token, for estimates.
 const BYTES_PER_TOKEN: usize = 4;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::conversation::message::{Message, Part};
+use crate::domain::conversation::{Message, Part};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::conversations::fork::CopiedTurn;
@@ -31,9 +31,7 @@ pub struct AppendMessages {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AppendOutcome {
-    /// The messages are stored.
     Appended {
-        /// The messages with their new ids.
         messages: Vec<Message>,
         /// Events written by this request. Empty when replayed.
         #[serde(skip)]

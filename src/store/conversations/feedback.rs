@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::conversation::feedback::{Feedback, Rating};
+use crate::domain::conversation::{Feedback, Rating};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -21,7 +21,6 @@ pub struct GiveFeedback {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedbackOutcome {
-    /// The feedback is stored. It replaces earlier feedback.
     Kept(Feedback),
     /// The message is not an answer of a model. Nothing was stored.
     NotAnAnswer,
@@ -36,18 +35,4 @@ pub struct FeedbackFilter {
     pub rating: Option<Rating>,
     /// Whether an administrator has reviewed the feedback; `None` for both.
     pub reviewed: Option<bool>,
-}
-
-/// The feedback of an imported message, as columns. Times in the future become the present.
-pub struct FeedbackColumns {
-    pub rating: Rating,
-    pub comment: Option<String>,
-    pub at: i64,
-}
-
-impl FeedbackColumns {
-    pub(in crate::store) fn copied(feedback: Feedback, now: UnixMillis) -> Self {
-        let at = UnixMillis::from_rfc3339(&feedback.at).map_or(now, |at| at.min(now));
-        Self { rating: feedback.rating, comment: feedback.comment, at: at.0 }
-    }
 }

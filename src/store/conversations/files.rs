@@ -1,6 +1,6 @@
 //! Uploaded files: the values.
 
-use crate::domain::conversation::file::{FileOrigin, FilePurpose, FileText, StoredFile};
+use crate::domain::conversation::{FileOrigin, FilePurpose, FileText, StoredFile};
 use crate::domain::ids::{FileId, UserId};
 use crate::store::{RecordStore, StoreResult};
 

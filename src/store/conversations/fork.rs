@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::domain::conversation::message::{Message, Part, Role};
-use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus, ForkedFrom, LastRun};
+use crate::domain::conversation::{
+    AgentChoice, Conversation, ConversationStatus, Feedback, ForkedFrom, LastRun, Message, Part, Role,
+};
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::store::conversations::feedback::FeedbackColumns;
 use crate::store::runs::created_rows;
 use crate::store::sql::Row;
 use crate::store::{StoreResult, rows};
@@ -26,13 +26,11 @@ use crate::support::text::storable;
 /// The `by` of `run.cancelled` for a turn whose end was not copied.
 const BY_COPY: &str = "copy";
 
-/// A conversation to create from existing messages.
 #[derive(Clone)]
 pub struct CopyConversation {
     pub id: ConversationId,
     /// The owner of the copy and of the source.
     pub owner: UserId,
-    /// The title of the copy; the source's title if `None`.
     pub title: Option<String>,
     pub source: CopySource,
     pub limits: CopyLimits,
@@ -76,16 +74,13 @@ pub struct CopiedDocument {
     pub title: String,
     pub tags: Vec<String>,
     pub system_prompt: Option<String>,
-    /// The user's instructions for every answer.
     pub instructions: Option<String>,
     pub choice: AgentChoice,
-    /// Keys and values of the client.
     pub metadata: Map<String, Value>,
     /// The turns, in the order in which models read them.
     pub turns: Vec<CopiedTurn>,
 }
 
-/// A turn that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CopiedTurn {
     /// The position of its beginning among all messages.
@@ -248,22 +243,8 @@ fn copied_end(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
     Ok(match (rows::read_word(row, "runs", "status", id, RunStatus::from_name)?, error) {
         (RunStatus::Completed, _) => CopiedEnd::Completed(reason.unwrap_or(FinishReason::Stop)),
         (RunStatus::Failed, Some(error)) => CopiedEnd::Failed(error),
-        (
-            RunStatus::Failed
-            | RunStatus::Cancelled
-            | RunStatus::Queued
-            | RunStatus::Processing
-            | RunStatus::ToolLoop
-            | RunStatus::Waiting,
-            _,
-        ) => CopiedEnd::Cancelled,
+        _ => CopiedEnd::Cancelled,
     })
-}
-
-/// The rows and events of a copy.
-pub struct CopyRows {
-    pub conversation: Conversation,
-    pub turns: TurnRows,
 }
 
 /// The rows and events of turns in one conversation.
@@ -297,8 +278,8 @@ pub struct WrittenMessage {
     pub role: Role,
     pub position: i64,
     pub body: String,
-    /// Present for documents only: feedback on a forked answer stays in its own conversation.
-    pub rated: Option<FeedbackColumns>,
+    /// The feedback with its time, for documents only: feedback on a forked answer stays in its own conversation.
+    pub rated: Option<(Feedback, UnixMillis)>,
 }
 
 impl WrittenMessage {
@@ -318,8 +299,12 @@ enum Entry {
     Ended,
 }
 
-/// Returns the rows and events of a copy, with new ids.
-pub fn write(request: &CopyConversation, document: CopiedDocument, forked_from: Option<ForkedFrom>) -> StoreResult<CopyRows> {
+/// Returns the conversation of a copy with the rows and events of its turns, with new ids.
+pub fn write(
+    request: &CopyConversation,
+    document: CopiedDocument,
+    forked_from: Option<ForkedFrom>,
+) -> StoreResult<(Conversation, TurnRows)> {
     let now = request.now;
     let mut turns = write_turns(&request.id, 0, document.turns, request.ids.as_ref(), now)?;
     let title = storable(request.title.as_deref().unwrap_or(&document.title)).into_owned();
@@ -346,7 +331,7 @@ pub fn write(request: &CopyConversation, document: CopiedDocument, forked_from: 
         created_at: now.to_rfc3339(),
         updated_at: now.to_rfc3339(),
     };
-    Ok(CopyRows { conversation, turns })
+    Ok((conversation, turns))
 }
 
 /// Returns the rows and events of turns in a conversation whose newest sequence number is `base`. The messages of the turns get new
@@ -394,7 +379,11 @@ pub fn write_turns(
             Entry::Message(nth) => {
                 let (_, message) = &mut run.turn.messages[nth];
                 renamed.message(message, conversation, &run.id);
-                let rated = message.feedback.take().map(|feedback| FeedbackColumns::copied(*feedback, now));
+                // Times in the future become the present.
+                let rated = message.feedback.take().map(|feedback| {
+                    let at = UnixMillis::from_rfc3339(&feedback.at).map_or(now, |at| at.min(now));
+                    (*feedback, at)
+                });
                 let (stored, body) = rows::storable_message(message.clone())?;
                 *message = stored;
                 messages.push(WrittenMessage { rated, ..WrittenMessage::new(message, body, seq) });

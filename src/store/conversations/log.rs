@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::{CommitResults, LogBounds, StoreResult};
 
 /// The event log. A worker changes the rows of its run only through it. Use cases and the queue make all other changes.

@@ -1,7 +1,6 @@
 //! Lists of messages with their feedback.
 
-use crate::domain::conversation::feedback::{Feedback, Rating};
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::{Feedback, Message, Rating, Role};
 use crate::domain::ids::MessageId;
 use crate::store::sql::Row;
 use crate::store::{BeforeCursor, Page, StoreResult, rows};

@@ -16,11 +16,10 @@ pub(super) mod titles;
 
 use async_trait::async_trait;
 
-use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{Conversation, Message};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::run::change::StepKind;
+use crate::domain::run::StepKind;
 use crate::store::{
     AppendMessages, AppendOutcome, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter,
     CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
-use crate::domain::run::question::InputRecord;
-use crate::domain::tool::approval::ToolGrant;
+use crate::domain::run::InputRecord;
+use crate::domain::tool::ToolGrant;
 use crate::store::{
     IdempotencyKey, IdempotentResult, InputCursor, InputFilter, Page, PageRequest, ResolveInput, ResolveOutcome, StoreResult,
     ToolResults, ToolResultsOutcome,

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::conversation::Conversation;
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::{Conversation, Role};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::store::{AcceptOutcome, AcceptRun};

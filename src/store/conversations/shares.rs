@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::domain::conversation::shares::Share;
 use crate::domain::ids::{ConversationId, ShareId, UserId};
 
-/// The share to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewShare {
     pub id: ShareId,

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
-use crate::domain::run::budget::Amount;
+use crate::domain::run::Amount;
 use crate::store::StoreResult;
 use crate::support::clock::UnixMillis;
 

@@ -11,7 +11,7 @@ use super::queue::{millis, next_epoch};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::RunId;
-use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
+use crate::domain::run::{Fence, FirstClaim, RunRecord};
 use crate::store::runs::created_rows;
 use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json, text};
 use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, StoreResult, rows};

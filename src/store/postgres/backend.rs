@@ -11,7 +11,7 @@ use super::delete::{remove_rest, take_away};
 use super::errors::retry_transaction;
 use super::timeouts::ANSWER_LIMIT;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::sql::{Backend, Database, IdleAge};
 use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 

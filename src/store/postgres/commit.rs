@@ -11,15 +11,15 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
 use super::activate_next_run::{PendingUpdate, UpdatedConversation, activate_next_runs};
-use super::errors::{is_refusal, retried_at_locks};
+use super::errors::{refusal, retried_at_locks};
 use super::merged_batch::{self, FenceWrites, MergedBatch, WriteOffset};
 use super::statement::statement;
 use super::timeouts::{ANSWER_LIMIT, ask, with_deadline};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
-use crate::domain::run::record::{Fence, RunWrite};
+use crate::domain::run::{Fence, RunWrite};
 use crate::store::runs::created_rows;
-use crate::store::{CommitReceipt, CommitResults, StoreError, StoreResult, WriteRejection};
+use crate::store::{CommitReceipt, CommitResults, StoreResult, WriteRejection};
 
 impl PostgresStore {
     /// Commits a batch. Retried only if the database reports a rollback.
@@ -36,7 +36,7 @@ impl PostgresStore {
             Some(_) => None,
             None => match retried_at_locks(locks, || self.write_batch(writes, &batch)).await {
                 Ok(answers) => Some(answers),
-                Err(error) if is_refusal(&error) => None,
+                Err(error) if refusal(&error).is_some() => None,
                 Err(error) => return Err(error),
             },
         };
@@ -130,13 +130,13 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<C
                 }
                 answers.push(answer);
             }
-            Err(error) if is_refusal(&error) => {
+            Err(error) => {
+                let Some(reason) = refusal(&error) else { return Err(error) };
                 savepoint.rollback().await?;
-                created_rows::report_broken_rule(write, &refusal(&error));
+                created_rows::report_broken_rule(write, reason);
                 broken.insert(&write.fence);
                 answers.push(Err(WriteRejection::Fenced));
             }
-            Err(error) => return Err(error),
         }
     }
     Ok(answers)
@@ -180,12 +180,6 @@ async fn has_unprocessed_messages(connection: &mut PgConnection, alone: &MergedB
     .bind(heard)
     .fetch_one(connection)
     .await?)
-}
-
-/// Returns the database's message for a refusal, without values of a row.
-fn refusal(error: &StoreError) -> String {
-    let StoreError::Statement(sqlx::Error::Database(database)) = error else { return error.to_string() };
-    database.message().to_owned()
 }
 
 async fn write_and_settle(connection: &mut PgConnection, batch: &MergedBatch<'_>) -> StoreResult<Vec<Option<Head>>> {

@@ -3,7 +3,7 @@
 //! The pool tests every returned connection, which costs a round trip while the next caller waits. If usually one connection is in
 //! use, it is cached here. A caller that finds the cache empty uses the pool.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::Connection as _;
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::timeouts::{ANSWER_LIMIT, GuardedConnection, GuardedPool};
 use crate::store::StoreResult;
+use crate::support::locks::lock;
 
 /// A cached connection that was idle for longer is tested before it is used.
 pub(super) const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ impl ConnectionCache {
 
     /// Takes the cached connection, or else a connection of the pool.
     pub(super) async fn take(&self) -> StoreResult<CachedConnection> {
-        let idle = self.idle().take();
+        let idle = lock(&self.idle).take();
         if let Some(mut cached) = idle.filter(CachedConnection::may_stay) {
             if cached.is_fresh() {
                 return Ok(cached);
@@ -73,24 +74,20 @@ impl ConnectionCache {
 
     /// Returns whether a recently used connection is cached.
     pub(super) fn is_fresh(&self) -> bool {
-        self.idle().as_ref().is_some_and(|cached| cached.may_stay() && cached.is_fresh())
+        lock(&self.idle).as_ref().is_some_and(|cached| cached.may_stay() && cached.is_fresh())
     }
 
     /// Caches a connection on which no answer is pending.
     pub(super) fn keep(&self, mut cached: CachedConnection) {
         cached.used_at = Instant::now();
-        let before = self.idle().replace(cached);
+        let before = lock(&self.idle).replace(cached);
         // Dropped after the lock is released.
         drop(before);
     }
 
     /// Returns the connection to the pool. The pool cannot close before that.
     pub(super) fn release(&self) {
-        let idle = self.idle().take();
+        let idle = lock(&self.idle).take();
         drop(idle);
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Option<CachedConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -51,8 +51,9 @@ fn has_code(error: &StoreError, codes: &[&str]) -> bool {
     database.code().is_some_and(|code| codes.contains(&&*code))
 }
 
-/// Returns whether a rule of the rows refused a write: by `refuse` in a statement, or because a row exists already.
-pub(super) fn is_refusal(error: &StoreError) -> bool {
-    let StoreError::Statement(sqlx::Error::Database(database)) = error else { return false };
-    matches!(database.code().as_deref(), Some("CA001" | "23505"))
+/// Returns the database's message, without values of a row, if a rule of the rows refused a write: by `refuse` in a statement, or
+/// because a row exists already.
+pub(super) fn refusal(error: &StoreError) -> Option<&str> {
+    let StoreError::Statement(sqlx::Error::Database(database)) = error else { return None };
+    matches!(database.code().as_deref(), Some("CA001" | "23505")).then(|| database.message())
 }

@@ -4,7 +4,7 @@ use sqlx::Row as _;
 
 use super::PostgresStore;
 use super::timeouts::{ANSWER_LIMIT, with_deadline};
-use crate::domain::run::record::{Fence, RunRecord};
+use crate::domain::run::{Fence, RunRecord};
 use crate::store::sql::{Backend, History, Row, record};
 use crate::store::{StoreResult, rows};
 

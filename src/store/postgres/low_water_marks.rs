@@ -7,8 +7,7 @@
 //! Owns both marks, which are times of the database's clock. An entry may still appear before a mark, after a long transaction or
 //! when that clock was set back. A full scan finds it. The frequency of full scans depends on their cost.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -16,6 +15,7 @@ use tokio::time::Instant;
 
 use super::timeouts::GuardedPool;
 use crate::store::StoreResult;
+use crate::support::locks::lock;
 
 /// An entry becomes visible later than its own time, at most by the duration of its transaction. The slack is longer than the
 /// statement timeout of 10 s. A full scan finds entries of longer transactions, and of commits that waited, such as for a standby.
@@ -54,20 +54,14 @@ impl Marks {
 
 #[derive(Debug, Default)]
 pub(super) struct LowWater {
-    queue: AtomicI64,
-    leases: AtomicI64,
+    marks: Mutex<Marks>,
     /// The time of the next full scan; `None` for now.
     whole_look_at: Mutex<Option<Instant>>,
 }
 
 impl LowWater {
     pub(super) fn marks(&self) -> Marks {
-        Marks { queue: self.queue.load(Ordering::Relaxed), leases: self.leases.load(Ordering::Relaxed) }
-    }
-
-    fn set(&self, marks: Marks) {
-        self.queue.store(marks.queue, Ordering::Relaxed);
-        self.leases.store(marks.leases, Ordering::Relaxed);
+        *lock(&self.marks)
     }
 
     /// Raises the marks to the beginning of the queue and of the leases, and lowers them for entries that appeared before. After an
@@ -87,20 +81,19 @@ impl LowWater {
         if whole {
             self.looked_through(Instant::now(), took, found.is_ok());
         }
-        self.set(found?);
+        *lock(&self.marks) = found?;
         Ok(())
     }
 
-    /// Returns whether a full scan is due.
     fn whole_is_due(&self, now: Instant) -> bool {
-        self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| now >= at)
+        lock(&self.whole_look_at).is_none_or(|at| now >= at)
     }
 
     /// Records the end of a full scan, successful or not, after `took`.
     fn looked_through(&self, now: Instant, took: Duration, is_done: bool) {
         let share = took * WHOLE_LOOK_SHARE;
         let pause = WHOLE_LOOK_EVERY.max(if is_done { share } else { share.min(FAILED_LOOK_AGAIN) });
-        *self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + pause);
+        *lock(&self.whole_look_at) = Some(now + pause);
     }
 }
 

@@ -12,21 +12,16 @@ use super::activate_next_run::EndedActiveRun;
 use super::queue::millis;
 use super::statement::{self, Part};
 use crate::domain::access::audit::AuditOutcome;
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{ConversationStatus, Message};
 use crate::domain::event::NewEvent;
 use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::budget::Amount;
-use crate::domain::run::call_handle::Handle;
-use crate::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
-use crate::domain::run::record::{Fence, RunWrite};
-use crate::domain::run::request_record::NewRequestRecord;
-use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::run::{
+    Amount, Change, Fence, FinishReason, Handle, NewRequestRecord, ReleaseCause, RunStatus, RunWrite, StepKind, StepStatus,
+};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::store::runs::budget;
-use crate::store::runs::created_rows;
+use crate::store::runs::{budget, created_rows};
 use crate::store::{StoreError, StoreResult, rows};
 use crate::support::json;
 use crate::support::text::{storable, storable_json};
@@ -89,7 +84,6 @@ pub(super) struct Tables {
     refused: Option<&'static str>,
 }
 
-/// A merged batch.
 pub(super) struct MergedBatch<'a> {
     /// Ordered by conversation id, which is the order of locks.
     pub(super) fences: Vec<FenceWrites<'a>>,

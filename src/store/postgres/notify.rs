@@ -12,17 +12,15 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::timeouts::with_deadline;
-use crate::domain::conversation::list_item::ListHint;
+use crate::domain::conversation::ListHint;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::store::StoreResult;
 
 /// Limit of a list of ids in bytes. Postgres refuses payloads of 8,000 bytes or more, which include the tag.
 const MAX_PAYLOAD: usize = 7_800;
 
-/// The delay before the next attempt to connect.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// The time limit for a connection attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// The time limit for sending a notification. After it, the connection is replaced.
@@ -41,7 +39,6 @@ const PRESENT: &str = "capstan_present";
 /// The word for tool reviews among the ids of conversations. Earlier versions ignore it.
 const REVIEWS: &str = "reviews";
 
-/// A notification from another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// These logs have grown.
@@ -178,10 +175,6 @@ impl PgNotifier {
     }
 }
 
-fn one_connection() -> PgPoolOptions {
-    PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT)
-}
-
 struct NoticeListener {
     options: PgConnectOptions,
     tag: Arc<str>,
@@ -190,7 +183,6 @@ struct NoticeListener {
     has_logged: bool,
 }
 
-/// A connection for receiving.
 struct ListenerConnection {
     listener: PgListener,
     heard_at: Instant,
@@ -200,7 +192,8 @@ impl NoticeListener {
     /// Creates a separate pool, because the library closes a connection only after a last answer, and a silent connection must not
     /// block the next one.
     async fn connect(&self) -> Result<ListenerConnection, sqlx::Error> {
-        let pool = one_connection().max_lifetime(None).idle_timeout(None).connect_lazy_with(self.options.clone());
+        let options = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT).max_lifetime(None).idle_timeout(None);
+        let pool = options.connect_lazy_with(self.options.clone());
         let connect = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.listen_all([LOG, LIST, QUEUE, CONTROL, PRESENT]).await?;

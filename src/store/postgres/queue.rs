@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::errors::retry_transaction;
 use super::timeouts::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, with_deadline};
 use crate::domain::ids::{NodeId, RunId};
-use crate::domain::run::record::{Fence, RunRecord};
+use crate::domain::run::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::sql::{Backend as _, Row, control_signals, text};
 use crate::store::{

@@ -3,7 +3,7 @@
 //! The database itself ends a statement that takes too long. These limits are for a database that stops answering. Then the
 //! connection is closed: otherwise the pool would wait for the same answer before it gives the connection to the next caller.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::store::StoreResult;
 use crate::store::sql::pooler;
+use crate::support::locks::lock;
 
 /// The limit of any caller. Longer than the database's own timeouts.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -58,11 +59,11 @@ struct LastReply(Mutex<Instant>);
 
 impl LastReply {
     fn record(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.0) = Instant::now();
     }
 
     fn last_reply_at(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0)
     }
 }
 

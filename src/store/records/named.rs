@@ -15,7 +15,6 @@ pub struct NameCursor<I> {
     pub id: I,
 }
 
-/// The outcome of creating a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CreateNamedOutcome<I> {
@@ -26,7 +25,6 @@ pub enum CreateNamedOutcome<I> {
     TooMany,
 }
 
-/// The outcome of changing a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateNamedOutcome {

@@ -1,5 +1,6 @@
 //! Stored providers, and logins at providers: the values.
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ProviderId, UserId};
 use crate::store::records::named::{CreateNamedOutcome, NameCursor, UpdateNamedOutcome};
 use crate::support::encryption::EncryptedSecret;
@@ -39,29 +40,18 @@ impl LoginClaimant {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretKind {
-    /// A provider: its key.
-    Provider,
-    /// An MCP server: the secrets of its entry.
-    McpServer,
-    /// A login at an MCP server: its tokens.
-    McpTokens,
-}
-
-impl SecretKind {
-    /// Parses the value in query results.
-    pub(in crate::store) fn from_name(word: &str) -> Option<Self> {
-        match word {
-            "provider" => Some(Self::Provider),
-            "mcp_server" => Some(Self::McpServer),
-            "mcp_tokens" => Some(Self::McpTokens),
-            _ => None,
-        }
+named_enum! {
+    /// The kind of a secret, by its name in query results.
+    pub enum SecretKind {
+        /// A provider: its key.
+        Provider = "provider",
+        /// An MCP server: the secrets of its entry.
+        McpServer = "mcp_server",
+        /// A login at an MCP server: its tokens.
+        McpTokens = "mcp_tokens",
     }
 }
 
-/// An encrypted secret of any table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncryptedRow {
     pub of: SecretKind,

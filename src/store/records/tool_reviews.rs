@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use async_trait::async_trait;
 
 use crate::domain::ids::{ToolReviewId, UserId};
-use crate::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
+use crate::domain::tool::{ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
 
 pub const MAX_REVIEWS: i64 = 1_000;

@@ -3,9 +3,8 @@
 use async_trait::async_trait;
 
 use crate::domain::ids::UserId;
-use crate::domain::model::cost::Cost;
-use crate::domain::run::budget::{Amount, ReservationOutcome, ReservationRequest};
-use crate::domain::run::record::Fence;
+use crate::domain::model::Cost;
+use crate::domain::run::{Amount, Fence, ReservationOutcome, ReservationRequest};
 use crate::store::StoreResult;
 
 /// The largest amount charged to one run and day, in tokens and in trillionths of a US dollar. The sum of a thousand such rows fits

@@ -1,17 +1,11 @@
 //! The messages, runs and events that the store itself creates for a request. Pure functions, the same for both databases.
 
 use crate::domain::agent::TitlePolicy;
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::eviction_summary;
-use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::conversation::{ConversationStatus, Message, Part, Role};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
-use crate::domain::run::change::Change;
-use crate::domain::run::context::ContextSummary;
-use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputState};
-use crate::domain::run::record::RunWrite;
-use crate::domain::run::{Run, RunStatus, WaitReason};
-use crate::domain::tool::approval::ApprovalState;
+use crate::domain::run::{Change, InputAnswer, InputKind, InputRequest, InputState, Run, RunStatus, RunWrite};
+use crate::domain::tool::ApprovalState;
 use crate::store::{AcceptRun, ResolveInput, ResumeKind, ResumeRun};
 use crate::support::clock::UnixMillis;
 use crate::support::text;
@@ -126,11 +120,6 @@ pub fn can_be_gone_on_from(how: &ResumeKind, status: RunStatus) -> bool {
     }
 }
 
-/// Returns the `run.cancelled` of a run that no worker had started.
-pub fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis) -> NewEvent {
-    NewEvent::new(&EventBody::RunCancelled { by: by.to_owned() }, Some(run.clone()), attempt, now)
-}
-
 /// Returns the `input.resolved` or `approval.resolved` of an answered question, in its run's attempt.
 pub fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
     let (id, answer, by) = (request.id.clone(), resolve.answer.clone(), Some(resolve.owner.clone()));
@@ -152,16 +141,6 @@ pub fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInp
     NewEvent::new(&body, Some(request.run_id.clone()), attempt, resolve.now)
 }
 
-/// Returns whether a resume request wakes a run. A run that waits for a human or its client continues only after an answer.
-pub fn can_be_woken(run: &Run) -> bool {
-    run.status == RunStatus::Waiting && !run.reason.is_some_and(WaitReason::needs_answer)
-}
-
-/// Returns the owner's limit of running runs, if only that keeps a claimable run waiting.
-pub fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) -> Option<(i64, u32)> {
-    (queue_position.is_some() && cap > 0 && running >= i64::from(cap)).then_some((running, cap))
-}
-
 /// Returns a `conversation.updated`, which belongs to no run.
 pub fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status, supersedes: Vec::new() }, None, 0, now)
@@ -181,12 +160,6 @@ pub fn rewind_events(title: &str, superseded: &[MessageId], now: UnixMillis) -> 
 
 /// The type of events whose title, and status at the end of a run, are known only to the transaction that stores them.
 pub const UPDATED: &str = "conversation.updated";
-
-/// Returns whether a write contains an event about a conversation's status without changing it: the status would be unknown.
-fn updates_nothing(write: &RunWrite) -> bool {
-    let changes = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
-    write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(changes)
-}
 
 /// Logs a refused write, which is a bug of the writer.
 pub fn report_broken_rule(write: &RunWrite, reason: &str) {
@@ -210,28 +183,12 @@ pub fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             }
             Change::AddMessage(_) => messages += 1,
             Change::Finish { .. } | Change::Release { .. } => ended = true,
-            Change::Status(..)
-            | Change::Started
-            | Change::FreezeTools(_)
-            | Change::KeepContexts(_)
-            | Change::Counters(_)
-            | Change::Summarize(_)
-            | Change::Usage(_)
-            | Change::ChargeBudget { .. }
-            | Change::StepStarted { .. }
-            | Change::StepEnded { .. }
-            | Change::AddToolCalls(_)
-            | Change::ToolAsked(_)
-            | Change::ToolEdited { .. }
-            | Change::ToolGranted { .. }
-            | Change::ToolStarted(_)
-            | Change::ToolHandle(..)
-            | Change::ToolFinished(..)
-            | Change::AskInput(_)
-            | Change::InputClosed { .. } => {}
+            _ => {}
         }
     }
-    if updates_nothing(write) {
+    // The status in the event would be unknown.
+    let sets_status = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
+    if write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(sets_status) {
         return Some("an event contains a conversation's status that the write does not change");
     }
     (messages > write.events.len()).then_some("more messages than events, so that positions would collide")
@@ -287,11 +244,6 @@ pub fn number_events(conversation: &ConversationId, base: i64, events: Vec<NewEv
     events.into_iter().zip(base + 1..).map(|(event, seq)| event.stored(conversation.clone(), seq)).collect()
 }
 
-/// Returns the `context.compacted` of a compaction that evicted this number of messages.
-pub fn context_compacted(messages: u32, summary: &ContextSummary, now: UnixMillis) -> NewEvent {
-    let (through, section) = (Some(summary.covers.clone()), eviction_summary::section(summary));
-    NewEvent::new(&EventBody::ContextCompacted { messages, texts: 0, through, summary: section }, None, 0, now)
-}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,6 @@
 //! Owns the traits and values of runs, the queue, budgets and usage. Must not know any statement.
 
 pub(super) mod budget;
-pub(super) mod call_batch;
-pub(super) mod control_signals;
 pub(super) mod created_rows;
 pub(super) mod queue;
 pub(super) mod usage;
@@ -13,9 +11,8 @@ use async_trait::async_trait;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use crate::domain::run::output::RunOutput;
-use crate::domain::run::{Run, RunStatus};
-use crate::domain::tool::call_record::ToolCallRecord;
+use crate::domain::run::{Run, RunOutput, RunStatus};
+use crate::domain::tool::ToolCallRecord;
 use crate::store::{
     AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
     Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunView, StoreResult,

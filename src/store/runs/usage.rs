@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::ids::{RunId, UserId};
-use crate::domain::run::usage::{UsageGroup, UsagePeriod};
+use crate::domain::run::{UsageGroup, UsagePeriod};
 use crate::store::pages::cursor_text;
 use crate::support::clock::UnixMillis;
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::database::Database;
 use super::statement::Statement;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::{AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentResult, StoreResult};
 
 /// The condition of a deletion. Its statement takes the age in milliseconds (`$1`) and the conversation's id (`$2`), and returns a

@@ -21,7 +21,6 @@ pub enum Database<'a> {
 }
 
 impl Database<'_> {
-    /// Reads all rows of one statement.
     pub async fn fetch_all(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         let text = match self {
             Self::Postgres(_) => statement.postgres,
@@ -44,7 +43,6 @@ impl Database<'_> {
         }
     }
 
-    /// Reads the first row of one statement.
     pub async fn fetch_optional(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(line) => Ok(postgres_query(statement.postgres, values).fetch_optional(line).await?.map(Row::Postgres)),
@@ -54,7 +52,6 @@ impl Database<'_> {
         }
     }
 
-    /// Reads the values of all rows of one statement.
     pub async fn read_all<T>(
         self,
         statement: Statement,
@@ -64,7 +61,6 @@ impl Database<'_> {
         self.fetch_all(statement, values).await?.iter().map(read).collect()
     }
 
-    /// Reads the value of the first row of one statement.
     pub async fn read_optional<T>(
         self,
         statement: Statement,
@@ -74,7 +70,6 @@ impl Database<'_> {
         self.fetch_optional(statement, values).await?.as_ref().map(read).transpose()
     }
 
-    /// Reads the only row of one statement.
     pub async fn fetch_one(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Row> {
         the_row(self.fetch_optional(statement, values).await?)
     }

@@ -7,11 +7,9 @@ use crate::store::sql::conversations::{self, append, conversation_rows, feedback
 use crate::store::sql::conversations::{questions, retention, rewind, search, shares, summaries, titles};
 use crate::store::sql::records::{agents, mcp_logins, mcp_servers, model_limitations, providers, tool_reviews};
 use crate::store::sql::runs::{
-    self, accept, calls, cancel, continued_requests, deleted_responses, load, new_run, reserve_budget, resume, run_rows,
-    step_requests, usage,
+    self, accept, calls, cancel, load, new_run, reserve_budget, responses, resume, run_rows, step_requests, usage,
 };
-use crate::store::sql::statement::Statement;
-use crate::store::sql::{control_signals, idempotency_keys};
+use crate::store::sql::{Statement, control_signals, idempotency_keys};
 
 /// Pairs the statements of modules with the names of the modules.
 macro_rules! of_modules {
@@ -21,9 +19,9 @@ macro_rules! of_modules {
 }
 
 /// Returns the statements of each aggregate with the name of its module.
-pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
+pub fn all_statements() -> Vec<(&'static str, &'static [Statement])> {
     let mut all = of_modules! {
-        accept agents append audit calls cancel continued_requests control_signals conversation_rows conversations deleted_responses
+        accept agents append audit calls cancel control_signals conversation_rows conversations responses
         feedback files fork grants idempotency_keys keys list_items load log mcp_logins mcp_servers model_limitations new_run providers
         questions reserve_budget resume retention rewind run_rows runs search sessions shares step_requests summaries tickets titles
         tool_reviews usage users

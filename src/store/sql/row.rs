@@ -41,6 +41,6 @@ impl Row {
 }
 
 /// Returns the row of a statement that always returns one.
-pub(super) fn the_row(row: Option<Row>) -> StoreResult<Row> {
+pub(in crate::store) fn the_row(row: Option<Row>) -> StoreResult<Row> {
     Ok(row.ok_or(sqlx::Error::RowNotFound)?)
 }

@@ -150,7 +150,6 @@ impl Transaction {
         }
     }
 
-    /// Returns all rows of a statement.
     pub async fn fetch_all(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(tx) => {
@@ -165,7 +164,6 @@ impl Transaction {
         }
     }
 
-    /// Returns the first row of a statement.
     pub async fn fetch_optional(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(tx) => {
@@ -180,7 +178,6 @@ impl Transaction {
         }
     }
 
-    /// Returns the only row of a statement.
     pub async fn fetch_one(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Row> {
         the_row(self.fetch_optional(statement, values).await?)
     }

@@ -8,22 +8,14 @@ use super::audit;
 use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::access::audit::AuditOutcome;
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::message::Message;
-use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
+use crate::domain::conversation::{ConversationStatus, Message};
+use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::problem::ProblemBody;
-use crate::domain::run::budget::Amount;
-use crate::domain::run::call_handle::Handle;
-use crate::domain::run::change::{Change, ReleaseCause};
-use crate::domain::run::context::ContextSummary;
-use crate::domain::run::question::{InputRequest, InputState};
-use crate::domain::run::record::RunWrite;
-use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::run::{Amount, Change, ContextSummary, FinishReason, Handle, InputRequest, ReleaseCause, RunStatus, RunWrite};
 use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
 use crate::store::StoreResult;
 use crate::store::rows::{encode, encode_storable};
-use crate::store::runs::budget;
-use crate::store::runs::created_rows;
+use crate::store::runs::{budget, created_rows};
 use crate::support::text::{storable, storable_json};
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
@@ -85,10 +77,22 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 insert_message(&mut batch, message, base + messages)?;
             }
             Change::AddToolCalls(calls) => add_tool_calls(&mut batch, run, calls)?,
-            Change::ToolAsked(call) => ask_about_tool(&mut batch, run, call),
+            Change::ToolAsked(call) => {
+                batch.add("UPDATE tool_calls SET state = 'awaiting_approval' WHERE id = ? AND run_id = ? AND state = 'planned'");
+                batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+            }
             Change::ToolEdited { id, arguments, hash } => edit_tool(&mut batch, run, id, arguments, hash)?,
-            Change::ToolGranted { id, grant } => grant_tool(&mut batch, run, id, grant),
-            Change::ToolStarted(call) => start_tool(&mut batch, run, call),
+            Change::ToolGranted { id, grant } => {
+                batch.add(
+                    "UPDATE tool_calls SET grant_id = ? WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
+                );
+                batch.bind(grant.as_str()).bind(id.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+            }
+            Change::ToolStarted(call) => {
+                batch.add(sql!("UPDATE tool_calls SET state = 'started', started_at = " now
+                    " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"));
+                batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+            }
             Change::ToolHandle(call, handle) => note_handle(&mut batch, run, call, handle.as_ref()),
             Change::ToolFinished(call, outcome) => {
                 finish_tool(&mut batch, run, call, outcome)?;
@@ -97,7 +101,11 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 }
             }
             Change::AskInput(request) => insert_question(&mut batch, request)?,
-            Change::InputClosed { id, state } => close_question(&mut batch, run, id, *state),
+            Change::InputClosed { id, state } => {
+                batch.add(sql!("UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, " now
+                    ") WHERE id = ? AND run_id = ?"));
+                batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
+            }
             Change::Finish { status, finish_reason, error, joined: _ } => {
                 std::mem::take(&mut patch).store(&mut batch, run);
                 let terminal = created_rows::terminal_event(write).and_then(|at| i64::try_from(at).ok());
@@ -213,22 +221,6 @@ fn add_tool_calls(batch: &mut Batch, run: &RunId, calls: &[ToolCall]) -> StoreRe
     Ok(())
 }
 
-fn start_tool(batch: &mut Batch, run: &RunId, call: &CallId) {
-    batch.add(sql!("UPDATE tool_calls SET state = 'started', started_at = " now
-        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"));
-    batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
-}
-
-fn grant_tool(batch: &mut Batch, run: &RunId, call: &CallId, grant: &GrantId) {
-    batch.add("UPDATE tool_calls SET grant_id = ? WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')");
-    batch.bind(grant.as_str()).bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
-}
-
-fn ask_about_tool(batch: &mut Batch, run: &RunId, call: &CallId) {
-    batch.add("UPDATE tool_calls SET state = 'awaiting_approval' WHERE id = ? AND run_id = ? AND state = 'planned'");
-    batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
-}
-
 fn edit_tool(batch: &mut Batch, run: &RunId, call: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
     let arguments = encode_storable("tool_calls", "arguments", call.as_str(), arguments)?;
     batch.add(
@@ -271,7 +263,9 @@ fn finish(
     batch.bind(status.as_str()).bind(finish_reason.map(FinishReason::as_str)).bind(error).bind(last_seq).bind(run.as_str());
     batch.require_change("a run ends twice");
     drop_lease(batch, run);
-    close_questions(batch, run);
+    // The worker has closed the questions that it knew, but an MCP server may have asked another one at the last moment.
+    batch.add(sql!("UPDATE input_requests SET state = 'cancelled', resolved_at = " now " WHERE run_id = ? AND state = 'pending'"));
+    batch.bind(run.as_str());
     Ok(())
 }
 
@@ -343,17 +337,4 @@ fn insert_question(batch: &mut Batch, request: &InputRequest) -> StoreResult<()>
     batch.bind(request.id.as_str()).bind(call).bind(request.kind.as_str()).bind(question).bind(request.state.as_str());
     batch.bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4))).bind(request.run_id.as_str());
     Ok(())
-}
-
-fn close_question(batch: &mut Batch, run: &RunId, id: &InputId, state: InputState) {
-    batch.add(sql!("UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, " now
-        ") WHERE id = ? AND run_id = ?"));
-    batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
-}
-
-/// Closes the pending questions of an ended run. The worker has closed the ones it knew, but an MCP server may have asked another
-/// one at the last moment.
-fn close_questions(batch: &mut Batch, run: &RunId) {
-    batch.add(sql!("UPDATE input_requests SET state = 'cancelled', resolved_at = " now " WHERE run_id = ? AND state = 'pending'"));
-    batch.bind(run.as_str());
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::SqliteStore;
 use super::audit::insert_abandoned;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::sql::{Backend, Database, IdleAge, accept_once};
 use crate::store::{
     AcceptOutcome, AcceptRun, CommitResults, DeletedConversation, IdempotencyKey, IdempotentOutcome, IdempotentResult, StoreResult,

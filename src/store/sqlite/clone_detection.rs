@@ -22,7 +22,6 @@ struct CloneMarker {
     counter: i64,
 }
 
-/// The content of the marker file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MarkerFile {
     marker: CloneMarker,
@@ -34,7 +33,7 @@ impl CloneMarker {
     /// Returns the content of a file with this creation time.
     fn line(&self, born: Option<u128>) -> String {
         let born = born.map_or_else(String::new, |born| format!(" {born}"));
-        format!("{} {}{born}\n", self.database_id, self.counter)
+        format!("{}{born}\n", self.key())
     }
 
     /// Returns the identity of a replaced file, which the database stores.
@@ -43,7 +42,6 @@ impl CloneMarker {
     }
 }
 
-/// Writes the marker file beside the database.
 pub(super) struct MarkerWriter {
     path: PathBuf,
     durability: Durability,

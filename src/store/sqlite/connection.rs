@@ -1,6 +1,6 @@
 //! Opens the database: pragmas, connections and transactions.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::clock::MachineClock;
-use super::clone_detection::MarkerWriter;
-use super::folder_lock::lock_folder;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
+use crate::store::sqlite::clock::MachineClock;
+use crate::store::sqlite::clone_detection::MarkerWriter;
 use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
@@ -182,6 +181,23 @@ async fn migrate(writer: &SqlitePool, path: &Path) -> StoreResult<()> {
             refusal(error, first.as_deref(), &start_anew)
         }
     })
+}
+
+/// Locks the folder. The operating system releases the lock when the process ends, however it ends.
+pub(super) fn lock_folder(folder: &Path) -> StoreResult<File> {
+    let path = folder.join("capstan.lock");
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = opened.map_err(|error| StoreError::Locked(format!("cannot open the lock file {}: {error}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(format!(
+            "another server process holds {}: stop it, give this one another data folder, or use Postgres for several servers",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(StoreError::Locked(format!("cannot lock {}: {error}; is the folder on a local disk?", path.display())))
+        }
+    }
 }
 
 #[cfg(test)]

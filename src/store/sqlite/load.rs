@@ -4,8 +4,8 @@ use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::connection::Tx;
-use crate::domain::conversation::message::Message;
-use crate::domain::run::record::{Fence, RunRecord};
+use crate::domain::conversation::Message;
+use crate::domain::run::{Fence, RunRecord};
 use crate::store::StoreResult;
 use crate::store::rows::{TranscriptScope, decode};
 use crate::store::sql::{Backend as _, History, Row, record};

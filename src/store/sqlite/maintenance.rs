@@ -2,7 +2,6 @@
 //!
 //! Owns no table. Must not know why anything is cleaned.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -11,6 +10,7 @@ use super::SqliteStore;
 use crate::store::error::damage_was_met;
 use crate::store::sql::{Backend, count_expired};
 use crate::store::{CommonStore, ExpiredRowCounts, RecordStore, Store, StoreError, StoreResult};
+use crate::support::locks::lock;
 
 /// A ping within this time after a successful write needs no other write, so that pings do not load the disk.
 const PING_PAUSE: Duration = Duration::from_secs(1);
@@ -68,6 +68,6 @@ impl Store for SqliteStore {
         // The writer closes last: the last connection checkpoints the write-ahead log, which a reader cannot do.
         self.readers.close().await;
         self.writer.close().await;
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.lock).take();
     }
 }

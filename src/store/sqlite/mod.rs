@@ -19,7 +19,6 @@ pub(super) mod batch;
 mod clock;
 mod clone_detection;
 pub(super) mod connection;
-mod folder_lock;
 mod load;
 mod log;
 mod maintenance;

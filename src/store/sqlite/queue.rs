@@ -10,7 +10,7 @@ use sqlx::{Row as _, SqliteExecutor};
 use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::ids::{NodeId, RunId};
-use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::rows::{TranscriptScope, read_claim, readable_claims, unnamed_lease};
 use crate::store::sql::{Backend as _, Row, control_signals};

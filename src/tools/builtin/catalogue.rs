@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::fetch::Fetcher;
-use super::{calculate, files, time, weather};
-use crate::domain::conversation::message::ToolContent;
+use crate::domain::conversation::ToolContent;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
-use crate::support::clock::SharedClock;
+use crate::support::clock::{SharedClock, UnixMillis};
 use crate::support::json;
+use crate::tools::builtin::fetch::Fetcher;
+use crate::tools::builtin::{calculate, files};
 use crate::tools::options::ToolExecutorOptions;
 
 /// Tools that are on offer only if the operator lists them.
@@ -43,13 +45,13 @@ impl BuiltIns {
         let text = match offered.map_or("", |tool| &tool.name) {
             "current_time" => {
                 let zone = text("timezone").unwrap_or_else(|| self.default_timezone.clone());
-                time::current_time(self.clock.now(), &zone)
+                current_time(self.clock.now(), &zone)
             }
             "calculate" => calculate::calculate(&text("expression").unwrap_or_default()),
             "list_directory" => self.with_files(files::list_directory, text("path")).await,
             "read_file" => self.with_files(files::read_file, text("path")).await,
             "http_fetch" => return self.fetcher.fetch(&text("url").unwrap_or_default()).await,
-            "get_weather" => Ok(weather::sample(&text("location").unwrap_or_default())),
+            "get_weather" => Ok(sample_weather(&text("location").unwrap_or_default())),
             // The engine asks the user itself, and never sends this call to the tool executor.
             ASK_USER => Err("the user could not be asked".to_owned()),
             _ => Err(format!("there is no built-in tool {name} any more")),
@@ -131,4 +133,43 @@ fn object(properties: Value, required: Option<&str>) -> Value {
 fn definition(name: &str, description: &str, parameters: Value) -> ToolDefinition {
     let definition_hash = json::hash(&json!([description, parameters]));
     ToolDefinition { definition_hash, ..ToolDefinition::new(name, description, parameters, ReplayClass::Read) }
+}
+
+/// Returns invented weather, always the same for one place.
+fn sample_weather(place: &str) -> String {
+    const SKIES: [&str; 5] = ["sunny", "partly cloudy", "overcast", "rainy", "windy"];
+    let place = place.trim();
+    let sum: usize = place.to_lowercase().bytes().map(usize::from).sum();
+    let sky = SKIES[sum % SKIES.len()];
+    format!("SAMPLE DATA, made up for demonstrations: in {place} it is {sky}, {} degrees Celsius.", 5 + sum % 25)
+}
+
+/// Returns `now` in the time zone `zone`, as RFC 3339 and as readable text.
+fn current_time(now: UnixMillis, zone: &str) -> Result<String, String> {
+    let unknown = || format!("unknown time zone {zone:?}: use an IANA name such as Europe/Berlin or UTC");
+    let timezone = if zone.eq_ignore_ascii_case("utc") { TimeZone::UTC } else { TimeZone::get(zone).map_err(|_| unknown())? };
+    let timestamp = Timestamp::from_millisecond(now.0).map_err(|_| "the clock of the server is out of range".to_owned())?;
+    let zoned = timestamp.to_zoned(timezone);
+    Ok(format!("{} ({}, {zone})", zoned.strftime("%Y-%m-%dT%H:%M:%S%:z"), zoned.strftime("%A, %-d %B %Y, %H:%M:%S")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weather_of_the_demo_is_marked_as_invented() {
+        assert_eq!(sample_weather("Berlin"), sample_weather(" berlin ").replace("berlin", "Berlin"));
+        assert!(sample_weather("Berlin").starts_with("SAMPLE DATA"));
+    }
+
+    #[test]
+    fn current_time_uses_the_time_zone() {
+        let now = UnixMillis(1_767_225_600_000);
+        assert_eq!(current_time(now, "UTC").unwrap(), "2026-01-01T00:00:00+00:00 (Thursday, 1 January 2026, 00:00:00, UTC)");
+        let berlin = current_time(now, "Europe/Berlin").unwrap();
+        assert_eq!(berlin, "2026-01-01T01:00:00+01:00 (Thursday, 1 January 2026, 01:00:00, Europe/Berlin)");
+        let error = current_time(now, "Mars/Olympus").unwrap_err();
+        assert!(error.contains("Mars/Olympus") && error.contains("IANA"), "{error}");
+    }
 }

@@ -12,9 +12,9 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
 use super::page_text;
+use crate::domain::conversation::ToolContent;
 use crate::domain::conversation::content::tool_binary;
 use crate::domain::conversation::file::is_text_type;
-use crate::domain::conversation::message::ToolContent;
 use crate::support::net::egress::{self, EgressDenied, EgressScope};
 use crate::support::net::http::{USER_AGENT, error_chain};
 use crate::support::{redact, text};

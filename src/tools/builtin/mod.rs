@@ -5,7 +5,5 @@ mod catalogue;
 mod fetch;
 mod files;
 mod page_text;
-mod time;
-mod weather;
 
 pub use catalogue::{BuiltIns, OPTIONAL};

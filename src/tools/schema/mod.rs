@@ -3,8 +3,9 @@
 mod cost;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::support::locks::lock;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -46,13 +47,12 @@ impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
     pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
         let address = Arc::as_ptr(schema).addr();
-        let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().get(&address).map(|(_, validator)| Arc::clone(validator));
+        let known = lock(&self.compiled).get(&address).map(|(_, validator)| Arc::clone(validator));
         let validator = match known {
             Some(validator) => validator,
             None => {
                 let validator = Arc::new(validator(schema)?);
-                let mut compiled = lock();
+                let mut compiled = lock(&self.compiled);
                 if compiled.len() >= MAX_KEPT {
                     compiled.clear();
                 }

@@ -10,7 +10,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::conversation::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
+use crate::domain::conversation::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::store::{AttachedFile, RecordStore, StoreResult, WorkerStore, retry_while_unavailable};

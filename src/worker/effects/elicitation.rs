@@ -10,9 +10,7 @@ use tokio::time::Instant;
 
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, UserId};
-use crate::domain::run::change::Change;
-use crate::domain::run::question::{InputAnswer, InputKind, InputRequest, InputState, Question};
-use crate::domain::run::record::Fence;
+use crate::domain::run::{Change, Fence, InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::live::{Subscription, Tail};
 use crate::store::{StoreResult, retry_while_unavailable};
 use crate::tools::ElicitationRequest;

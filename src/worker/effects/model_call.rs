@@ -6,12 +6,11 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use crate::domain::conversation::message::{BinaryContent, Role};
+use crate::domain::conversation::{BinaryContent, Role};
 use crate::domain::ids::{RunId, UserId};
-use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
-use crate::engine::{Assembler, PartialAnswer, RunState, check_sendable};
+use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
+use crate::engine::{Assembler, RunState, check_sendable};
 use crate::provider::ModelStream;
-use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
 use crate::support::ids::SharedIds;
 use crate::worker::context::WorkerContext;
@@ -47,7 +46,7 @@ pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<Mod
 /// A call under way. Dropping it closes the provider's connection.
 pub struct ModelCall {
     ids: SharedIds,
-    assembler: Assembler,
+    pub assembler: Assembler,
     /// Stores a picture of the answer. Returns the event of the picture, or of a note if it cannot be stored.
     store_picture: Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync>,
     phase: Phase,
@@ -145,25 +144,6 @@ impl ModelCall {
         }
         log.push(items, urgency);
     }
-
-    /// Returns the answer after [`ModelCall::run`] has returned `Ok`.
-    pub fn into_assembler(self) -> Assembler {
-        self.assembler
-    }
-
-    pub fn spent(&self) -> Usage {
-        self.assembler.spent()
-    }
-
-    /// Returns the usage of a dropped call.
-    pub fn given_up(&self) -> Usage {
-        self.assembler.given_up()
-    }
-
-    /// Returns the shown part of a dropped answer.
-    pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
-        self.assembler.partial(now)
-    }
 }
 
 fn picture_storer(content_store: ContentStore, owner: UserId) -> Arc<dyn Fn(BinaryContent) -> Storing + Send + Sync> {
@@ -190,7 +170,7 @@ mod tests {
     use crate::domain::ids::ConversationId;
     use crate::domain::model::ModelErrorKind;
     use crate::domain::run::record::Fence;
-    use crate::support::clock::SystemClock;
+    use crate::support::clock::{SystemClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use crate::worker::LogWriter;
 
@@ -213,7 +193,7 @@ mod tests {
         };
         let heard = tokio::time::timeout(Duration::from_secs(60), call.run(&log)).await;
         assert_eq!(heard, Ok(Ok(())), "the call is given up");
-        let finished = call.into_assembler().finish(&SequentialIds::default(), UnixMillis(0));
+        let finished = call.assembler.finish(&SequentialIds::default(), UnixMillis(0));
         assert_eq!(finished.map(|_| ()).map_err(|error| error.kind), Err(ModelErrorKind::BadStream));
     }
 }

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::run::call_handle::{Handle as Kept, InputRequired};
-use crate::domain::run::change::Change;
+use crate::domain::run::call_handle::Handle as Kept;
+use crate::domain::run::{Change, InputRequired};
 use crate::engine::StreamItem;
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::ids::UserId;
-use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
-use crate::domain::run::record::Fence;
+use crate::domain::run::{Fence, ReservationOutcome, ReservationRequest};
 use crate::engine::{Input, RunState};
 use crate::store::StoreResult;
 use crate::worker::WorkerDeps;

@@ -1,13 +1,12 @@
 //! MCP sampling: the run's model answers for a server during a call, and the run is charged.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::conversation::message::{Message, Role, TextPart};
+use crate::domain::conversation::{Message, Role, TextPart};
 use crate::domain::ids::{MessageId, PartId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelRequest, Usage};
-use crate::domain::run::budget::Amount;
 use crate::support::locks::lock;
 use crate::tools::{SamplingAnswer, SamplingCall, SamplingRequest};
 use crate::worker::WorkerDeps;
@@ -32,24 +31,24 @@ struct SamplingUsageState {
 
 impl SamplingUsage {
     fn add(&self, usage: Usage) {
-        let mut spent = self.spent();
+        let mut spent = lock(&self.0);
         spent.uncharged.add(usage);
         spent.run_total.add(usage);
     }
 
     /// Returns and resets the uncharged usage, which the caller will charge.
     pub fn take(&self) -> Usage {
-        std::mem::take(&mut self.spent().uncharged)
+        std::mem::take(&mut lock(&self.0).uncharged)
     }
 
     /// Adds usage back that could not be charged.
     pub fn add_uncharged(&self, usage: Usage) {
-        self.spent().uncharged.add(usage);
+        lock(&self.0).uncharged.add(usage);
     }
 
     /// Sets the usage that the run was charged.
     pub fn know_charged(&self, charged: Usage) {
-        let mut spent = self.spent();
+        let mut spent = lock(&self.0);
         spent.run_total = charged;
         let uncharged = spent.uncharged;
         spent.run_total.add(uncharged);
@@ -61,14 +60,7 @@ impl SamplingUsage {
             // Shared budgets need a reservation, and these calls belong to no step.
             return Some("the run has a shared budget, in which sampling cannot be reserved");
         }
-        let used = Amount::of(&self.spent().run_total);
-        let is_over = profile.max_run_tokens > 0 && used.tokens >= profile.max_run_tokens
-            || profile.budget.run_usd.is_some_and(|most| used.cost >= most.cost());
-        is_over.then_some("the run has used up its limit of tokens or money")
-    }
-
-    fn spent(&self) -> MutexGuard<'_, SamplingUsageState> {
-        lock(&self.0)
+        profile.is_spent(lock(&self.0).run_total).then_some("the run has used up its limit of tokens or money")
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, ModelTurn, Usage};
 use crate::engine::Assembler;

@@ -15,8 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::ids::CallId;
-use crate::domain::model::Usage;
-use crate::domain::run::call_handle::{Handle, InputRequired};
+use crate::domain::run::{Handle, InputRequired};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
 use crate::support::failpoint;
@@ -64,7 +63,7 @@ pub struct ToolCalls {
     stop: CancellationToken,
     detach_all: CancellationToken,
     has_detached: bool,
-    spending: SamplingUsage,
+    pub spending: SamplingUsage,
 }
 
 impl ToolCalls {
@@ -184,16 +183,6 @@ impl ToolCalls {
             failpoint::hit("reconciled");
             (call.id.clone(), ToolResult::Reconciled(reconciled))
         }));
-    }
-
-    /// Returns and resets the usage of sampling that is not charged yet.
-    pub fn take_spent(&self) -> Usage {
-        self.spending.take()
-    }
-
-    /// Adds usage back that could not be charged.
-    pub fn add_uncharged(&self, usage: Usage) {
-        self.spending.add_uncharged(usage);
     }
 
     pub fn is_empty(&self) -> bool {

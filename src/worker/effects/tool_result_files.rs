@@ -13,10 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::documents::{FileDeps, FileKind, ReadFileError};
-use crate::domain::conversation::file::{
-    FileOrigin, FilePurpose, FileText, decoded, default_name, is_text_type, other_text, utf8_text,
-};
-use crate::domain::conversation::message::{BinaryContent, ToolContent};
+use crate::domain::conversation::file::{decoded, default_name, is_text_type, other_text, utf8_text};
+use crate::domain::conversation::{BinaryContent, FileOrigin, FilePurpose, FileText, ToolContent};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::tool::ToolOutcome;
 use crate::store::{NewFile, StoredOutcome, WorkerStore, retry_while_unavailable, store_file};

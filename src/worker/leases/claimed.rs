@@ -5,12 +5,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::agent::OnUnknown;
-use crate::domain::agent::prompt::ToolNotes;
-use crate::domain::conversation::message::{Message, Role};
-use crate::domain::run::context::Capacity;
-use crate::domain::run::record::{ClaimCause, RunRecord};
-use crate::domain::tool::approval::ApprovalMode;
+use crate::domain::agent::{OnUnknown, ToolNotes};
+use crate::domain::conversation::Message;
+use crate::domain::run::{Capacity, ClaimCause, RunRecord};
+use crate::domain::tool::ApprovalMode;
 use crate::engine::{Input, RunFacts, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
@@ -183,7 +181,7 @@ async fn load_prompt_facts(context: &WorkerContext, record: &RunRecord, facts: &
         && record.contexts.is_none()
         && !profile.context_providers.is_empty()
     {
-        let newest = record.history.iter().rev().find(|message| message.role == Role::User && !message.internal);
+        let newest = record.history.iter().rev().find(|message| message.is_from_user());
         let question = ContextQuestion {
             user_id: owner,
             conversation_id: &record.fence.conversation_id,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::domain::ids::RunId;
-use crate::domain::run::record::Fence;
+use crate::domain::run::Fence;
 use crate::store::{ControlSignal, UnnamedLease};
 use crate::support::locks::lock;
 

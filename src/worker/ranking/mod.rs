@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::ids::UserId;
-use crate::domain::tool::ToolDefinition;
-use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
+use crate::domain::tool::{RankedTools, SelectionMethod, ToolDefinition};
 use crate::provider::embeddings::{Embedders, EmbeddingLimits};
 
 use lexical::Lexical;

@@ -16,12 +16,8 @@ use crate::domain::agent::OnUnknown;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelRequest, Usage};
-use crate::domain::run::RunStatus;
-use crate::domain::run::budget::{ReservationOutcome, ReservationRequest};
-use crate::domain::run::change::{Change, ReleaseCause};
-use crate::domain::run::record::{ClaimCause, RunRecord};
-use crate::domain::tool::tool_filter::RankedTools;
-use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::domain::run::{Change, ClaimCause, ReleaseCause, ReservationOutcome, ReservationRequest, RunRecord, RunStatus};
+use crate::domain::tool::{RankedTools, ToolCallState, ToolOutcome};
 use crate::engine::{Command, Decision, DecisionEnvironment, Durability, Input, PartialAnswer, RunState, decide, tool_query};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
@@ -193,7 +189,7 @@ impl RunDriver<'_> {
     /// Decides, commits, and starts the commands.
     async fn follow(&mut self, input: Input) -> ControlFlow<AttemptEnd> {
         let has_finished_tool = matches!(input, Input::ToolFinished(..));
-        let of_tools = self.tools.take_spent();
+        let of_tools = self.tools.spending.take();
         self.spent.add(of_tools);
         let (decision, calls_model) = loop {
             let mut decision = self.decide(input.clone());
@@ -248,7 +244,7 @@ impl RunDriver<'_> {
     /// Keeps the facts of this attempt for the next one.
     fn keep_for_next_attempt(&mut self, input: Input, of_tools: Usage) {
         self.finished.extend(input.into_outcomes());
-        self.tools.add_uncharged(of_tools);
+        self.tools.spending.add_uncharged(of_tools);
     }
 
     /// Returns whether a call that was cancelled before it was sent would have an unknown outcome in the next attempt. Returns
@@ -502,14 +498,14 @@ impl RunDriver<'_> {
     fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<AttemptEnd, Input> {
         let Some(call) = self.model.take() else { return ControlFlow::Break(AttemptEnd::Reload) };
         let deps = &self.context.deps;
-        let spent = call.spent();
+        let spent = call.assembler.spent();
         let now = deps.clock.now();
         let mut partial = None;
         let finished = match result {
-            Ok(()) => call.into_assembler().finish(deps.ids.as_ref(), now),
+            Ok(()) => call.assembler.finish(deps.ids.as_ref(), now),
             Err(error) => {
                 if error.over_total_limit {
-                    partial = call.into_partial(now);
+                    partial = call.assembler.partial(now);
                 }
                 Err(error)
             }
@@ -544,8 +540,8 @@ impl RunDriver<'_> {
     /// Drops the model call, which closes the provider's connection, and returns its shown part. The next write charges its usage.
     fn abort_model_call(&mut self) -> Option<PartialAnswer> {
         let call = self.model.take()?;
-        self.spent.add(call.given_up());
-        call.into_partial(self.context.deps.clock.now())
+        self.spent.add(call.assembler.given_up());
+        call.assembler.partial(self.context.deps.clock.now())
     }
 
     /// Stops the tools under way, because the run ends, and collects the outcomes of their calls. A call that waits for a server's question

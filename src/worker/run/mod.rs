@@ -3,5 +3,4 @@
 pub(super) mod attempt;
 pub(super) mod driver;
 pub(super) mod ending;
-pub(super) mod profiles;
 pub(super) mod run_metrics;

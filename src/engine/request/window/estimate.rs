@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use crate::domain::conversation::message::{Message, Part, ToolContent};
+use crate::domain::conversation::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
-use crate::domain::run::context::{ContextUnit, json_tokens, prose_tokens};
+use crate::domain::run::ContextUnit;
+use crate::domain::run::context::{json_tokens, prose_tokens};
 use crate::engine::request::size;
 use crate::engine::request::size::Length;
 use crate::engine::request::source::Source;

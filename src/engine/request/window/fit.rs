@@ -1,6 +1,6 @@
 //! Cuts messages until a request fits its budget: first older results, if the agent compresses them, then the longest texts.
 
-use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
+use crate::domain::conversation::{Message, Part, Role, ToolContent};
 use crate::engine::request::eviction;
 use crate::engine::request::eviction::LEAST_CHARS;
 use crate::engine::request::window::estimate;
@@ -75,7 +75,7 @@ pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
     }
     let too_many = |messages: &[Message]| bounds.iter().map(|bound| bound.excess_images(messages)).max().unwrap_or(0);
     eviction::drop_while(messages, too_many, eviction::drop_older_images);
-    let question = messages.iter().rposition(eviction::is_beginning);
+    let question = messages.iter().rposition(Message::is_from_user);
     for bound in bounds {
         eviction::drop_older_reasoning(messages, bound.room, |message| estimate::message(bound.measure, message));
     }

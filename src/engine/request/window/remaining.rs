@@ -1,8 +1,9 @@
 //! Compares a request with its budget. Must not know how a request is built, or where the window's size comes from.
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::model::ModelRequest;
-use crate::domain::run::context::{ContextPolicy, ContextStrategy, ContextUnit, json_tokens};
+use crate::domain::run::context::json_tokens;
+use crate::domain::run::{ContextPolicy, ContextStrategy, ContextUnit};
 use crate::engine::request::source::Source;
 use crate::engine::request::window::estimate::{self, Measure};
 use crate::engine::request::window::fit::{self, Bound};

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::conversation::message::{
+use crate::domain::conversation::{
     BinaryContent, FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
 use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;
+use crate::support::json;
 
 /// Whether the JSON object of a call has the field `rationale`, which is shown to the human who approves the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +71,7 @@ fn arguments(parameters: &Arc<Value>) -> Value {
 }
 
 fn has_reference(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => map.iter().any(|(key, inner)| matches!(key.as_str(), "$ref" | "$dynamicRef") || has_reference(inner)),
-        Value::Array(items) => items.iter().any(has_reference),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
+    ["$ref", "$dynamicRef"].iter().any(|key| schema.get(key).is_some()) || json::children(schema).any(has_reference)
 }
 
 /// Rewrites a history as if the model had always answered in JSON objects. Each answer and each call is an object, and each result

@@ -12,25 +12,24 @@ use std::ops::ControlFlow;
 use super::parse::{self, PlanAnswer};
 use super::progress::{call_of, phase, query, result_of};
 use super::step_references::names_step;
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::Role;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelFinish, ToolChoice};
-use crate::domain::run::context::ContextStrategy;
-use crate::domain::run::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, RankingFallback};
-use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::ToolCallState;
-use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod, ToolFilter};
+use crate::domain::run::{
+    ContextStrategy, FinishReason, Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, RankingFallback, RunStatus,
+};
+use crate::domain::tool::{RankedTools, SelectionMethod, ToolCallState, ToolFilter};
 use crate::engine::calls::duplicates::has_reached_tool_or_denial;
 use crate::engine::calls::failing_tools::forces_final;
 use crate::engine::calls::planned_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
-use crate::engine::offer::select_ranked::select_tools;
+use crate::engine::offer::store_selection::select_tools;
 use crate::engine::offer::usable::usable_tools;
 use crate::engine::prompts;
 use crate::engine::request::build;
+use crate::engine::steps::json_answer;
 use crate::engine::steps::store_answer::{store_answer, store_text};
-use crate::engine::steps::{json_answer, limits};
 use crate::engine::strategy::hooks::{Answer, Hooks};
 use crate::support::search_words::words;
 
@@ -160,7 +159,7 @@ fn can_continue(decision: &DecisionBuilder<'_>) -> bool {
     let has_tools = is_telling || !usable_tools(decision.tools(), record).is_empty() && !forces_final(decision);
     has_tools
         && !record.counters.force_final
-        && !limits::is_run_over(decision.profile(), record.usage)
+        && !decision.profile().is_spent(record.usage)
         && choice.as_ref().is_none_or(|choice| *choice == ToolChoice::Auto)
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::domain::run::plan::PlanStep;
+use crate::domain::run::PlanStep;
 use crate::engine::calls::json_repair;
 use crate::support::text::prefix_chars;
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::domain::ids::CallId;
-use crate::domain::run::plan::{PlanPhase, PlanStep, PlanStepState, Strategy};
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::{PlanPhase, PlanStep, PlanStepState, RunRecord, Strategy};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;

@@ -1,10 +1,9 @@
 //! Builds the requests to the models of a plan.
 
 use crate::domain::agent::OutputMode;
-use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
-use crate::domain::run::plan::{Plan, PlanPhase};
-use crate::domain::run::record::RunRecord;
+use crate::domain::run::{Plan, PlanPhase, RunRecord};
 use crate::engine::offer::categories::describe_categories;
 use crate::engine::request::source::Source;
 use crate::engine::request::system_prompt;

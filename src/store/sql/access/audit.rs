@@ -6,9 +6,7 @@ use crate::domain::access::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use crate::store::pages::page_by_time;
 use crate::store::rows::parse_word;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, statements, values};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -43,9 +41,7 @@ impl dyn RecordStore + '_ {
             filter.outcome.map(AuditOutcome::as_str),
             limit + 1,
         ];
-        let rows = self.database().fetch_all(PAGE, values).await?;
-        let calls = rows.iter().map(read_call).collect::<StoreResult<Vec<_>>>()?;
-        Ok(page_by_time(calls, limit, |call| &call.call_id))
+        Ok(page_by_time(self.database().read_all(PAGE, values, read_call).await?, limit, |call| &call.call_id))
     }
 
     /// Removes records that are at least `age_ms` old by the database's clock, at most [`AUDIT_PIECE`]. Returns their number.

@@ -3,12 +3,8 @@
 //! Owns the table `tool_grants`. Must not know what a grant allows.
 
 use crate::domain::ids::{ConversationId, GrantId, UserId};
-use crate::domain::tool::approval::ToolGrant;
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::domain::tool::ToolGrant;
+use crate::store::sql::{Database, Row, Transaction, statements, values};
 use crate::store::{MAX_GRANTS, NewGrant, StoreResult};
 use crate::support::clock::UnixMillis;
 

@@ -6,11 +6,7 @@ use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::{KeyId, UserId};
 use crate::store::pages::page_by_time;
 use crate::store::rows::parse_word;
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::{Row, the_row};
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Transaction, Value, if_fresh, refuse, statements, the_row, values};
 use crate::store::{IdempotencyKey, IdempotentResult, KeyCursor, Page, PageRequest, RecordStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
 

@@ -3,9 +3,7 @@
 //! Owns the table `browser_sessions`. Must not know how a browser holds the secret.
 
 use crate::domain::ids::UserId;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, statements, values};
 use crate::store::{RecordStore, StoreResult};
 
 statements! {

@@ -5,9 +5,7 @@
 use crate::domain::access::ticket::{StreamTicket, TicketTarget};
 use crate::domain::ids::UserId;
 use crate::store::rows::parse_word;
-use crate::store::sql::row::the_row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{statements, the_row, values};
 use crate::store::{RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 

@@ -4,14 +4,11 @@
 
 use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::UserId;
-use crate::domain::model::provider::EgressScope;
+use crate::domain::model::EgressScope;
 use crate::store::pages::page_of;
 use crate::store::rows::{decode, encode};
 use crate::store::sql::access::keys::read_user;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, statements, values};
 use crate::store::{Account, IdCursor, OwnedCounts, Page, PageRequest, RecordStore, StoreResult, StoredUser, UserCursor};
 use crate::support::clock::UnixMillis;
 

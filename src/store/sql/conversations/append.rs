@@ -7,12 +7,9 @@ use crate::store::conversations::fork::write_turns;
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::fork::insert_turns;
-use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::accept::count_files;
 use crate::store::sql::runs::run_rows::unfinished_run;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, refuse, statements, values};
 use crate::store::{IdempotencyKey, IdempotentResult};
 
 statements! {

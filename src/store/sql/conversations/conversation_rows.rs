@@ -9,10 +9,7 @@ use crate::store::StoreResult;
 use crate::store::rows::{
     decode, encode, encode_storable, parse_word, read_json, read_optional_json, read_optional_word, read_time, read_word,
 };
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, statements, values};
 use crate::support::clock::UnixMillis;
 
 /// Joins the active run `r` and the newest run `n` of conversations `c`.

@@ -3,18 +3,13 @@
 //!
 //! Owns the columns for feedback in `messages`. Must not know what feedback is used for.
 
-use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating, Review};
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::{Feedback, FeedbackRecord, Rating, Review, Role};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback};
 use crate::store::conversations::messages::has_visible_role;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{parse_word, unsigned_count};
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, if_fresh, refuse, statements, values};
 use crate::store::{FeedbackCursor, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -57,7 +52,6 @@ statements! {
     PAGE_OF_OWNER = [select_feedback, page_filter, " AND m.owner_id = $6 ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"];
 }
 
-/// Feedback of users on answers.
 impl dyn RecordStore + '_ {
     /// Stores feedback on an answer. It replaces earlier feedback.
     pub async fn give_feedback(&self, give: GiveFeedback, key: Option<IdempotencyKey>) -> IdempotentResult<FeedbackOutcome> {
@@ -89,14 +83,13 @@ impl dyn RecordStore + '_ {
         let limit = page.limit.clamp(1, 100);
         let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
         let rating = filter.rating.map(Rating::as_str);
-        let rows = match &filter.owner {
-            None => self.database().fetch_all(PAGE, values![at, id, rating, filter.reviewed, limit + 1]).await?,
+        let records = match &filter.owner {
+            None => self.database().read_all(PAGE, values![at, id, rating, filter.reviewed, limit + 1], read_feedback).await?,
             Some(owner) => {
                 let values = values![at, id, rating, filter.reviewed, limit + 1, owner.as_str()];
-                self.database().fetch_all(PAGE_OF_OWNER, values).await?
+                self.database().read_all(PAGE_OF_OWNER, values, read_feedback).await?
             }
         };
-        let records = rows.iter().map(read_feedback).collect::<StoreResult<Vec<_>>>()?;
         Ok(page_by_time(records, limit, |record| &record.message_id))
     }
 }

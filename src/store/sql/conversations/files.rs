@@ -2,14 +2,11 @@
 //!
 //! Owns the tables `files` and `file_chunks`. Must not know what a file is used for.
 
-use crate::domain::conversation::file::{FileOrigin, FilePurpose, StoredFile};
+use crate::domain::conversation::{FileOrigin, FilePurpose, StoredFile};
 use crate::domain::ids::{FileId, UserId};
 use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileFilter, NewFile};
 use crate::store::pages::page_of;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::{statements, text};
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Transaction, Value, statements, text, values};
 use crate::store::{FileCursor, IdCursor, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -118,9 +115,8 @@ impl dyn RecordStore + '_ {
         let after = page.after.as_ref().map(|after| after.0.as_str());
         let statement = if filter.is_oldest_first { OLDEST_FIRST } else { PAGE };
         let values = values![owner.as_str(), after, limit + 1, filter.purpose.map(FilePurpose::as_str)];
-        let rows = self.database().fetch_all(statement, values).await?;
-        let cursor = |file: &StoredFile| IdCursor(&file.id).to_string();
-        Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
+        let files = self.database().read_all(statement, values, read_file).await?;
+        Ok(page_of(files, limit, |file| IdCursor(&file.id).to_string()))
     }
 
     /// Returns a chunk of a file, counted from 0. `None` after the last one, and for a file of another owner.

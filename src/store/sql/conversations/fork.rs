@@ -5,15 +5,12 @@
 use crate::domain::conversation::ForkedFrom;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::store::conversations::fork::{
-    self, CopiedDocument, CopyConversation, CopyOutcome, CopyRows, CopySource, CopyUntil, SourceRow, TurnRows,
+    self, CopiedDocument, CopyConversation, CopyOutcome, CopySource, CopyUntil, SourceRow, TurnRows,
 };
 use crate::store::rows::{decode_profile, encode_storable};
 use crate::store::sql::conversations::conversation_rows::{find, has_all, insert_conversation};
-use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::new_run::{PIECE, fresh_counters, fresh_usage, insert_messages};
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, refuse, statements, values};
 use crate::store::{IdempotencyKey, IdempotentResult, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -54,14 +51,17 @@ pub async fn copy_in(
             Err(outcome) => return refuse(outcome),
         },
     };
-    let written = fork::write(request, document, from)?;
-    insert(tx, request, &written).await?;
+    let (conversation, turns) = fork::write(request, document, from)?;
+    if !insert_conversation(tx, &request.owner, &conversation, request.now).await? {
+        return Err(sqlx::Error::RowNotFound.into());
+    }
+    insert_turns(tx, &request.owner, &request.id, &turns, request.now).await?;
     let mut base = 0;
-    for events in written.turns.events.chunks(PIECE) {
+    for events in turns.events.chunks(PIECE) {
         tx.append(&request.id, base, events.to_vec()).await?;
         base += i64::try_from(events.len()).unwrap_or(0);
     }
-    tx.record(key, CopyOutcome::Conversation(Box::new(written.conversation))).await
+    tx.record(key, CopyOutcome::Conversation(Box::new(conversation))).await
 }
 
 async fn read(
@@ -75,13 +75,6 @@ async fn read(
     let rows = tx.fetch_all(SOURCE, values![id.as_str(), bytes, i64::from(request.limits.messages) + 1]).await?;
     let found = rows.iter().map(SourceRow::read).collect::<Result<Vec<_>, _>>()?;
     fork::select(source, &found, until, request.limits)
-}
-
-async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &CopyRows) -> StoreResult<()> {
-    if !insert_conversation(tx, &request.owner, &written.conversation, request.now).await? {
-        return Err(sqlx::Error::RowNotFound.into());
-    }
-    insert_turns(tx, &request.owner, &request.id, &written.turns, request.now).await
 }
 
 /// Inserts the runs and messages of turns. The caller appends their events.

@@ -4,13 +4,12 @@
 
 use std::collections::HashMap;
 
-use crate::domain::conversation::list_item::{ListItem, OpenQuestion};
+use crate::domain::conversation::{ListItem, OpenQuestion};
 use crate::domain::ids::{ConversationId, InputId, UserId};
-use crate::domain::run::question::InputKind;
+use crate::domain::run::InputKind;
 use crate::store::rows::read_word;
 use crate::store::sql::conversations::conversation_rows::{LIST_ITEMS, read_conversation};
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::Value;
+use crate::store::sql::{Value, statements};
 use crate::store::{RecordStore, StoreResult};
 
 statements! {

@@ -6,14 +6,10 @@ use async_trait::async_trait;
 
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::run::record::RunWrite;
+use crate::domain::run::RunWrite;
 use crate::store::rows::{encode, unsigned_count};
 use crate::store::runs::created_rows;
-use crate::store::sql::backend::Backend;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Backend, Row, Transaction, Value, statements, values};
 use crate::store::{CommitResults, LogBounds, LogStore, RecordStore, SQL_PAGE_BYTES, StoreResult};
 use crate::support::clock::UnixMillis;
 

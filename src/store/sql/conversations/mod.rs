@@ -20,16 +20,14 @@ pub(super) mod titles;
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
-use crate::domain::conversation::message::Message;
-use crate::domain::conversation::{Conversation, ConversationSort};
+use crate::domain::conversation::{Conversation, ConversationSort, Message};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use crate::domain::run::change::StepKind;
+use crate::domain::run::StepKind;
 use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{decode, encode_storable, new_conversation, read_word};
 use crate::store::runs::created_rows;
-use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::append::append_in;
 use crate::store::sql::conversations::conversation_rows::{
     BY_ID, LIST_BY_CHANGE, LIST_BY_CREATION, find, has_all, insert_conversation, read_conversation,
@@ -37,12 +35,7 @@ use crate::store::sql::conversations::conversation_rows::{
 use crate::store::sql::conversations::fork::copy_in;
 use crate::store::sql::conversations::rewind::rewind_in;
 use crate::store::sql::conversations::summaries::compact_in;
-use crate::store::sql::database::Database;
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Backend, Database, Row, Transaction, Value, if_fresh, refuse, statements, values};
 use crate::store::{
     AppendMessages, AppendOutcome, BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor,
     ConversationFilter, ConversationStore, CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages,
@@ -111,12 +104,11 @@ impl dyn RecordStore + '_ {
     ) -> StoreResult<Option<Vec<Message>>> {
         let (messages, calls) = (messages.iter().map(MessageId::as_str).collect(), calls.iter().map(CallId::as_str).collect());
         let values: [Value<'_>; 4] = [owner.as_str().into(), messages, calls, most_bytes.into()];
-        let rows = self.database().fetch_all(REFERENCED, &values).await?;
         let read = |row: &Row| {
             let body = row.get::<Option<&str>>("body")?;
             body.map(|body| decode("messages", "body", row.get("id")?, body)).transpose()
         };
-        rows.iter().map(read).collect()
+        Ok(self.database().read_all(REFERENCED, &values, read).await?.into_iter().collect())
     }
 }
 
@@ -145,13 +137,12 @@ impl<B: Backend> ConversationStore for B {
 
     async fn run_progress(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
         let runs = runs.iter().map(RunId::as_str).collect();
-        let rows = self.database().fetch_all(REACHED, &[owner.as_str().into(), runs]).await?;
         let read = |row: &Row| {
             let run: String = row.get("run_id")?;
             let kind = read_word(row, "run_steps", "kind", &run, StepKind::from_name)?;
             Ok((RunId::from_stored(run), kind))
         };
-        rows.iter().map(read).collect()
+        self.database().read_all(REACHED, &[owner.as_str().into(), runs], read).await
     }
 
     async fn change_conversation(
@@ -300,15 +291,7 @@ async fn list(
 
 /// Returns a `LIKE` pattern, with `\` as its escape, for titles that contain `query`.
 fn like_pattern(query: &str) -> String {
-    let mut pattern = String::from("%");
-    for c in query.chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
+    format!("%{}%", query.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_"))
 }
 
 async fn change_in(

@@ -6,18 +6,12 @@
 use async_trait::async_trait;
 
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
-use crate::domain::run::question::{InputKind, InputRecord, InputRequest, InputState};
-use crate::domain::tool::approval::ToolGrant;
+use crate::domain::run::{InputKind, InputRecord, InputRequest, InputState};
+use crate::domain::tool::ToolGrant;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, read_json, read_optional_json, read_time, read_word, unsigned_count};
 use crate::store::runs::created_rows;
-use crate::store::sql::backend::Backend;
-use crate::store::sql::database::Database;
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Backend, Database, Row, Transaction, Value, if_fresh, refuse, statements, values};
 use crate::store::{
     IdempotencyKey, IdempotentResult, InputCursor, InputFilter, InputStore, Page, PageRequest, QuestionFilterKind, RecordStore,
     ResolveInput, ResolveOutcome, StoreError, StoreResult, ToolResults, ToolResultsOutcome,
@@ -108,8 +102,7 @@ impl<B: Backend> InputStore for B {
         let state = state.map(InputState::as_str);
         let conversation = conversation.map(ConversationId::as_str);
         let page = values![owner.as_str(), created_at, id, state, kind == QuestionFilterKind::Approvals, limit + 1, conversation];
-        let rows = self.database().fetch_all(PAGE, page).await?;
-        let items = rows.iter().map(|row| Ok((row.get("created_at")?, read_input(row)?))).collect::<StoreResult<Vec<_>>>()?;
+        let items = self.database().read_all(PAGE, page, |row| Ok((row.get("created_at")?, read_input(row)?))).await?;
         Ok(page_by_time(items, limit, |last| &last.request.id))
     }
 
@@ -211,13 +204,12 @@ async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult
 
 /// Reads the questions of a claimed run that it has not applied.
 pub async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
-    let rows = database.fetch_all(OPEN, values![run.as_str()]).await?;
-    let questions = rows.iter().map(|row| {
+    let read = |row: &Row| {
         let left: Option<i64> = row.get("expires_in")?;
         let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
         Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
-    });
-    questions.collect()
+    };
+    database.read_all(OPEN, values![run.as_str()], read).await
 }
 
 fn read_input(row: &Row) -> StoreResult<InputRecord> {

@@ -4,18 +4,12 @@
 
 use std::collections::HashMap;
 
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::delta_compaction::CompactedDelta;
+use crate::domain::conversation::{CompactedDelta, ConversationStatus};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_word};
 use crate::store::runs::created_rows;
-use crate::store::sql::backend::IdleAge;
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::{statements, text};
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Database, IdleAge, Row, Statement, Transaction, Value, statements, text, values};
 use crate::store::{EndedRun, ExpiredRowCounts, IdleAction, RecordStore, StoreResult, TOOL_SETS_PIECE};
 use crate::support::clock::UnixMillis;
 
@@ -164,16 +158,10 @@ impl dyn RecordStore + '_ {
         after: Option<&ConversationId>,
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
-        let list = match tidying {
-            IdleAction::Archive => TO_ARCHIVE,
-            IdleAction::Delete => TO_DELETE,
-            IdleAction::DeleteEmpty => EMPTY,
-            IdleAction::DeleteHidden => HIDDEN,
-        };
+        let (list, _) = statements_of(tidying);
         let after = after.map_or("", ConversationId::as_str);
-        let rows = self.maintenance_database().fetch_all(list, values![age_ms, after, limit]).await?;
         let read = |row: &Row| Ok((UserId::from_stored(row.get("owner_id")?), ConversationId::from_stored(row.get("id")?)));
-        rows.iter().map(read).collect()
+        self.maintenance_database().read_all(list, values![age_ms, after, limit], read).await
     }
 
     /// Archives those of the conversations that are still idle. Returns the `conversation.updated` event of each.
@@ -184,12 +172,7 @@ impl dyn RecordStore + '_ {
 
     /// Deletes a conversation with all its rows if it is still idle. Returns false otherwise.
     pub async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: IdleAction, age_ms: u64) -> StoreResult<bool> {
-        let statement = match tidying {
-            IdleAction::Archive => IS_TO_ARCHIVE,
-            IdleAction::Delete => IS_TO_DELETE,
-            IdleAction::DeleteEmpty => IS_EMPTY,
-            IdleAction::DeleteHidden => IS_HIDDEN,
-        };
+        let (_, statement) = statements_of(tidying);
         Ok(self.delete(owner, id, Some(IdleAge { statement, age_ms })).await?.is_some())
     }
 
@@ -210,6 +193,16 @@ impl dyn RecordStore + '_ {
             tx.execute(DELETE_TOOL_SETS, &unused).await
         };
         self.maintenance_database().transaction(remove, |_| true).await
+    }
+}
+
+/// Returns the statement that lists conversations for an action, and the one that tests one of them.
+fn statements_of(tidying: IdleAction) -> (Statement, Statement) {
+    match tidying {
+        IdleAction::Archive => (TO_ARCHIVE, IS_TO_ARCHIVE),
+        IdleAction::Delete => (TO_DELETE, IS_TO_DELETE),
+        IdleAction::DeleteEmpty => (EMPTY, IS_EMPTY),
+        IdleAction::DeleteHidden => (HIDDEN, IS_HIDDEN),
     }
 }
 

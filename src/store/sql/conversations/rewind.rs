@@ -2,18 +2,15 @@
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::Role;
 use crate::domain::ids::MessageId;
 use crate::store::conversations::messages::has_visible_role;
 use crate::store::conversations::rewind::{RemovedMessage, before_edit, removed_messages, taken_for_edit};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
-use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::accept::accept_in;
 use crate::store::sql::runs::run_rows::unfinished_run;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, refuse, statements, values};
 use crate::store::{
     AcceptOutcome, AcceptRun, EditOutcome, IdempotencyKey, IdempotentOutcome, IdempotentResult, Rewind, RewindOutcome, StoreResult,
 };

@@ -2,14 +2,11 @@
 //!
 //! Owns the statements that read the search index. Must not know how messages get into the index: triggers write it.
 
-use crate::domain::conversation::search::{Term, Terms};
+use crate::domain::conversation::{Term, Terms};
 use crate::domain::ids::UserId;
 use crate::store::pages::page_of;
 use crate::store::rows::decode;
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Database, Row, statements, values};
 use crate::store::{IdCursor, Page, PageRequest, RecordStore, SearchCursor, SearchHit, StoreResult};
 
 statements! {
@@ -46,9 +43,8 @@ impl dyn RecordStore + '_ {
             Database::Sqlite(_) => sqlite_query(owner, terms),
         };
         let after = page.after.as_ref().map(|after| after.0.as_str());
-        let rows = self.database().fetch_all(SEARCH, values![owner.as_str(), query, archived, after, limit + 1]).await?;
-        let found = rows.iter().map(read).collect::<StoreResult<_>>()?;
-        Ok(page_of(found, limit, |found: &SearchHit| IdCursor(&found.message.id).to_string()))
+        let found = self.database().read_all(SEARCH, values![owner.as_str(), query, archived, after, limit + 1], read).await?;
+        Ok(page_of(found, limit, |found| IdCursor(&found.message.id).to_string()))
     }
 }
 

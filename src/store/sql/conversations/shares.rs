@@ -8,11 +8,7 @@ use crate::store::pages::page_by_time;
 use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::conversations::{MESSAGES, messages_page};
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, if_fresh, refuse, statements, values};
 use crate::store::{
     IdempotencyKey, IdempotentResult, NewShare, Page, PageRequest, RecordStore, SQL_PAGE_BYTES, ShareCursor, ShareOutcome,
     StoreResult,

@@ -3,14 +3,12 @@
 //! Owns the statements of use cases on `context_summaries`. A run writes its summaries through the log writer. Must not know how a
 //! summary is composed.
 
+use crate::domain::conversation::eviction_summary;
 use crate::domain::conversation::eviction_summary::compact_history;
-use crate::domain::run::context::ContextSummary;
+use crate::domain::event::{EventBody, NewEvent};
+use crate::domain::run::ContextSummary;
 use crate::store::rows::{decode, encode_storable, history};
-use crate::store::runs::created_rows;
-use crate::store::sql::idempotency_keys::refuse;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, refuse, statements, values};
 use crate::store::{Compact, CompactOutcome, IdempotencyKey, IdempotentResult};
 
 statements! {
@@ -57,6 +55,8 @@ pub async fn compact_in(tx: &mut Transaction, compact: &Compact, key: Option<&Id
     let body = encode_storable("context_summaries", "body", id, &after)?;
     tx.execute(SUMMARIZE, values![id, owner.as_str(), after.covers.as_str(), body]).await?;
     let messages = after.messages.saturating_sub(before.map_or(0, |before| before.messages));
-    let events = tx.append(conversation, base, vec![created_rows::context_compacted(messages, &after, *now)]).await?;
+    let (through, section) = (Some(after.covers.clone()), eviction_summary::section(&after));
+    let compacted = EventBody::ContextCompacted { messages, texts: 0, through, summary: section };
+    let events = tx.append(conversation, base, vec![NewEvent::new(&compacted, None, 0, *now)]).await?;
     tx.record(key, CompactOutcome::Done { messages, summary: Some(after), events }).await
 }

@@ -8,12 +8,8 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::store::rows::{encode, parse_word};
-use crate::store::runs::budget;
-use crate::store::runs::created_rows;
-use crate::store::sql::backend::Backend;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::runs::{budget, created_rows};
+use crate::store::sql::{Backend, Transaction, statements, values};
 use crate::store::{GeneratedTitle, StoreResult, TitleStore};
 
 const TABLE: &str = "conversations";

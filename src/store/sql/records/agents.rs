@@ -2,16 +2,13 @@
 //!
 //! Owns the tables `agents` and `agent_versions`. Must not know what a profile means.
 
-use crate::domain::agent::agent_record::{AgentRecord, AgentVersion};
+use crate::domain::agent::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
 use crate::store::pages::page_of;
 use crate::store::records::agents::{AgentCursor, AgentVersionCursor, MAX_AGENT_VERSIONS};
 use crate::store::rows::{decode, encode_storable, unsigned_count};
 use crate::store::sql::records::named::{NamedRow, owner_text};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Transaction, Value, statements, values};
 use crate::store::{
     CreateNamedOutcome, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
 };
@@ -135,9 +132,8 @@ impl dyn RecordStore + '_ {
     pub async fn agent_versions(&self, id: &AgentId, page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>> {
         let limit = page.limit.clamp(1, 100);
         let before = page.after.map_or(i64::MAX, |after| i64::from(after.0));
-        let rows = self.database().fetch_all(VERSIONS, values![id.as_str(), before, limit + 1]).await?;
-        let cursor = |version: &AgentVersion| AgentVersionCursor(version.number).to_string();
-        Ok(page_of(rows.iter().map(read_version).collect::<StoreResult<_>>()?, limit, cursor))
+        let versions = self.database().read_all(VERSIONS, values![id.as_str(), before, limit + 1], read_version).await?;
+        Ok(page_of(versions, limit, |version| AgentVersionCursor(version.number).to_string()))
     }
 
     /// Deletes an agent of that owner, or of the server, with its versions. Returns false if none has that revision.

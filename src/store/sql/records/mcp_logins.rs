@@ -5,10 +5,7 @@
 use crate::domain::ids::{McpServerId, UserId};
 use crate::store::records::mcp_logins::McpTokens;
 use crate::store::sql::records::providers::{login_values, read_encrypted, read_login};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Transaction, Value, statements, values};
 use crate::store::{LoginClaimant, ProviderLogin, RecordStore, StoreResult};
 use crate::support::encryption::EncryptedSecret;
 

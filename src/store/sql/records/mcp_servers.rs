@@ -3,17 +3,13 @@
 //! Owns the table `mcp_servers`. Must not know how a server is started.
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::model::provider::EgressScope;
-use crate::domain::tool::mcp_server::McpServerRecord;
+use crate::domain::model::EgressScope;
+use crate::domain::tool::McpServerRecord;
 use crate::store::records::mcp_logins::McpServerCursor;
 use crate::store::rows::{encode_storable, read_json, read_word};
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::records::providers::read_encrypted;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Transaction, Value, if_fresh, refuse, statements, values};
 use crate::store::{
     CreateNamedOutcome, IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
 };

@@ -2,10 +2,8 @@
 //!
 //! Owns the table `model_limitations`. Must not know what a limitation says.
 
-use crate::domain::model::provider::LearnedLimitation;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::domain::model::LearnedLimitation;
+use crate::store::sql::{Row, statements, values};
 use crate::store::{RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
@@ -29,8 +27,7 @@ statements! {
 impl dyn RecordStore + '_ {
     /// Returns the limitations of a model, or of all models of a provider, that have not expired.
     pub async fn model_limitations(&self, provider: &str, model: Option<&str>) -> StoreResult<Vec<LearnedLimitation>> {
-        let rows = self.database().fetch_all(LIST, values![provider, model, MAX_LIMITATIONS]).await?;
-        rows.iter().map(read).collect()
+        self.database().read_all(LIST, values![provider, model, MAX_LIMITATIONS], read).await
     }
 
     /// Stores limitations. A known one gets the new expiry.

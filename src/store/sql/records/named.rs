@@ -9,17 +9,11 @@ use serde::de::DeserializeOwned;
 
 use crate::domain::ids::UserId;
 use crate::store::pages::page_of;
-use crate::store::sql::database::Database;
-use crate::store::sql::idempotency_keys::{if_fresh, refuse};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::Statement;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Database, Row, Statement, Transaction, Value, if_fresh, refuse, values};
 use crate::store::{
     CreateNamedOutcome, IdempotencyKey, IdempotentResult, NameCursor, Page, PageRequest, StoreResult, UpdateNamedOutcome,
 };
 
-/// A named row to create.
 pub struct NamedRow<'a, I> {
     /// Counts the rows of an owner, `$1`, which is empty for the server.
     pub count: Statement,

@@ -3,15 +3,13 @@
 //! Owns the tables `providers` and `provider_logins`. Must not know how a secret is encrypted.
 
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::model::provider::{EgressScope, ProviderKind, ProviderRecord, StoredSecret};
+use crate::domain::model::{EgressScope, ProviderKind, ProviderRecord, StoredSecret};
 use crate::store::records::providers::{
     EncryptedRow, LoginClaimant, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, SecretKind,
 };
 use crate::store::rows::{encode_storable, read_json, read_optional_json, read_word};
 use crate::store::sql::records::named::{NamedRow, owner_text};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::{Statement, statements};
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Statement, Value, statements, values};
 use crate::store::{IdempotencyKey, IdempotentResult, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::encryption::EncryptedSecret;
@@ -146,8 +144,8 @@ impl dyn RecordStore + '_ {
 
     /// Returns encrypted secrets ordered by id, after the given one, at most `limit`.
     pub async fn encrypted_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<EncryptedRow>> {
-        let rows = self.database().fetch_all(ENCRYPTED_ROWS, values![after.unwrap_or_default(), limit]).await?;
-        let rows = rows.iter().map(read_encrypted_row).collect::<StoreResult<Vec<_>>>()?;
+        let values = values![after.unwrap_or_default(), limit];
+        let rows = self.database().read_all(ENCRYPTED_ROWS, values, read_encrypted_row).await?;
         Ok(rows.into_iter().flatten().collect())
     }
 

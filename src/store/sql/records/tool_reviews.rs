@@ -7,18 +7,14 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 
 use crate::domain::ids::{ToolReviewId, UserId};
-use crate::domain::tool::tool_review::{ReviewedDefinition, ToolReview, ToolReviewStatus};
+use crate::domain::tool::{ReviewedDefinition, ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
 use crate::store::records::tool_reviews::{
     ComparedDefinitions, ListedDefinition, MAX_REVIEWS, SHARED_OWNER, StoredDefinition, ToolReviewScope, ToolReviewStore, compare,
     servers,
 };
 use crate::store::rows::{decode, parse_word};
-use crate::store::sql::backend::Backend;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Backend, Row, Transaction, Value, statements, values};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 

@@ -10,15 +10,12 @@ use crate::store::conversations::fork::WrittenMessage;
 use crate::store::rows::{read_word, storable_message, unsigned_count};
 use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::{has_all, insert_conversation};
-use crate::store::sql::database::Database;
 use crate::store::sql::runs::cancel::{CancelledRuns, stop_runs};
 use crate::store::sql::runs::new_run::{
     ConversationState, NewRun, insert_message, insert_messages, insert_run, profile_json, update_conversation,
 };
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs};
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Database, Transaction, statements, values};
 use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, IdempotentOutcome, NewConversation, StoreResult, rows};
 
 statements! {

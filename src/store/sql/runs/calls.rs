@@ -6,15 +6,10 @@
 use serde_json::Value;
 
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
-use crate::domain::run::call_handle::Handle;
-use crate::domain::tool::call_record::ToolCallRecord;
-use crate::domain::tool::{Repair, ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::run::Handle;
+use crate::domain::tool::{Repair, ToolCall, ToolCallRecord, ToolCallState, ToolOutcome};
 use crate::store::rows::{decode, encode, encode_storable, read_json, read_optional_json, read_time, read_word, unsigned_count};
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Database, Row, Transaction, statements, values};
 use crate::store::{CallBatch, StoreResult};
 
 const TABLE: &str = "tool_calls";

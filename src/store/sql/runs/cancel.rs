@@ -3,16 +3,13 @@
 //! Owns the end of a run that no worker holds. Must not know how a worker ends its run.
 
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::event::NewEvent;
+use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::RunStatus;
 use crate::store::rows::unsigned_count;
 use crate::store::runs::created_rows;
-use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Transaction, Value, refuse, statements, values};
 use crate::store::{CancelOutcome, CancelRun, IdempotencyKey, IdempotentResult, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -108,7 +105,8 @@ pub async fn stop_runs(
         if row.get("begun")? {
             stopped.requested.push(id);
         } else {
-            stopped.events.push(created_rows::run_cancelled(&id, unsigned_count(row.get("attempt")?), by, now));
+            let cancelled = EventBody::RunCancelled { by: by.to_owned() };
+            stopped.events.push(NewEvent::new(&cancelled, Some(id.clone()), unsigned_count(row.get("attempt")?), now));
             stopped.ended_active |= row.get::<bool>("active")?;
             ended.push(id);
         }

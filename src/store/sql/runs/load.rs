@@ -5,24 +5,19 @@
 
 use std::sync::Arc;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::ids::{RunId, UserId};
-use crate::domain::run::budget::LostReservation;
-use crate::domain::run::change::{RunCounters, StepKind, StepRow, StepStatus};
-use crate::domain::run::context::ContextSummary;
-use crate::domain::run::record::{Fence, RunRecord};
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::{
+    ContextSummary, Fence, LostReservation, RunCounters, RunRecord, RunStatus, StepKind, StepRow, StepStatus, WaitReason,
+};
 use crate::store::StoreResult;
 use crate::store::rows::{
     claim_cause, decode_profile, own_layers, read_json, read_optional_json, read_optional_word, read_word, unsigned_count,
 };
 use crate::store::runs::budget;
 use crate::store::sql::conversations::questions::open_questions;
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
 use crate::store::sql::runs::calls::calls_of_run;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Database, Row, statements, values};
 
 statements! {
     STEPS = ["SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step"];

@@ -5,11 +5,10 @@
 pub(super) mod accept;
 pub(super) mod calls;
 pub(super) mod cancel;
-pub(super) mod continued_requests;
-pub(super) mod deleted_responses;
 pub(super) mod load;
 pub(super) mod new_run;
 pub(super) mod reserve_budget;
+pub(super) mod responses;
 pub(super) mod resume;
 pub(super) mod run_rows;
 pub(super) mod step_requests;
@@ -19,23 +18,17 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
-use crate::domain::run::output::RunOutput;
-use crate::domain::run::{Run, RunStatus};
-use crate::domain::tool::call_record::ToolCallRecord;
+use crate::domain::run::{Run, RunOutput, RunStatus};
+use crate::domain::tool::ToolCallRecord;
 use crate::store::pages::page_of;
 use crate::store::rows::{decode_profile, read_json};
-use crate::store::runs::created_rows;
-use crate::store::sql::backend::Backend;
 use crate::store::sql::conversations::rewind::edit_in;
-use crate::store::sql::idempotency_keys::if_fresh;
-use crate::store::sql::row::Row;
 use crate::store::sql::runs::cancel::cancel_in;
 use crate::store::sql::runs::resume::{is_internal, is_resumable, messages_of, only_undid, resume_in, turn_taken_out};
 use crate::store::sql::runs::run_rows::{BY_ID, RunRow, run_columns};
-use crate::store::sql::statement::{statements, text};
-use crate::store::sql::value::values;
+use crate::store::sql::{Backend, Row, if_fresh, statements, text, values};
 use crate::store::{
     AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentResult,
     Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunFilter, RunStore, RunView, StoreError, StoreResult,
@@ -232,6 +225,8 @@ fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explan
     let RunRow { run, crashes, cancel_requested_by, .. } = RunRow::read(row)?;
     let queue_position: Option<i64> = row.get("queue_position")?;
     let lease_node: Option<String> = row.get("node_id")?;
+    let running: i64 = row.get("owner_running")?;
+    let is_capped = queue_position.is_some() && owner_cap > 0 && running >= i64::from(owner_cap);
     let step = match row.get::<Option<i64>>("step")? {
         Some(step) => {
             let step = u32::try_from(step).unwrap_or(u32::MAX);
@@ -246,7 +241,7 @@ fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explan
         lease_expires_in_ms: row.get("expires_in")?,
         lease_age_ms: row.get("lease_age")?,
         queue_position,
-        owner_cap: created_rows::full_owner(queue_position, row.get("owner_running")?, owner_cap),
+        owner_cap: is_capped.then_some((running, owner_cap)),
         claimable_in_ms: row.get("claimable_in")?,
         behind_run: row.get::<Option<String>>("behind_run")?.map(RunId::from_stored),
         live_leases: row.get("live_leases")?,

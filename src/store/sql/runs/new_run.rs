@@ -2,18 +2,14 @@
 //!
 //! Owns the statements that insert a run and a message. Must not know why: accepting and resuming decide that.
 
-use crate::domain::conversation::message::Message;
-use crate::domain::conversation::{AgentChoice, ConversationStatus};
+use crate::domain::conversation::{AgentChoice, ConversationStatus, Message};
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::model::Usage;
-use crate::domain::run::Run;
-use crate::domain::run::change::RunCounters;
+use crate::domain::run::{Run, RunCounters};
 use crate::domain::trace::TraceId;
 use crate::store::conversations::fork::WrittenMessage;
 use crate::store::rows::{encode, encode_storable};
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, statements, values};
 use crate::store::{AcceptRun, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -119,8 +115,9 @@ pub async fn insert_messages(
     for messages in messages.chunks(PIECE) {
         let rows = messages.iter().map(|message| {
             let rated = message.rated.as_ref();
-            let (rating, comment) = (rated.map(|rated| rated.rating.as_str()), rated.and_then(|rated| rated.comment.as_deref()));
-            let (role, at) = (message.role.as_str(), rated.map(|rated| rated.at));
+            let rating = rated.map(|(feedback, _)| feedback.rating.as_str());
+            let comment = rated.and_then(|(feedback, _)| feedback.comment.as_deref());
+            let (role, at) = (message.role.as_str(), rated.map(|(_, at)| at.0));
             (&message.id, &message.run_id, message.position, role, &message.body, rating, comment, at)
         });
         let rows = encode_storable("messages", "copy", id, &rows.collect::<Vec<_>>())?;

@@ -8,16 +8,10 @@ use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable as _};
 
 use crate::domain::ids::UserId;
-use crate::domain::run::budget::{Allowance, Amount, BudgetUse, ReservationOutcome, ReservationRequest};
-use crate::domain::run::record::Fence;
+use crate::domain::run::{Allowance, Amount, BudgetUse, Fence, ReservationOutcome, ReservationRequest};
 use crate::store::postgres::timeouts::{ANSWER_LIMIT, with_deadline};
 use crate::store::runs::budget::{self, BudgetStore, OLD_PIECE, amount, parts};
-use crate::store::sql::backend::Backend;
-use crate::store::sql::database::Database;
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::{statements, text};
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Backend, Database, Row, Transaction, statements, text, values};
 use crate::store::{EmbeddingCharge, RecordStore, StoreResult};
 
 /// The number of the lock that allows one reservation decision per owner at a time.

@@ -5,16 +5,13 @@
 
 use crate::domain::conversation::{AgentChoice, ConversationStatus};
 use crate::domain::ids::{CallId, ConversationId, MessageId};
-use crate::domain::run::{Run, RunStatus};
+use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::rows::{decode_profile, encode_storable, storable_message};
 use crate::store::runs::created_rows;
-use crate::store::sql::idempotency_keys::refuse;
 use crate::store::sql::runs::calls::insert_call;
 use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs, lock_head_of_run};
-use crate::store::sql::statement::{statements, text};
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Transaction, refuse, statements, text, values};
 use crate::store::{CallBatch, IdempotencyKey, IdempotentResult, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
 
 /// Tests whether a message body in a column is an internal message.
@@ -151,7 +148,8 @@ pub async fn resume_in(tx: &mut Transaction, resume: &ResumeRun, key: Option<&Id
         return refuse(ResumeOutcome::NoRun);
     };
     let resumed = match (&resume.how, run.status) {
-        (ResumeKind::Resume, RunStatus::Waiting) if created_rows::can_be_woken(&run) => {
+        // A run that waits for a human or its client continues only after an answer.
+        (ResumeKind::Resume, RunStatus::Waiting) if !run.reason.is_some_and(WaitReason::needs_answer) => {
             tx.execute(WAKE, values![run.id.as_str()]).await?;
             ResumeOutcome::Run { run, events: Vec::new() }
         }

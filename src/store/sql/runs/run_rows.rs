@@ -8,10 +8,7 @@ use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::domain::trace::TraceId;
 use crate::store::StoreResult;
 use crate::store::rows::{read_json, read_optional_json, read_optional_word, read_time, read_word, unsigned_count};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, Transaction, statements, values};
 use crate::support::clock::UnixMillis;
 
 /// Lists the columns of a [`RunRow`], of a table called `runs`.

@@ -6,15 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::Message;
 use crate::domain::ids::{MessageId, RunId, UserId};
-use crate::domain::run::request_record::RequestRecord;
-use crate::domain::run::step_request::{MissingStepRequest, RecordedSteps, StepRequest};
+use crate::domain::run::{MissingStepRequest, RecordedSteps, RequestRecord, StepRequest};
 use crate::domain::tool::ToolDefinition;
 use crate::store::rows::{read_json, read_optional_json};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::{Value, values};
+use crate::store::sql::{Row, Value, statements, values};
 use crate::store::{RecordStore, StoreResult};
 
 statements! {

@@ -3,14 +3,11 @@
 //! Owns the statement that sums usage. Must not know prices.
 
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::model::Usage;
-use crate::domain::model::cost::Cost;
-use crate::domain::run::usage::{PeriodUsage, UsageGroup, UsagePeriod};
+use crate::domain::model::{Cost, Usage};
+use crate::domain::run::{PeriodUsage, UsageGroup, UsagePeriod};
 use crate::store::pages::page_of;
 use crate::store::runs::usage::{DAY_MS, HOUR_MS, UsageCursor, UsageFilter};
-use crate::store::sql::row::Row;
-use crate::store::sql::statement::statements;
-use crate::store::sql::value::values;
+use crate::store::sql::{Row, statements, values};
 use crate::store::{Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -83,8 +80,7 @@ impl dyn RecordStore + '_ {
         let whose = filter.owner.as_ref().map(UserId::as_str);
         let column = filter.group.as_str();
         let values = values![filter.first_id(), filter.since, whose, filter.period_ms(), column, period, owner, group, limit + 1];
-        let rows = self.database().fetch_all(PAGE, values).await?;
-        let sums = rows.iter().map(|row| read_sum(row, filter)).collect::<StoreResult<Vec<_>>>()?;
+        let sums = self.database().read_all(PAGE, values, |row| read_sum(row, filter)).await?;
         let Page { items, next } = page_of(sums, limit, |(cursor, _)| cursor.to_string());
         Ok(Page { items: items.into_iter().map(|(_, sum)| sum).collect(), next })
     }

@@ -3,9 +3,9 @@
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
+use crate::domain::conversation::ToolContent;
 use crate::domain::conversation::content::tool_binary;
 use crate::domain::conversation::file::{decoded, is_text_type, may_be_pdf, utf8_text};
-use crate::domain::conversation::message::ToolContent;
 use crate::support::json::is_same;
 
 /// Returns why a value is not a tool result; `None` if it is one.

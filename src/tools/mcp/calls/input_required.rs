@@ -2,7 +2,7 @@
 //! worker stores such a call and asks the user.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rmcp::model::{CallToolRequestParams, InputRequest, InputRequiredResult, InputResponses};
@@ -10,7 +10,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::domain::ids::CallId;
-use crate::domain::run::call_handle::{InputRequired, Round};
+use crate::domain::run::{InputRequired, Round};
+use crate::support::locks::lock;
 use crate::tools::mcp::calls::reply::ASKS;
 use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::transport::handler::{AllowedRequests, MAX_QUESTIONS, checked_question, result_of};
@@ -34,15 +35,15 @@ pub struct InputRequiredCalls(Mutex<HashMap<CallId, Instant>>);
 
 impl InputRequiredCalls {
     pub fn begin(&self, call: &CallId, now: Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(call.clone(), now);
+        lock(&self.0).insert(call.clone(), now);
     }
 
     pub fn end(&self, call: &CallId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(call);
+        lock(&self.0).remove(call);
     }
 
     pub fn are_any(&self, now: Instant) -> bool {
-        let mut pauses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pauses = lock(&self.0);
         pauses.retain(|_, since| now.duration_since(*since) < OPEN_FOR);
         !pauses.is_empty()
     }

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::domain::run::question::{CANCEL, InputAnswer};
+use crate::domain::run::InputAnswer;
+use crate::domain::run::question::CANCEL;
 use crate::tools::mcp::transport::handler::ServerRequest;
 use crate::tools::{ElicitationRequest, ProgressSender, Report, SamplingCall};
 

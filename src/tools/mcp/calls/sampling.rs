@@ -6,7 +6,7 @@
 use rmcp::model::ErrorData;
 use serde_json::Value;
 
-use crate::domain::conversation::message::Role;
+use crate::domain::conversation::Role;
 use crate::domain::model::ModelOptions;
 use crate::support::text::prefix_chars;
 use crate::tools::mcp::config::redaction::SecretRedactor;

@@ -171,16 +171,7 @@ async fn poll_outcome_of_error(connection: &Connection, error: &ServiceError) ->
         (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => {
             TaskPoll::PollFailed(reason)
         }
-        (
-            _,
-            Reply::Result(_)
-            | Reply::Task(_)
-            | Reply::Paused
-            | Reply::Gone(_)
-            | Reply::PollFailed(_)
-            | Reply::TimedOut(_)
-            | Reply::Cancelled,
-        ) => TaskPoll::PollFailed("the server's answer to a poll of the task is not valid".to_owned()),
+        _ => TaskPoll::PollFailed("the server's answer to a poll of the task is not valid".to_owned()),
     }
 }
 

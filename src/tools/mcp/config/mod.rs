@@ -1,13 +1,5 @@
 //! Parses the standard `{"mcpServers": {...}}` document, with Capstan's own fields under `"capstan"`. Must not know connections.
 
-pub(super) mod arguments;
-pub(super) mod encoded_secrets;
-pub(super) mod foreign_formats;
-pub(super) mod identity;
-pub(super) mod redaction;
-pub(super) mod unknown_keys;
-pub(super) mod user_servers;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -17,13 +9,12 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value, json};
 
-use crate::domain::ids::McpServerId;
-use crate::domain::run::undo::UndoRule;
-use crate::domain::tool::ReplayClass;
-use crate::domain::tool::approval::ApprovalMode;
+use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::run::UndoRule;
 use crate::domain::tool::tool_name_check::check_no_pattern;
-use crate::support::duplicate_keys::duplicate_key;
+use crate::domain::tool::{ApprovalMode, ReplayClass};
 use crate::support::json as stable;
+use crate::support::json::duplicate_key;
 use crate::support::net::egress::EgressScope;
 use crate::support::variable_expansion::expand;
 use crate::tools::mcp::calls::sampling::SamplingRules;
@@ -31,6 +22,13 @@ use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::oauth::OAuthEntry;
 use crate::tools::mcp::process::HOME;
 use crate::tools::mcp::process::container::Container;
+
+pub(super) mod arguments;
+pub(super) mod encoded_secrets;
+pub(super) mod foreign_formats;
+pub(super) mod redaction;
+pub(super) mod unknown_keys;
+pub(super) mod user_servers;
 
 const DEFAULT_CONCURRENCY: usize = 4;
 /// The default for a server that may ask questions, because a question does not name its call.
@@ -517,6 +515,16 @@ fn duration(key: &str, value: &Value) -> Result<Duration, String> {
     parsed
         .filter(|parsed| !parsed.is_zero() && *parsed <= LONGEST)
         .ok_or_else(|| format!("capstan.{key} {text:?} is not a duration of at most a day: write \"30s\" or \"5m\""))
+}
+
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The key in frozen tool definitions: the name of an operator server, or the id of a user server.
+    pub key: String,
+    pub id: McpServerId,
+    pub name: String,
+    /// The owner of a user server; `None` for a server of all owners.
+    pub owner: Option<UserId>,
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Secret redaction: the secrets of one server, and their replacement in its texts.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 
+use crate::support::locks::lock;
 use crate::support::redact::{self, REDACTED, names_secret, redacted_as};
-use crate::tools::mcp::config::arguments;
-use crate::tools::mcp::config::encoded_secrets;
+use crate::tools::mcp::config::{arguments, encoded_secrets};
 
 /// The shortest secret that is redacted, in bytes; shorter texts are too frequent.
 const SHORTEST: usize = 4;
@@ -155,7 +155,7 @@ impl SecretRedactor {
     }
 
     pub fn add_token(&self, name: &str, token: &SecretString) {
-        let mut tokens = self.tokens();
+        let mut tokens = lock(&self.tokens);
         if tokens.known.iter().any(|known| known.value() == token.expose_secret()) {
             return;
         }
@@ -165,14 +165,10 @@ impl SecretRedactor {
         tokens.finder = Finder::of(&tokens.known).map(Arc::new);
     }
 
-    fn tokens(&self) -> MutexGuard<'_, Tokens> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Redacts a text for logs and errors.
     pub fn redact(&self, text: &str) -> String {
         let plain = {
-            let tokens = self.tokens();
+            let tokens = lock(&self.tokens);
             let all = tokens.known.iter().chain(&self.known).filter(|secret| !secret.value().is_empty());
             all.fold(text.to_owned(), |text, secret| text.replace(secret.value(), REDACTED))
         };
@@ -211,7 +207,7 @@ impl SecretRedactor {
     /// Redacts a text of a result; `None` if it contains no secret.
     fn found_in(&self, text: &str) -> Option<String> {
         let redacted = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.redacted_text(text));
-        let of_tokens = self.tokens().finder.clone();
+        let of_tokens = lock(&self.tokens).finder.clone();
         let again = of_tokens.and_then(|finder| finder.redacted_text(redacted.as_deref().unwrap_or(text)));
         again.or(redacted)
     }

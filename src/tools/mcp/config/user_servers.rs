@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::tool::approval::ApprovalMode;
+use crate::domain::tool::ApprovalMode;
 use crate::support::net::egress::{self, EgressScope};
 use crate::support::variable_expansion::{expand, variable_name};
 use crate::tools::mcp::config::arguments::{self, SecretArgument};

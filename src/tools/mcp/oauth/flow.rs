@@ -136,10 +136,8 @@ pub async fn begin(
         .append_pair("state", state)
         .append_pair("code_challenge", &challenge)
         .append_pair("code_challenge_method", "S256")
-        .append_pair("resource", &facts.resource);
-    if let Some(scope) = &scope {
-        url.query_pairs_mut().append_pair("scope", scope);
-    }
+        .append_pair("resource", &facts.resource)
+        .extend_pairs(scope.as_ref().map(|scope| ("scope", scope)));
     let ServerMetadata { resource, issuer, token, names_itself, .. } = facts;
     let bond = TokenBinding { url: wire.server.as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
     let verifier = verifier.expose_secret().to_owned();

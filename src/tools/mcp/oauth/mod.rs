@@ -11,7 +11,6 @@ mod discovery;
 mod flow;
 mod requests;
 mod tokens;
-mod www_authenticate;
 
 use secrecy::SecretString;
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::domain::ids::{McpServerId, UserId};
+use crate::support::locks::lock;
 use crate::support::net::egress::EgressScope;
 use crate::support::trace::TRACEPARENT;
 use crate::tools::mcp::config::redaction::SecretRedactor;
@@ -73,20 +73,19 @@ pub struct Login {
     scope: TokenScope,
     tokens: Arc<dyn Tokens>,
     redactor: SecretRedactor,
-    state: AtomicU8,
+    state: std::sync::Mutex<AuthState>,
     current: Mutex<Option<(SecretString, Option<Instant>)>>,
 }
 
 impl Login {
     /// Creates a login without tokens. Tokens that are read later are added to `redactor`.
     pub fn new(scope: TokenScope, tokens: Arc<dyn Tokens>, redactor: SecretRedactor) -> Self {
-        Self { scope, tokens, redactor, state: AtomicU8::new(AuthState::None as u8), current: Mutex::default() }
+        Self { scope, tokens, redactor, state: std::sync::Mutex::new(AuthState::None), current: Mutex::default() }
     }
 
     /// Returns whether the server requires a login, as far as known.
     pub fn state(&self) -> AuthState {
-        let states = [AuthState::None, AuthState::Needed, AuthState::Ok];
-        states.into_iter().find(|state| *state as u8 == self.state.load(Ordering::SeqCst)).unwrap_or(AuthState::None)
+        *lock(&self.state)
     }
 
     pub fn login_hint(&self) -> String {
@@ -124,7 +123,7 @@ impl Login {
             Err(error) if is_unauthorized(error) => AuthState::Needed,
             Err(_) => return answer,
         };
-        self.state.store(state as u8, Ordering::SeqCst);
+        *lock(&self.state) = state;
         answer
     }
 }

@@ -5,16 +5,10 @@
 //! way; a control group finds those that no other search finds. If this program is killed, the standard input of its children ends, so that
 //! they exit, and a guard ends the others. Must not know the protocol of a server.
 
-pub(super) mod cgroup;
-pub(super) mod container;
-pub(super) mod inherited_environment;
-pub mod orphans;
-pub(super) mod slots;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
@@ -25,12 +19,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::support::locks::lock;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 use crate::tools::mcp::config::redaction::{CUT_MARGIN, SecretRedactor};
 use crate::tools::mcp::process::cgroup::Cgroup;
 use crate::tools::mcp::process::container::ContainerCleanup;
-use crate::tools::mcp::process::inherited_environment::inherited_variables;
+
+pub(super) mod cgroup;
+pub(super) mod container;
+pub mod orphans;
+pub(super) mod slots;
 
 /// How much of the end of standard error is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
@@ -149,12 +148,12 @@ impl Process {
     }
 
     pub fn stderr_tail(&self) -> Option<String> {
-        let mut stderr = self.state.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stderr = lock(&self.state.stderr);
         Some(stderr.redacted_text(&self.state.redactor)).filter(|text| !text.is_empty())
     }
 
     pub fn exit_report(&self) -> ExitReport {
-        let status = self.state.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let status = lock(&self.state.status).clone();
         let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
         ExitReport { exit, stderr: self.stderr_tail() }
     }
@@ -171,7 +170,7 @@ impl ProcessState {
                 () = self.group_ended.cancelled() => return,
             };
             let Ok(length @ 1..) = read else { return };
-            self.stderr.lock().unwrap_or_else(PoisonError::into_inner).add(&chunk[..length]);
+            lock(&self.stderr).add(&chunk[..length]);
         }
     }
 
@@ -209,8 +208,8 @@ impl ProcessState {
             Ok(status) => status.to_string(),
             Err(error) => format!("an unknown status ({error})"),
         };
-        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        lock(&self.stderr).is_over = true;
+        *lock(&self.status) = Some(status);
         self.exited.cancel();
         let _ = group.end().await;
         if let Some(removal) = &self.removal {
@@ -340,6 +339,40 @@ fn not_started(program: &Program<'_>, error: &std::io::Error) -> String {
     }
 }
 
+const INHERITED: [&str; 12] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    // The certificate authorities of a company's network, by the names of OpenSSL, Node, Python and curl.
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+];
+
+/// The proxy variables, which are inherited without user and password.
+pub const PROXIES: [&str; 8] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"];
+
+/// Returns the inherited variables that are set.
+pub(super) fn inherited_variables(environment: &Environment) -> impl Iterator<Item = (&'static str, String)> {
+    let unchanged = INHERITED.into_iter().filter_map(move |name| Some((name, environment(name)?)));
+    let proxies = PROXIES.into_iter().filter_map(move |name| Some((name, without_login(&environment(name)?))));
+    unchanged.chain(proxies)
+}
+
+/// Returns the URL of a proxy without user and password.
+pub fn without_login(proxy: &str) -> String {
+    let (scheme, rest) = proxy.split_at(proxy.find("://").map_or(0, |at| at + 3));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}{host}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -390,5 +423,17 @@ mod tests {
         assert_eq!(tail.redacted_text(&redactor()), "ready");
         tail.is_over = true;
         assert_eq!(tail.redacted_text(&redactor()), "ready\nasks with [redacted]");
+    }
+
+    #[test]
+    fn proxy_of_child_has_no_login() {
+        for (proxy, visible) in [
+            ("http://ann:pw@proxy:3128", "http://proxy:3128"),
+            ("ann:p@w@proxy:3128", "proxy:3128"),
+            ("http://proxy:3128/", "http://proxy:3128/"),
+            ("localhost,.example", "localhost,.example"),
+        ] {
+            assert_eq!(without_login(proxy), visible);
+        }
     }
 }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -22,6 +22,7 @@ use crate::tools::mcp::process::container;
 
 pub use self::proc::{UnmarkedDescendant, unmarked};
 use self::proc::{find_remaining, signal};
+use crate::support::locks::lock;
 
 /// The environment variable of the marker.
 pub const MARKER_VARIABLE: &str = "MCP_STARTED_BY";
@@ -250,7 +251,7 @@ impl GuardProcess {
 
     fn start(&self, which: usize, also: impl FnOnce(&mut Command)) {
         let Some(program) = &self.program else { return };
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         let running = &mut running[which];
         if running.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             return;
@@ -269,7 +270,7 @@ impl GuardProcess {
 
     /// Ends the guards, after all servers have ended.
     pub async fn stop_guards(&self) {
-        let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
+        let running = std::mem::take(&mut *lock(&self.running));
         for mut child in running.into_iter().flatten() {
             drop(child.stdin.take());
             let _ = tokio::time::timeout(GRACE + GRACE_TERM, child.wait()).await;

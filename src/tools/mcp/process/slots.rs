@@ -1,9 +1,10 @@
 //! Limits the number of server processes. If no slot is free, the server that was unused for longest loses its process; its tools stay on
 //! offer. A call that waits for an answer of its user keeps no slot.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use crate::support::locks::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -76,7 +77,7 @@ impl Processes {
     }
 
     fn note(&self, server: &Arc<dyn ProcessHolder>) {
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = lock(&self.holders);
         holders.retain(|holder| holder.strong_count() > 0 && !std::ptr::addr_eq(holder.as_ptr(), Arc::as_ptr(server)));
         holders.push(Arc::downgrade(server));
     }
@@ -86,8 +87,7 @@ impl Processes {
         if self.leaving.len() >= self.waiting.len() {
             return;
         }
-        let mut holders: Vec<Arc<dyn ProcessHolder>> =
-            self.holders.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let mut holders: Vec<Arc<dyn ProcessHolder>> = lock(&self.holders).iter().filter_map(Weak::upgrade).collect();
         // Each key is computed once, because it may change during the sort.
         holders.sort_by_cached_key(|server| (server.is_paused(), server.last_used()));
         holders.into_iter().any(|server| server.end_if_idle(self.leaving.token()));

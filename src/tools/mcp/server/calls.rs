@@ -9,13 +9,12 @@ use serde_json::Value;
 use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::Instant;
 
-use super::Server;
-use crate::domain::run::call_handle::Handle;
-use crate::tools::mcp::calls::call_result::{self, cancelled};
-use crate::tools::mcp::calls::content;
+use crate::domain::run::Handle;
+use crate::domain::tool::ToolCallState;
 use crate::tools::mcp::calls::reply::{Limits, Reply, Task};
-use crate::tools::mcp::calls::tasks;
+use crate::tools::mcp::calls::{content, tasks};
 use crate::tools::mcp::registry::{McpAnswer, McpCall};
+use crate::tools::mcp::server::Server;
 use crate::tools::mcp::server::connected_server::{ConnectedServer, REFRESH_PATIENCE, ToolListFreshness};
 use crate::tools::{Progress, ProgressSender, Report};
 
@@ -93,13 +92,7 @@ impl Server {
                 reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
             }
             Reply::Paused => self.paused_calls.begin(call.id, Instant::now()),
-            Reply::Result(_)
-            | Reply::Gone(_)
-            | Reply::PollFailed(_)
-            | Reply::Refused(_)
-            | Reply::NoSession(_)
-            | Reply::NotSent(_)
-            | Reply::Lost(_) => {}
+            _ => {}
         }
         if let Reply::Result(result) = &mut reply {
             connected.outputs.check(call.tool, result);
@@ -128,7 +121,7 @@ impl Server {
             content::decode_texts(result);
             self.config.redactor.redact_value(result);
         }
-        call_result::of(&self.identity.name, reply, call.may_repeat)
+        call_result(&self.identity.name, reply, call.may_repeat)
     }
 
     fn limits(&self, timeout: Duration) -> Limits {
@@ -224,4 +217,44 @@ impl Server {
         // The task closes the connection even if this call is cancelled meanwhile.
         let _ = closed.await;
     }
+}
+
+/// Returns the result for a reply of the server `name`. `may_repeat`: the call may be repeated if its outcome is unknown.
+fn call_result(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
+    let open = |reason| if may_repeat { McpAnswer::failed(reason) } else { unknown(reason) };
+    let fate = if may_repeat { "it may be repeated" } else { "it may have taken effect" };
+    match reply {
+        Reply::Result(result) => {
+            let is_error = content::is_error(&result);
+            let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
+            let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
+            McpAnswer { state, content: content::from_result(&result), is_error, structured }
+        }
+        // A server that knows no new session either may mean something else by this error. So the call may have had an effect.
+        Reply::Refused(reason) | Reply::NoSession(reason) => {
+            McpAnswer::failed(format!("the server {name} answered with an error: {reason}"))
+        }
+        Reply::NotSent(reason) => McpAnswer::failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
+        Reply::TimedOut(limit) => {
+            open(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
+        }
+        // The worker ignores this result: it already knows that the server requires input.
+        Reply::Paused => unknown("the server waits for input".to_owned()),
+        // Tasks are followed before this point.
+        Reply::Task(_) => unknown("the server continues the call as a task".to_owned()),
+        Reply::Gone(reason) => open(format!("the server {name} no longer knows the task of the call; {fate}: {reason}")),
+        Reply::PollFailed(reason) => open(format!(
+            "the server {name} did not report the end of the call's task in time; {fate}: the last poll failed: {reason}"
+        )),
+        Reply::Lost(reason) => open(format!("the connection to the server {name} was lost during the call; {fate}: {reason}")),
+        Reply::Cancelled => unknown("the call was cancelled while it was under way; it may have taken effect".to_owned()),
+    }
+}
+
+fn unknown(reason: String) -> McpAnswer {
+    McpAnswer::error(ToolCallState::Unknown, reason)
+}
+
+pub fn cancelled() -> McpAnswer {
+    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was sent".to_owned())
 }

@@ -1,7 +1,7 @@
 //! The state that all MCP servers of this process share.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -35,9 +35,4 @@ pub struct ServerContext {
     pub closing: CancellationToken,
     /// Owns all tasks.
     pub tasks: TaskTracker,
-}
-
-/// Locks a mutex. A panic elsewhere leaves its value usable.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,6 @@ pub(super) mod connected_server;
 pub(super) mod context;
 pub(super) mod resources;
 mod restart;
-mod restart_policy;
 pub(super) mod tool_definitions;
 pub(super) mod tool_list;
 
@@ -22,13 +21,14 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
+use crate::support::locks::lock;
 use crate::tools::mcp::calls::input_required::InputRequiredCalls;
-use crate::tools::mcp::config::identity::Identity;
+use crate::tools::mcp::config::Identity;
 use crate::tools::mcp::oauth::{AuthState, Login, TokenScope, Tokens};
 use crate::tools::mcp::process::slots::ProcessHolder;
 use crate::tools::mcp::server::connected_server::{ConnectedServer, ToolListFreshness};
-use crate::tools::mcp::server::context::{ServerContext, lock};
-use crate::tools::mcp::server::restart_policy::RestartPolicy;
+use crate::tools::mcp::server::context::ServerContext;
+use crate::tools::mcp::server::restart::RestartPolicy;
 use crate::tools::mcp::server::tool_definitions::Labels;
 use crate::tools::mcp::transport::connection::Connection;
 use crate::tools::mcp::transport::endpoint::ServerError;

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use rmcp::model::Tool;
 use serde_json::{Map, Value, json};
 
-use crate::domain::tool::approval::ToolSafety;
-use crate::domain::tool::tool_review::Original;
-use crate::domain::tool::{ReplayClass, ToolDefinition};
+use crate::domain::tool::{Original, ReplayClass, ToolDefinition, ToolSafety};
 use crate::support::json as stable;
 use crate::support::text;
 use crate::tools::invisible_chars::{self, visible};
 use crate::tools::mcp::ServerConfig;
-use crate::tools::mcp::config::identity::Identity;
+use crate::tools::mcp::config::Identity;
 use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::{model_tool_names, schema};
 

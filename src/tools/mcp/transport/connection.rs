@@ -20,17 +20,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::run::call_handle::Round;
-use crate::domain::run::question::{CANCEL, DECLINE, InputAnswer};
-use crate::support::failpoint;
-use crate::support::number;
+use crate::domain::run::question::{CANCEL, DECLINE};
+use crate::domain::run::{InputAnswer, Round};
+use crate::support::locks::lock;
 use crate::support::text::prefix_chars;
 use crate::support::trace;
-use crate::tools::mcp::calls::content;
-use crate::tools::mcp::calls::input_required;
+use crate::support::{failpoint, number};
 use crate::tools::mcp::calls::questions::{OpenQuestion, answer_of, put};
 use crate::tools::mcp::calls::reply::{ASKS, Limits, Reply, Task};
 use crate::tools::mcp::calls::request_effect::{self, RequestEffect};
+use crate::tools::mcp::calls::{content, input_required};
 use crate::tools::mcp::config::redaction::SecretRedactor;
 use crate::tools::mcp::errors::error_chain_without_urls;
 use crate::tools::mcp::process::container::Launch;
@@ -176,7 +175,7 @@ impl Connection {
             let announced = &announced;
             async move {
                 let Page { tools, next, holds_for, left_out } = tool_list::page(&self.name, &self.peer, params).await?;
-                let mut announced = announced.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut announced = lock(announced);
                 *announced = (holds_for.into_iter().chain(announced.0).min(), announced.1 || left_out);
                 Ok((tools, next))
             }

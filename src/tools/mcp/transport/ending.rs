@@ -1,7 +1,8 @@
 //! Records why a connection to an MCP server has ended. Must not know the transports.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::support::locks::lock;
 use tokio_util::sync::CancellationToken;
 
 /// The reason for the end of a connection, and the token that ends it. All clones share both.
@@ -13,7 +14,7 @@ pub struct Ending {
 
 impl Ending {
     pub fn reason(&self) -> Option<String> {
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.reason).clone()
     }
 
     /// Returns the token that `end` cancels.
@@ -23,7 +24,7 @@ impl Ending {
 
     /// Ends the connection. Only the first reason counts.
     pub fn end(&self, reason: String) {
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        lock(&self.reason).get_or_insert(reason);
         self.ended.cancel();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestMethod, ElicitRequestParams, ElicitResult, ElicitationAction,
@@ -14,8 +14,10 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{RwLock, RwLockReadGuard, mpsc, oneshot};
 
-use crate::domain::run::question::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
+use crate::domain::run::question::{ACCEPT, CANCEL, DECLINE};
+use crate::domain::run::{Elicitation, InputAnswer};
 use crate::domain::tool::form;
+use crate::support::locks::lock;
 use crate::tools::invisible_chars::{hidden_in, visible};
 use crate::tools::mcp::ServerConfig;
 use crate::tools::mcp::calls::sampling::{self, SamplingRules};
@@ -67,12 +69,12 @@ impl CallSubscriptions {
         let (reports, receiver) = mpsc::channel(REPORTS);
         let (questions, question_receiver) = mpsc::channel(MAX_QUESTIONS);
         let listener = Listener { reports, questions };
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
+        lock(&self.calls).insert(token.clone(), listener);
         Reports { subscriptions: self.clone(), token, receiver, question_receiver, is_answered: false }
     }
 
     pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
-        if let Some(listener) = self.calls.lock().unwrap_or_else(PoisonError::into_inner).get(token) {
+        if let Some(listener) = lock(&self.calls).get(token) {
             // A full channel drops the report, because the next one replaces it anyway.
             let report = Progress { progress: report.progress, total: report.total, message: report.message.clone() };
             let _ = listener.reports.try_send(report);
@@ -87,7 +89,7 @@ impl CallSubscriptions {
     /// Returns the only call under way. A question does not name its call: with two calls, or after an abandoned one, it could reach the
     /// wrong user.
     fn only_call(&self) -> Option<Listener> {
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = lock(&self.calls);
         let mut calls = calls.values();
         calls.next().filter(|_| calls.next().is_none() && !self.has_abandoned_calls()).cloned()
     }
@@ -155,7 +157,7 @@ impl Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        self.subscriptions.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+        lock(&self.subscriptions.calls).remove(&self.token);
         if !self.is_answered {
             self.subscriptions.has_abandoned_calls.store(true, Ordering::SeqCst);
         }

@@ -12,7 +12,7 @@ mod variable_files;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ pub use variable_files::remove_stale_files;
 
 use engine::Engine;
 
+use crate::support::locks::lock;
 use crate::tools::Environment;
 
 /// The operator's settings for containers: `[mcp.containers]`.
@@ -96,7 +97,7 @@ impl Containers {
     /// next process finds the containers by this record.
     pub fn record_containers(&self) {
         let Some(folder) = &self.input_files_dir else { return };
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = lock(&self.record);
         if record.is_some() {
             return;
         }
