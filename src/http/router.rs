@@ -19,10 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi, Url};
 
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, HttpOptions};
-use crate::http::wire::auth;
-use crate::http::wire::links;
 use crate::http::wire::problem::Problem;
-use crate::http::wire::request;
+use crate::http::wire::{auth, links, request};
 use crate::http::{openapi, protocols, routes, system, ui};
 use crate::service::Service;
 

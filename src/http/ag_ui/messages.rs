@@ -82,7 +82,6 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
     shown
 }
 
-/// Returns the messages that clients see.
 fn visible<'m>(messages: &'m [Message], streaming: Option<&RunId>) -> Vec<&'m Message> {
     messages_by_run(messages).into_iter().filter(|message| is_visible(message, streaming)).collect()
 }

@@ -24,11 +24,10 @@ use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::clients::body;
-use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
 use crate::http::clients::thread::{ApprovalDecision, Thread};
+use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::{Answer, Problem};

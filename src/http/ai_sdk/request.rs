@@ -102,7 +102,6 @@ struct UiApproval {
     reason: Option<String>,
 }
 
-/// The decision about one approval in a message of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UiDecision {
     pub id: String,
@@ -133,7 +132,6 @@ impl ChatBody {
 }
 
 impl UiMessage {
-    /// Returns the content of a user's message.
     pub fn content(&self) -> Answer<Content> {
         let mut parts = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {

@@ -26,11 +26,10 @@ use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::approval::Approval;
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::clients::body;
-use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
 use crate::http::clients::thread::{ApprovalDecision, Thread, client_calls};
+use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
@@ -42,7 +41,6 @@ use crate::service::{
 const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
-/// Describes the id of a chat in a path.
 const CHAT_ID: &str = "The client's name of the chat, or the id of a conversation";
 /// The field of a request that holds the new message.
 const MESSAGE: &str = "message";
@@ -105,7 +103,6 @@ impl RunStream {
         Self { reader, id, section, client_tools }
     }
 
-    /// Returns the reader, with the translator of its events.
     pub fn translated(self, version: Version) -> (Reader, UiMessageTranslator) {
         let Self { reader, id, section, client_tools } = self;
         (reader, UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))

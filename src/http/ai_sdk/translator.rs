@@ -74,7 +74,6 @@ struct Call {
     asked: bool,
 }
 
-/// A question to a human about a call.
 #[derive(Debug)]
 struct OpenQuestion {
     call: CallId,
@@ -99,7 +98,6 @@ pub(super) struct UiMessageTranslator {
     parts: BTreeMap<PartId, OpenPart>,
     shown: BTreeSet<PartId>,
     calls: BTreeMap<CallId, Call>,
-    /// The calls of the current model step.
     step_calls: Vec<CallId>,
     /// The questions about calls that have no answer yet.
     questions: BTreeMap<InputId, OpenQuestion>,

@@ -43,7 +43,6 @@ pub(in crate::http) struct Thread {
     is_native: bool,
 }
 
-/// A client's decision about an approval.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) struct ApprovalDecision {
     pub approved: bool,
@@ -52,7 +51,6 @@ pub(in crate::http) struct ApprovalDecision {
     pub arguments: Option<Value>,
 }
 
-/// The questions of a run that wait for an answer.
 #[derive(Debug, Default)]
 pub(in crate::http) struct OpenQuestions {
     pub approvals: Vec<Approval>,
@@ -240,7 +238,6 @@ impl Thread {
         Ok(pages.into_iter().rev().flatten().collect())
     }
 
-    /// Returns the open questions of a run, oldest first.
     pub async fn open_questions(&self, run: &RunId) -> Answer<OpenQuestions> {
         open_questions(self.service(), self.principal(), (&self.id, run)).await
     }

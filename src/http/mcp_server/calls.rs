@@ -31,7 +31,6 @@ pub(super) const DEFAULT_WAIT_SECONDS: u64 = 50;
 pub(super) const MAX_WAIT_SECONDS: u64 = 300;
 /// The events after which a run may need its user.
 const QUESTIONS: [&str; 3] = ["run.waiting", "approval.requested", "input.requested"];
-/// Interval of progress notifications.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -55,7 +54,6 @@ pub(super) struct WaitArguments {
     wait_seconds: Option<u64>,
 }
 
-/// A tool call, with its caller and its request.
 pub(super) struct McpToolCall {
     app: App,
     access: Access,
@@ -108,7 +106,6 @@ impl McpToolCall {
         self.context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
     }
 
-    /// Starts a run of the agent, and waits for it.
     pub(super) async fn start(&self, agent: &str, input: AgentArguments) -> Answer<CallToolResponse> {
         let AgentArguments { message, conversation_id, wait_seconds } = input;
         let identity = json!([agent, message, conversation_id]);

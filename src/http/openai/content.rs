@@ -176,7 +176,6 @@ pub(super) fn question_answer(question: &Question, text: &str) -> InputAnswer {
     }
 }
 
-/// Returns the usage of a chat completion.
 pub(super) fn chat_usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.input_tokens,

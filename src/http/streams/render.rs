@@ -153,7 +153,6 @@ pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
     control("stream.ping", scope, now, &json!({ "head": head }).to_string())
 }
 
-/// Renders a change of an owner's list.
 pub(crate) fn list_change(change: &ListChange, now: UnixMillis) -> String {
     let (kind, data) = match change {
         ListChange::Changed(item) => ("owner.changed", json!(item)),

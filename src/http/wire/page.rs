@@ -50,7 +50,6 @@ impl PageParams {
     }
 }
 
-/// The page that a query requests.
 pub(crate) struct Paging<C>(pub PageRequest<C>);
 
 impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {

@@ -14,7 +14,6 @@ use crate::service;
 
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An error that becomes a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem(pub Box<ProblemBody>);
 

@@ -193,7 +193,6 @@ pub(crate) struct ListBody<T> {
 pub(crate) struct NextCursor(pub Option<String>);
 
 impl<T> ListBody<T> {
-    /// Returns a list on one page.
     pub(crate) fn whole(data: Vec<T>) -> Self {
         Self { data, next_cursor: NextCursor(None) }
     }

@@ -98,7 +98,6 @@ pub struct SentConversation {
     pub messages: Vec<SentMessage>,
     /// The conversation's part of the system prompt, at most 10,000 characters.
     pub system_prompt: Option<String>,
-    /// Keys and values of the client.
     pub metadata: Map<String, Value>,
     /// The JSON name of the field that holds the messages, for error messages.
     pub field: &'static str,

@@ -15,7 +15,6 @@ use crate::support::failpoint;
 /// The most results in one request. A model answer has far fewer calls.
 const MAX_RESULTS: usize = 1_000;
 
-/// A client's result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewToolResult {
     pub call_id: CallId,

@@ -101,7 +101,6 @@ pub struct AgentPatch {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// A stored agent.
     Stored(Box<AgentRecord>),
     Preset(Preset),
     /// The default agent of the settings, with this name.
@@ -125,7 +124,6 @@ impl AnyAgent {
         }
     }
 
-    /// Returns when a stored agent was created.
     pub fn created_at(&self) -> Option<UnixMillis> {
         match self {
             Self::Stored(record) => Some(record.created_at),
@@ -597,7 +595,6 @@ impl Service {
     }
 }
 
-/// The source of the agent that a run requests.
 enum Source {
     Own,
     Server,

@@ -21,7 +21,6 @@ pub struct Target<'a> {
     pub key: Option<SecretString>,
 }
 
-/// The reason why the description of a provider is invalid.
 #[derive(Debug)]
 pub struct InvalidProvider {
     pub pointer: &'static str,

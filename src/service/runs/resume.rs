@@ -46,7 +46,6 @@ pub struct RetryCall {
     pub confirm: bool,
 }
 
-/// A request that continues a run.
 pub struct ContinueRun<'a> {
     pub principal: &'a Principal,
     pub run: &'a RunId,

@@ -228,7 +228,6 @@ impl Service {
         }
     }
 
-    /// Returns the content of a client's result.
     pub(in crate::service) async fn result_content(
         &self,
         principal: &Principal,

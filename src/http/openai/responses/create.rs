@@ -64,7 +64,6 @@ pub(in crate::http) async fn create(
     Ok(json_answer(translator.response()))
 }
 
-/// A response that has begun.
 pub(super) struct Begun {
     pub facts: ResponseDetails,
     /// Reads the run from its first event.
@@ -73,7 +72,6 @@ pub(super) struct Begun {
     pub guard: Option<DisconnectGuard>,
 }
 
-/// Begins the response to a request.
 pub(super) async fn begin(
     app: &App,
     principal: &Principal,
@@ -167,7 +165,6 @@ impl Creation<'_> {
         Box::pin(self.continue_run((newest, run), &pauses, input)).await
     }
 
-    /// Continues after an earlier response.
     async fn follow(self, previous: &str, input: ResponseInput) -> Answer<Begun> {
         let missing = || {
             let detail = format!("Previous response with id {previous:?} not found.");

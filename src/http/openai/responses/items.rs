@@ -77,7 +77,6 @@ pub(super) fn text_id(kind: TextKind, message: &MessageId, index: u32) -> String
     format!("{}_{index}", derived(prefix, message.as_str()))
 }
 
-/// Returns the id of the message that asks a question.
 pub(super) fn question_id(id: &InputId) -> String {
     derived("msg_", id.as_str())
 }
@@ -209,7 +208,6 @@ fn sent_id<'m>(message: &Message, call: &'m ToolCallPart) -> Option<&'m str> {
     call.provider_call_id.as_deref().filter(|_| message.model.is_none())
 }
 
-/// The calls of a list of messages, and their results.
 struct Calls<'m> {
     /// The ids under which the client knows its calls. Calls of server tools have none.
     ids: HashMap<&'m CallId, Option<&'m str>>,

@@ -51,7 +51,6 @@ const EVENTS: u32 = 500;
 /// Number of events to read for the first one of a response. Messages may precede it.
 const FIRST_EVENTS: u32 = 100;
 
-/// Finds the run of a response.
 async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
     find_with_pauses(app, principal, id).await.map(|(run, facts, _)| (run, facts))
 }
@@ -85,7 +84,6 @@ async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<
     }
 }
 
-/// Returns the details of a response of a run with this profile.
 async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), profile: &AgentProfile) -> Answer<ResponseDetails> {
     let continued = match segment {
         0 => Value::Null,
@@ -94,7 +92,6 @@ async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), 
     Ok(ResponseDetails::of(run, segment, profile, &continued))
 }
 
-/// Returns a reader of all events of a run.
 async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
     match app.service.stream_run(principal, &run.id, None).await? {
         StreamStart::Stream(reader) => Ok(reader),

@@ -84,7 +84,6 @@ impl ConversationRequest {
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
-    /// Returns the items to add to a conversation.
     pub(super) fn into_added(self, known: &KnownItems) -> Result<SentConversation> {
         match self.items.as_ref().map_or(0, Vec::len) {
             1..=MAX_ADDED_ITEMS => self.into_conversation(known),
@@ -141,7 +140,6 @@ pub(super) type KnownItems = BTreeMap<String, WireItem>;
 /// A reference of a request to a stored item.
 #[derive(Debug)]
 pub(super) struct Reference<'a> {
-    /// The JSON pointer of the id.
     pub pointer: String,
     pub id: &'a str,
 }
@@ -170,7 +168,6 @@ pub(super) struct WireItem {
     reason: Option<String>,
 }
 
-/// An answer to an approval request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ApprovalResponse {
     pub id: InputId,
@@ -192,7 +189,6 @@ fn texts_of(items: &[SystemItem]) -> impl Iterator<Item = &str> {
 /// The system items of a response, as the agent profile of its run stores them for later responses.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct SystemTextRecord {
-    /// The system items of the request.
     #[serde(default)]
     system_items: Vec<SystemItem>,
     /// The texts of the system items of earlier responses.
@@ -211,7 +207,6 @@ pub(super) fn system_items(stored: &Value) -> Vec<SystemItem> {
     SystemTextRecord::of(stored).system_items
 }
 
-/// The input of a request.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Input {
     system_items: Vec<SystemItem>,

@@ -73,7 +73,6 @@ impl FrameHead {
     }
 }
 
-/// A request that waits for its turn.
 struct WaitingRequest {
     body: Answer<CreateRequest>,
     /// Counts the request among those that wait, until it begins.
@@ -83,7 +82,6 @@ struct WaitingRequest {
 /// The lines of one stream of the socket. Its requests are answered one after another.
 type Lines = BoxStream<'static, Result<Vec<String>, StoreError>>;
 
-/// The responses of one socket.
 struct ResponseSocket {
     app: App,
     access: Access,
@@ -206,7 +204,6 @@ fn error_event(problem: &ProblemBody, code: &str, stream_id: Option<&str>) -> St
     named(json!({ "type": "error", "status": problem.status, "error": error }), stream_id)
 }
 
-/// Returns an event with the name of its stream.
 fn named(mut event: Value, stream_id: Option<&str>) -> String {
     if let Some(stream_id) = stream_id {
         event["stream_id"] = stream_id.into();
@@ -229,7 +226,6 @@ impl Guards {
         }
     }
 
-    /// Returns the names of the streams with a guard.
     fn streams(&self) -> BTreeSet<Option<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(stream, _)| stream.clone()).collect()
     }
@@ -250,7 +246,6 @@ struct ResponseSequence {
     trace: TraceId,
     stream_id: Option<String>,
     waiting: mpsc::UnboundedReceiver<WaitingRequest>,
-    /// The response under way.
     current: Option<CurrentResponse>,
     guards: Arc<Guards>,
 }

@@ -31,7 +31,6 @@ pub(super) fn event_of_frame(base: i64, number: i64) -> i64 {
     base.saturating_add(number / MAX_FRAMES)
 }
 
-/// An item of the output.
 struct Item {
     value: Value,
     /// Whether the step that added the item was reset.
@@ -272,7 +271,6 @@ impl ResponseTranslator {
         flow
     }
 
-    /// Begins the next response of the run.
     fn next_segment(&mut self) {
         self.segment += 1;
         (self.base, self.outcome, self.usage) = (None, Outcome::InProgress, Usage::default());
