@@ -208,10 +208,7 @@ fn unopened(record: &ProviderRecord, error: &EncryptionError) -> ModelError {
             let words = format!("this server cannot decrypt the key of the provider {name}; enter the key again");
             ModelError::new(ModelErrorKind::Auth, &words)
         }
-        EncryptionError::UnknownKey { .. }
-        | EncryptionError::NoKey(_)
-        | EncryptionError::File { .. }
-        | EncryptionError::NoRandomness(_) => {
+        _ => {
             let words = format!(
                 "the key of the provider {name} is encrypted with a master key that this process does not have; its log names \
                  the key"

@@ -156,20 +156,16 @@ async fn proceed(
         ..RunSetup::default()
     };
     let request = StartRun {
-        content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
-        content_field: "messages",
         conversation_id: Some(thread.id.clone()),
         agent: Some(agent),
         model: body.model(),
-        options: None,
-        limits: None,
         tools: body.tools(),
         on_busy,
         create: row.is_none(),
         stored_choice: Some(row.as_ref().map(Conversation::choice).unwrap_or_default()),
         edits,
         setup,
-        trace: thread.trace.clone(),
+        ..StartRun::new(content.unwrap_or(Content::Parts(Vec::new())), "messages", thread.trace.clone())
     };
     let key = key.or_else(|| has_answers.then(|| thread.request_key("run", &body.run_id)));
     let started = match thread.service().start_run(thread.principal(), request, key).await {

@@ -259,16 +259,7 @@ impl AgUiTranslator {
                 self.over = true;
             }
             EventBody::RunCancelled { .. } => self.fail("the run was cancelled", "cancelled"),
-            EventBody::StepReset { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolBreakerOpened { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ToolOutcomeUnknown { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::MessageStarted { .. }
-            | EventBody::ConversationUpdated { .. } => {}
+            _ => {}
         }
     }
 

@@ -42,8 +42,6 @@ const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
 const CHAT_ID: &str = "The client's name of the chat, or the id of a conversation";
-/// The field of a request that holds the new message.
-const MESSAGE: &str = "message";
 
 pub(in crate::http) fn routes() -> ApiRouter {
     ApiRouter::new().routes(routes!(send)).routes(routes!(resume)).routes(routes!(stop)).routes(routes!(messages))
@@ -159,20 +157,14 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
 /// part.
 fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Option<PartId>) -> StartRun {
     StartRun {
-        content,
-        content_field: MESSAGE,
         conversation_id: Some(thread.id.clone()),
         agent: body.agent.clone(),
         model: body.model.clone(),
         options: body.options.clone(),
-        limits: None,
         on_busy: OnBusy::Reject,
-        create: false,
-        stored_choice: None,
-        edits: None,
         setup: RunSetup { first_part, ..RunSetup::default() },
         tools: body.tools(),
-        trace: thread.trace.clone(),
+        ..StartRun::new(content, "message", thread.trace.clone())
     }
 }
 

@@ -255,20 +255,7 @@ impl UiMessageTranslator {
                 });
                 self.over = true;
             }
-            EventBody::ApprovalRequested { call_id: None, .. }
-            | EventBody::StepReset { .. }
-            | EventBody::StepCompleted { .. }
-            | EventBody::RunQueued { .. }
-            | EventBody::RunStarted { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::ContextBudget { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolBreakerOpened { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::MessageStarted { .. }
-            | EventBody::ConversationUpdated { .. } => {}
+            _ => {}
         }
     }
 

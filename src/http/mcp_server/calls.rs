@@ -24,7 +24,7 @@ use crate::http::options::App;
 use crate::http::wire::idempotency_header::{idempotency_key, request_key};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Content, Cursor, Error, RunSetup, Service, StartRun, StreamItem, StreamStart};
+use crate::service::{Access, Content, Cursor, Error, Service, StartRun, StreamItem, StreamStart};
 
 /// Seconds that a call waits for the end of its run. Most clients have a time limit of a minute, so this is shorter.
 pub(super) const DEFAULT_WAIT_SECONDS: u64 = 50;
@@ -119,20 +119,12 @@ impl McpToolCall {
             }
         };
         let request = StartRun {
-            content: Content::Text(message),
-            content_field: "message",
             create: conversation_id.is_none(),
             stored_choice,
             conversation_id,
             agent: Some(agent.to_owned()),
-            model: None,
-            options: None,
-            limits: None,
-            tools: Vec::new(),
             on_busy,
-            edits: None,
-            setup: RunSetup::default(),
-            trace: self.trace.clone(),
+            ..StartRun::new(Content::Text(message), "message", self.trace.clone())
         };
         let started = self.service().start_run(self.principal(), request, key).await?;
         self.follow(&started.run.id, wait_seconds).await

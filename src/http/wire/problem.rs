@@ -39,30 +39,7 @@ impl From<service::Error> for Problem {
             service::Error::NoRandomness(_) => Some("a secret could not be generated"),
             service::Error::NoReader(_) => Some("a file cannot be read"),
             service::Error::Encryption(_) => Some("a secret cannot be encrypted or decrypted"),
-            service::Error::Invalid { .. }
-            | service::Error::InvalidCursor(_)
-            | service::Error::NotFound(_)
-            | service::Error::RunActive(_)
-            | service::Error::Conflict(_)
-            | service::Error::AlreadyAnswered(_)
-            | service::Error::CursorGone { .. }
-            | service::Error::IdempotencyMismatch
-            | service::Error::UnusableFile { .. }
-            | service::Error::FileTooLarge(_)
-            | service::Error::TooManyUploads
-            | service::Error::BudgetSpent(_)
-            | service::Error::BudgetReserved
-            | service::Error::UnpricedModel(_)
-            | service::Error::TooManyRuns(_)
-            | service::Error::TooManyLogins(_)
-            | service::Error::TooManyConversations(_)
-            | service::Error::UnknownModel(_)
-            | service::Error::NoModel(_)
-            | service::Error::Forbidden(_)
-            | service::Error::NotInGroups(_)
-            | service::Error::Stale
-            | service::Error::Provider(_)
-            | service::Error::Ending => None,
+            _ => None,
         };
         if let Some(log_text) = log_text {
             tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{log_text}");

@@ -21,7 +21,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::tool::tool_review::ToolReview;
 use crate::domain::trace::TraceId;
-use crate::service::{Content, NewPart, NewToolResult, RunSetup, ServerStatus, StartRun};
+use crate::service::{Content, NewPart, NewToolResult, ServerStatus, StartRun};
 
 /// A message for the agent, in a new or an existing conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -89,22 +89,9 @@ pub(crate) struct SendMessageBody {
 impl SendMessageBody {
     pub(crate) fn into_request(self, conversation_id: Option<ConversationId>, trace: TraceId) -> StartRun {
         let Self { content: ContentBody(content), agent, model, options, limits, tools, on_busy } = self;
-        StartRun {
-            content,
-            content_field: "content",
-            conversation_id,
-            agent,
-            model,
-            options,
-            limits,
-            tools,
-            on_busy: on_busy.unwrap_or_default(),
-            create: false,
-            stored_choice: None,
-            edits: None,
-            setup: RunSetup::default(),
-            trace,
-        }
+        let on_busy = on_busy.unwrap_or_default();
+        let new = StartRun::new(content, "content", trace);
+        StartRun { conversation_id, agent, model, options, limits, tools, on_busy, ..new }
     }
 }
 

@@ -142,20 +142,14 @@ impl ChatRequest {
         let tools = self.tools.unwrap_or_default().into_iter().enumerate().map(|(at, tool)| client_tool(at, tool));
         let tools = chosen.select(tools.collect::<Result<Vec<_>>>()?)?;
         let run = StartRun {
-            content: Content::Parts(Vec::new()),
-            content_field: "messages",
-            conversation_id: None,
             agent: target.agent,
             model: target.model,
             options: Some(options),
-            limits: None,
             tools,
             on_busy: OnBusy::Reject,
             create: true,
-            stored_choice: None,
-            edits: None,
             setup,
-            trace,
+            ..StartRun::new(Content::Parts(Vec::new()), "messages", trace)
         };
         let hidden = !self.store.unwrap_or_default();
         Ok((run, SentTranscript { messages, questions: Vec::new(), hidden, field: "messages" }))

@@ -381,22 +381,8 @@ impl Creation<'_> {
 
     /// Returns the request of a message that joins a run.
     fn message(&self, run: &Run, content: Content) -> StartRun {
-        StartRun {
-            content,
-            content_field: "input",
-            conversation_id: Some(run.conversation_id.clone()),
-            agent: None,
-            model: None,
-            options: None,
-            limits: None,
-            tools: Vec::new(),
-            on_busy: OnBusy::Steer,
-            create: false,
-            stored_choice: None,
-            edits: None,
-            setup: crate::service::RunSetup::default(),
-            trace: self.trace.clone(),
-        }
+        let new = StartRun::new(content, "input", self.trace.clone());
+        StartRun { conversation_id: Some(run.conversation_id.clone()), on_busy: OnBusy::Steer, ..new }
     }
 }
 

@@ -454,20 +454,14 @@ impl CreateRequest {
             ..RunSetup::default()
         };
         Ok(StartRun {
-            content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
-            content_field: "input",
             conversation_id: conversation,
             agent: target.agent,
             model: target.model,
             options: Some(options),
-            limits: None,
             tools,
             on_busy: OnBusy::Reject,
-            create: false,
-            stored_choice: None,
-            edits: None,
             setup,
-            trace,
+            ..StartRun::new(content.unwrap_or(Content::Parts(Vec::new())), "input", trace)
         })
     }
 }
