@@ -30,7 +30,7 @@ use crate::http::clients::thread::{ApprovalDecision, Thread};
 use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{Answer, Problem, found};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Content, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
@@ -60,21 +60,10 @@ pub(super) async fn run(
     request: Request,
 ) -> Answer<Response> {
     let Input { body, key } = body::read::<RunInput>(request, &app, &access).await?;
-    run_agent(&app, (access, trace), agent, (body, key), &headers).await
-}
-
-/// Starts a run, continues one with answers, or attaches to the run that already has the client's `runId`.
-async fn run_agent(
-    app: &App,
-    (access, trace): (Access, TraceId),
-    agent: String,
-    (body, key): (RunInput, Option<RequestKey>),
-    headers: &HeaderMap,
-) -> Answer<Response> {
-    let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
-    let cursor = stream_cursor(headers, None);
+    let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
+    let cursor = stream_cursor(&headers, None);
     // Most requests start a run and need both reads. They run in parallel, because the first token waits for them.
-    let (run, row) = tokio::join!(find_run(app, thread.principal(), &body.run_id), thread.row_or_new());
+    let (run, row) = tokio::join!(find_run(&app, thread.principal(), &body.run_id), thread.row_or_new());
     let (id, reader, section) = match run? {
         Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
         None => Box::pin(proceed(&thread, agent, (&body, row?), key, cursor)).await?,
@@ -277,10 +266,8 @@ async fn store_results(
 pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
     ids::check("runId", name)?;
     for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
-        match app.service.run(owner, &id).await {
-            Ok(run) => return Ok(Some(run)),
-            Err(Error::NotFound(_)) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(run) = found(app.service.run(owner, &id).await)? {
+            return Ok(Some(run));
         }
     }
     Ok(None)
@@ -290,8 +277,8 @@ pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer
 async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<RunId> {
     let ResumeEntry { status, payload, .. } = entry;
     let is_resolved = *status == ResumeStatus::Resolved;
-    match thread.service().input_request(thread.principal(), id).await {
-        Ok(asked) => {
+    match found(thread.service().input_request(thread.principal(), id).await)? {
+        Some(asked) => {
             if asked.request.conversation_id != thread.id {
                 return Err(Error::NotFound("interrupt").into());
             }
@@ -301,14 +288,13 @@ async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<Ru
             }
             Ok(asked.request.run_id)
         }
-        Err(Error::NotFound(_)) => {
+        None => {
             let approved = payload.as_bool().or_else(|| payload["approved"].as_bool()).unwrap_or(false);
             let text = |name: &str| payload[name].as_str().map(str::to_owned);
             let arguments = ["arguments", "editedArgs"].iter().find_map(|name| payload.get(*name)).cloned();
             let decided = ApprovalDecision { approved: is_resolved && approved, reason: text("reason"), arguments };
             thread.decide(id, decided).await
         }
-        Err(error) => Err(error.into()),
     }
 }
 

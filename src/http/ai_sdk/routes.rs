@@ -12,8 +12,7 @@ use utoipa::IntoParams;
 
 use super::assistant_message_id::AssistantMessageId;
 use super::regenerate::{
-    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_repeated_edit,
-    regenerates_unknown_message,
+    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, regenerates_unknown_message,
 };
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
@@ -111,7 +110,10 @@ impl RunStream {
 pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
     match (body.trigger, body.newest_message()) {
         (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
-        (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => Box::pin(proceed(thread, message)).await,
+        (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => {
+            let (id, section) = Box::pin(store_answers(thread, message)).await?;
+            follow(thread, id, section).await
+        }
         (Trigger::SubmitMessage, Some(message)) if message.role == "user" => Box::pin(submit(thread, body, message, key)).await,
         (Trigger::SubmitMessage, _) => Err(Error::field("/messages", "must end with the new message").into()),
     }
@@ -146,7 +148,8 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
         };
     };
     let active = row.and_then(|row| row.active_run_id);
-    if is_repeated_edit(&edited, active.as_ref(), &request.content) {
+    // The client repeats an edit whose response it has lost: the active run answers the same content.
+    if active.as_ref() == Some(&edited.run_id) && has_content(&edited, &request.content) {
         return follow(thread, edited.run_id, Section::default()).await;
     }
     request.edits = Some(edited.id);
@@ -219,12 +222,6 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
         }
         RegenerationMethod::FollowRun(active) => follow(thread, active, Section::default()).await,
     }
-}
-
-/// Continues a run with the answers in the assistant's message.
-async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
-    let (id, section) = store_answers(thread, message).await?;
-    follow(thread, id, section).await
 }
 
 /// Stores the answers in an assistant's message: decisions about approvals, and results of client tools. Returns the message's id,

@@ -131,9 +131,11 @@ impl McpToolCall {
     }
 
     pub(super) async fn get(&self, RunArguments { run_id }: RunArguments) -> Answer<CallToolResponse> {
-        let run = self.run(&parse_id(&run_id)?).await?;
-        let open = self.open_questions(&run).await?;
-        Ok(self.result(&run, &open).into())
+        self.state(&self.run(&parse_id(&run_id)?).await?).await
+    }
+
+    async fn state(&self, run: &Run) -> Answer<CallToolResponse> {
+        Ok(self.result(run, &self.open_questions(run).await?).into())
     }
 
     pub(super) async fn wait(&self, WaitArguments { run_id, wait_seconds }: WaitArguments) -> Answer<CallToolResponse> {
@@ -160,8 +162,7 @@ impl McpToolCall {
         if questions::store_answers(&self.thread(&run)?, &open, answers).await? {
             return self.follow(&id, wait_seconds).await;
         }
-        let open = self.open_questions(&run).await?;
-        Ok(self.result(&run, &open).into())
+        self.state(&run).await
     }
 
     /// Waits until the run ends, its questions need an answer that the client cannot give, or the time is over.
@@ -181,18 +182,14 @@ impl McpToolCall {
                 match questions::ask(self, &self.thread(&run)?, &run, &open).await? {
                     AskOutcome::Answered => deadline = Instant::now() + limit,
                     AskOutcome::Required(questions) => return Ok(questions.into()),
-                    AskOutcome::Unanswered => return Ok(self.result(&run, &self.open_questions(&run).await?).into()),
+                    AskOutcome::Unanswered => return self.state(&run).await,
                 }
                 continue;
             }
             let changed = self.notifying(&run, self.changed(id, Cursor(head)));
             match tokio::time::timeout_at(deadline, changed).await {
                 Ok(changed) => changed?,
-                Err(_elapsed) => {
-                    let run = self.run(id).await?;
-                    let open = self.open_questions(&run).await?;
-                    return Ok(self.result(&run, &open).into());
-                }
+                Err(_elapsed) => return self.state(&self.run(id).await?).await,
             }
         }
     }

@@ -25,6 +25,14 @@ impl Problem {
     }
 }
 
+/// Returns `None` instead of the error of a missing resource.
+pub(crate) fn found<T>(result: service::Result<T>) -> Answer<Option<T>> {
+    match result {
+        Err(service::Error::NotFound(_)) => Ok(None),
+        result => Ok(Some(result?)),
+    }
+}
+
 impl From<ProblemBody> for Problem {
     fn from(body: ProblemBody) -> Self {
         Self(Box::new(body))

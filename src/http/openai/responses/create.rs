@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::ToolContent;
@@ -16,13 +17,14 @@ use crate::http::clients::pauses::{GivenAnswer, RunPauses};
 use crate::http::clients::thread::open_questions;
 use crate::http::clients::{body, stream};
 use crate::http::openai::content::{question_answer, text_of};
+use crate::http::openai::error::failure;
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::ids::parse_conversation;
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{details, failure, items, json_answer, reader, unfinished, unfinished_response};
+use crate::http::openai::responses::{details, items, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -61,7 +63,7 @@ pub(in crate::http) async fn create(
             guard.settle(flow);
         }
     }
-    Ok(json_answer(translator.response()))
+    Ok(Json(translator.response()).into_response())
 }
 
 pub(super) struct Begun {

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Path;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::Value;
@@ -29,7 +28,7 @@ pub(in crate::http) use create::{__path_create, create};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
-use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::problem::ProblemCode;
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
@@ -219,13 +218,4 @@ async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
 fn unfinished_response(response: &ResponseId) -> Problem {
     let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
     Problem::new(ProblemCode::RunActive, detail)
-}
-
-/// Returns the problem of a run whose answer cannot be read. The run continues, so the problem is not marked as retryable.
-fn failure(problem: ProblemBody) -> Problem {
-    Problem::from(ProblemBody { retryable: false, ..problem })
-}
-
-fn json_answer(value: Value) -> Response {
-    (StatusCode::OK, Json(value)).into_response()
 }
