@@ -13,8 +13,6 @@ use crate::domain::conversation::list_item::{ListHint, ListItem};
 use crate::domain::ids::{ConversationId, UserId};
 use crate::support::locks::lock;
 
-use super::Signal;
-
 /// Limit of pending hints. Above it, every feed is reset.
 const MAX_HINTS: usize = 1_000;
 
@@ -58,12 +56,12 @@ pub struct Lists {
     max_changes: usize,
     feeds: Mutex<BTreeMap<UserId, Vec<Weak<Feed>>>>,
     pending: Mutex<PendingHints>,
-    signal: Signal,
+    signal: Notify,
 }
 
 impl Lists {
     pub(super) fn new(max_changes: usize) -> Self {
-        Self { max_changes, feeds: Mutex::default(), pending: Mutex::default(), signal: Signal::default() }
+        Self { max_changes, feeds: Mutex::default(), pending: Mutex::default(), signal: Notify::new() }
     }
 
     /// Records that an item may have changed.
@@ -78,18 +76,18 @@ impl Lists {
             pending.has_lost = true;
         }
         drop(pending);
-        self.signal.notify();
+        self.signal.notify_one();
     }
 
     /// Records that hints may be missing.
     pub fn lose_hints(&self) {
         lock(&self.pending).has_lost = true;
-        self.signal.notify();
+        self.signal.notify_one();
     }
 
     /// Waits until hints are pending.
     pub async fn wait(&self) {
-        self.signal.wait().await;
+        self.signal.notified().await;
     }
 
     pub fn take_hints(&self) -> PendingHints {

@@ -1,4 +1,4 @@
-//! The settings with their defaults. `reference.md` explains each key.
+//! The settings with their defaults. `reference.md` explains each key; a comment here states what it does not.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -93,19 +93,13 @@ section! {
         pub listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
         pub role: Role = Role::All,
         pub data_dir: PathBuf = PathBuf::from("./data"),
-        /// Host names for which the server answers, in addition to its own addresses. Needed behind a proxy if no key is configured.
         pub allowed_hosts: Vec<String> = Vec::new(),
         pub allowed_origins: Vec<String> = Vec::new(),
-        /// The URL of the server for browsers, such as `https://chat.example.org`; by default from the host of each request.
         pub public_url: Option<String> = None,
-        /// How long requests are accepted after SIGTERM while `/readyz` answers 503, so that load balancers notice, in milliseconds.
         pub drain_delay_ms: u64 = 0,
-        /// How long a chat completion continues after its client has disconnected, in milliseconds.
         pub completion_grace_ms: u64 = 10_000,
-        /// Whether owners may share conversations, and shares are readable without a key.
         pub shares: bool = true,
         pub page: bool = true,
-        /// The folder with the built chat page, instead of the embedded page.
         pub page_dir: Option<PathBuf> = None,
     }
 }
@@ -114,12 +108,9 @@ section! {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Keys in addition to those of `capstan keys create`.
     pub keys: Vec<ConfiguredKey>,
-    /// The master key for secrets in the database; by default `secret.key` in the data folder.
     #[serde(serialize_with = "redacted")]
     pub secret_key: Option<SecretString>,
-    /// Earlier master keys, separated by commas. They only decrypt.
     #[serde(serialize_with = "redacted")]
     pub secret_key_previous: Option<SecretString>,
 }
@@ -134,7 +125,6 @@ pub struct ConfiguredKey {
     pub role: UserRole,
     #[serde(serialize_with = "redacted")]
     pub key: Option<SecretString>,
-    /// SHA-256 of the key, 64 hexadecimal digits.
     pub key_hash: Option<String>,
 }
 
@@ -145,14 +135,10 @@ fn member() -> UserRole {
 section! {
     #[skip_serializing_none]
     pub struct DatabaseConfig {
-        /// `postgres://...` or `sqlite:PATH`; by default SQLite in the data folder.
         #[serde(serialize_with = "redacted_url")]
         pub url: Option<SecretString> = None,
-        /// Postgres: connections for requests and the log writer together. Leases have separate connections.
         pub max_connections: u32 = 16,
-        /// Postgres: how long a request waits for a database that does not answer, before the client gets 503.
         pub request_timeout_ms: u64 = 1_500,
-        /// Postgres: whether a pooler in transaction mode, such as PgBouncer, is in front of the database; detected if absent.
         pub pooler: Option<bool> = None,
         pub synchronous: Durability = Durability::Full,
     }
@@ -175,11 +161,8 @@ section! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolsConfig {
-    /// The only folder that the file tools can access; by default `files` in the data folder.
     pub files_root: Option<PathBuf>,
-    /// A standard `{"mcpServers": {...}}` file.
     pub mcp_config: Option<PathBuf>,
-    /// Optional built-in tools that are offered.
     pub enable: Vec<String>,
     pub pin: ToolReviewMode,
 }
@@ -207,7 +190,6 @@ pub struct ProviderConfig {
     pub base_url: Option<SecretString>,
     /// The environment variable with the key, because keys do not belong in files.
     pub key_env: Option<String>,
-    /// Additional headers of each request, with the environment variables that contain their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers_env: BTreeMap<String, String>,
     pub streaming: Option<bool>,
@@ -249,7 +231,6 @@ section! {
     pub struct EmbeddingsConfig {
         /// The model, as `provider/name`; without it, tools are ranked by their words.
         pub model: Option<String> = None,
-        /// How long a run waits for vectors before its tools are ranked by their words.
         pub timeout_ms: u64 = 2_000,
         pub batch: usize = 96,
         pub dimensions: Option<u32> = None,
@@ -267,12 +248,9 @@ section! {
     /// `[contexts]`: context providers, which add texts to the model's context before each run.
     pub struct ContextsConfig {
         pub each_ms: u64 = 300,
-        /// The time limit of all providers of a run together.
         pub all_ms: u64 = 800,
         pub max_chars: usize = 10_000,
-        /// Consecutive failures that open the circuit breaker of a provider; 0 for never.
         pub failures: u32 = 3,
-        /// The cool-down of the circuit breaker.
         pub rest_ms: u64 = 300_000,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         pub providers: BTreeMap<String, ContextProviderConfig> = BTreeMap::new(),
@@ -293,7 +271,6 @@ section! {
     pub struct BreakerConfig {
         /// Consecutive failures that open it; 0 for never. Errors of the request do not count.
         pub failures: u32 = 5,
-        /// The cool-down. After it one request tests the provider.
         pub open_ms: u64 = 30_000,
     }
 }
@@ -328,15 +305,10 @@ impl OutboundConfig {
 
 section! {
     pub struct McpServersConfig {
-        /// Whether members may add commands, which run on this machine with the rights of this process.
         pub allow_user_commands: bool = false,
-        /// How long an unused connection stays open; 0 for no limit.
         pub idle_ms: u64 = 1_800_000,
-        /// Limit of server processes and containers; 0 for no limit.
         pub max_processes: u32 = 100,
-        /// The limit from the start of a server to its list of tools.
         pub start_timeout_ms: u64 = 60_000,
-        /// How long a new run waits for servers that are not connected. After that it starts without their tools.
         pub start_patience_ms: u64 = 15_000,
         pub containers: ContainerOptions = ContainerOptions::default(),
     }
@@ -356,54 +328,36 @@ impl McpServersConfig {
 section! {
     #[skip_serializing_none]
     pub struct LimitsConfig {
-        /// Limit of client connections; more get 503.
         pub max_connections: usize = 20_000,
         pub body_bytes: usize = 1024 * 1024,
         pub max_message_chars: usize = 100_000,
-        /// Limit of unfinished runs; 0 for no limit.
         pub max_active_runs_per_owner: u32 = 10_000,
-        /// Limit of conversations that are not archived; 0 for no limit.
         pub max_conversations_per_owner: u32 = 0,
-        /// Input and output tokens of one day in UTC.
         pub max_day_tokens_per_owner: Option<u64> = None,
         pub max_day_usd_per_owner: Option<Usd> = None,
-        /// Limit of runs that workers of all processes hold at a time. Other runs wait in the queue. 0 for no limit.
         pub max_running_runs_per_owner: u32 = 0,
         pub max_providers_per_owner: u32 = 100,
         pub max_mcp_servers_per_owner: u32 = 50,
-        /// Limit of logins begun within 10 minutes, in each process; 0 for no limit.
         pub max_mcp_logins_per_owner: u32 = 20,
         pub max_agents_per_owner: u32 = 100,
-        /// Limit of API keys that are not revoked; 0 for no limit.
         pub max_keys_per_owner: u32 = 100,
         pub max_feedback_chars: usize = 4_000,
-        /// Limit of client tools of one run.
         pub max_client_tools: usize = 128,
-        /// Limit of the description and the schema of a client tool.
         pub client_tool_bytes: usize = 32 * 1024,
-        /// Limit of a client's result of one call.
         pub client_result_bytes: usize = 256 * 1024,
         pub copy_messages: u32 = 10_000,
         pub copy_bytes: usize = 16 * 1024 * 1024,
-        /// Limit of the lifetime of a share, in days.
         pub max_share_days: u32 = 365,
-        /// Limit of the shares of one conversation that have not expired.
         pub max_shares_per_conversation: u32 = 20,
-        /// Limit of the messages of a share, in bytes of JSON.
         pub max_share_bytes: usize = 4 * 1024 * 1024,
         pub file_bytes: usize = 20 * 1024 * 1024,
-        /// Limit of uploaded files.
         pub max_files_per_owner: u32 = 1_000,
-        /// Limit of files in messages and tool results.
         pub max_content_files_per_owner: u32 = 10_000,
         pub tool_call_file_bytes: usize = 32 * 1024 * 1024,
         pub max_files_per_conversation: u32 = 5,
-        /// Limit of a file's text that models can read, in characters.
         pub file_text_chars: usize = 100_000,
-        /// Limit of WebSockets in each process; more are closed with 4429.
         pub max_websockets_per_owner: usize = 1_000,
         pub max_subscriptions_per_websocket: usize = 64,
-        /// Limit of events that a stream buffers for a lagging subscriber, before it reads them from the store.
         pub stream_buffer_events: usize = 256,
         pub stream_buffer_bytes: usize = 1024 * 1024,
     }
@@ -474,9 +428,7 @@ pub enum LogFormat {
 section! {
     pub struct LogConfig {
         pub format: LogFormat = LogFormat::Auto,
-        /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,capstan::worker=debug`.
         pub level: String = "info".to_owned(),
-        /// Limit of lines that wait for standard error, in bytes. Further lines are dropped and counted.
         pub queue_bytes: usize = 4 * 1024 * 1024,
     }
 }

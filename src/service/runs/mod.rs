@@ -170,14 +170,14 @@ impl Service {
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {
                 AcceptOutcome::Run { run, message, first_seq, events, interrupted, claim } => {
-                    for run in &interrupted {
-                        hub.notify_control(run);
+                    if !interrupted.is_empty() {
+                        hub.notify_control();
                     }
                     handed = slot.zip(claim);
                     (run, message, first_seq, events)
                 }
                 AcceptOutcome::Steered { run, message, first_seq, events } => {
-                    hub.notify_control(&run.id);
+                    hub.notify_control();
                     (run, message, first_seq, events)
                 }
                 AcceptOutcome::Busy { run_id } => return Err(Error::RunActive(run_id)),
@@ -355,7 +355,7 @@ impl Service {
                     run
                 }
                 CancelOutcome::Requested { run } => {
-                    hub.notify_control(&id);
+                    hub.notify_control();
                     run
                 }
                 CancelOutcome::NoRun => return Err(Error::NotFound("run")),
