@@ -59,14 +59,12 @@ struct Listener {
 /// Subscribers by number, in order of arrival.
 type SubscriberMap = BTreeMap<u64, Weak<Listener>>;
 
-/// The subscribers of one conversation.
 #[derive(Default)]
 struct Subscribers {
     listeners: SubscriberMap,
     /// Lagging subscribers, which will read the store anyway. They are skipped until they do.
     lagging: SubscriberMap,
     next_number: u64,
-    /// The newest published `seq`.
     published: i64,
 }
 
@@ -83,7 +81,6 @@ pub struct Hub {
     control_signal: Notify,
     hand_off: HandOff,
     lists: Arc<Lists>,
-    /// Announces events of this node to other nodes.
     announce: Mutex<Option<Announce>>,
     wake_elsewhere: Mutex<Option<RemoteWakeupSender>>,
 }
@@ -150,7 +147,6 @@ impl Hub {
         *lock(&self.announce) = Some(announce);
     }
 
-    /// Sets the callback that wakes other processes.
     pub fn wake_elsewhere_with(&self, wake: RemoteWakeupSender) {
         *lock(&self.wake_elsewhere) = Some(wake);
     }
@@ -269,7 +265,6 @@ impl Hub {
         &self.lists
     }
 
-    /// Ends all subscriptions, at shutdown.
     pub fn close_all(&self) {
         for conversation in self.watched() {
             self.end(&conversation, &Tail::Closed);

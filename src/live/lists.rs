@@ -16,7 +16,6 @@ use crate::support::locks::lock;
 /// Limit of pending hints. Above it, every feed is reset.
 const MAX_HINTS: usize = 1_000;
 
-/// A change of an owner's list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ListChange {
     /// The conversation was created or changed.
@@ -37,11 +36,9 @@ impl ListChange {
     }
 }
 
-/// Hints since the last read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PendingHints {
     pub hints: BTreeSet<ListHint>,
-    /// Whether hints were lost.
     pub has_lost: bool,
 }
 
@@ -64,7 +61,6 @@ impl Lists {
         Self { max_changes, feeds: Mutex::default(), pending: Mutex::default(), signal: Notify::new() }
     }
 
-    /// Records that an item may have changed.
     pub fn add_hint(&self, hint: ListHint) {
         if lock(&self.feeds).is_empty() {
             return;
@@ -79,7 +75,6 @@ impl Lists {
         self.signal.notify_one();
     }
 
-    /// Records that hints may be missing.
     pub fn lose_hints(&self) {
         lock(&self.pending).has_lost = true;
         self.signal.notify_one();
@@ -116,7 +111,6 @@ impl Lists {
         }
     }
 
-    /// Resets all feeds.
     pub fn reset(&self) {
         for owner in self.owners() {
             self.send(&owner, &ListChange::Reset);

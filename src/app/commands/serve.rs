@@ -43,7 +43,6 @@ const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 /// Time limit for each of three groups: the last tasks, connections and commits.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal arrives.
 pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
@@ -88,13 +87,11 @@ struct Server {
     shutdown: CancellationToken,
     /// Ends background tasks and closes the last connections.
     stop: CancellationToken,
-    /// The listener with its connections.
     listener: TaskTracker,
     /// Tracks the tasks of WebSockets and of runs whose client has disconnected.
     connection_tasks: TaskTracker,
     /// Tracks commits, which finish even if their client disconnects.
     commits: TaskTracker,
-    /// Tracks the background tasks.
     tasks: TaskTracker,
 }
 

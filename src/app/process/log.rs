@@ -71,7 +71,6 @@ impl Drop for LogGuard {
     }
 }
 
-/// The queue between the logging threads and the writing thread.
 struct LineQueue {
     state: Mutex<QueueState>,
     /// Notified when lines arrive and when a batch is written.

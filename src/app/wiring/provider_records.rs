@@ -69,9 +69,7 @@ pub struct RecordClientsOptions {
     /// The embeddings clients of configured providers, by name.
     pub embedders: HashMap<String, Arc<dyn EmbeddingClient>>,
     pub breaker: BreakerLimits,
-    /// The limitations that refusals showed.
     pub limitations: StoredLimitations,
-    /// The egress policy for URLs of members.
     pub member_egress: EgressScope,
 }
 

@@ -290,12 +290,7 @@ impl Service {
                     (part.url, part.title, part.text) = (url, title, text);
                 }
                 (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, known_ids)?,
-                (Part::Text(_), Role::Tool)
-                | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
-                | (Part::ToolResult(_), Role::User | Role::Assistant)
-                | (Part::Image(_) | Part::Source(_), Role::Tool)
-                | (Part::Source(_), Role::User)
-                | (Part::File(_), Role::Assistant | Role::Tool) => {
+                (_, role) => {
                     let words = format!("no message of the role {:?} has a part of this type", role.as_str());
                     return Err(Error::field(&format!("{pointer}/type"), words));
                 }

@@ -93,7 +93,6 @@ fn closed(call: CallId, state: InputState) -> Error {
     }
 }
 
-/// Returns a part of a request as content of a tool's result.
 pub(in crate::service) fn tool_content(part: Part) -> Option<ToolContent> {
     let stored = |part: FilePart| BinaryContent {
         media_type: part.media_type,

@@ -25,7 +25,6 @@ use crate::support::clock::UnixMillis;
 /// Limit of a description and of a note, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
-/// Limit of a profile as JSON, in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
 /// The reason why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =

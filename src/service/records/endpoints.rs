@@ -57,7 +57,6 @@ pub trait Endpoints: Send + Sync {
 
     async fn test_configured(&self, name: &str, model: &str) -> std::result::Result<(), ModelError>;
 
-    /// Returns the facts of the catalog about a model.
     fn catalog_entry(&self, model: &str) -> ModelEntry;
 
     /// Returns the name of a provider under which the limitations of its models are stored.

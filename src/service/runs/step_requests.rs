@@ -10,7 +10,6 @@ use crate::store::StepRequestOutcome;
 const NOT_RECORDED: &str = "recorded request of this step; steps of copied runs and of earlier versions have none";
 
 impl Service {
-    /// Returns the last request of a model step.
     pub async fn step_request(&self, principal: &Principal, run: &RunId, step: u32) -> Result<StepRequest> {
         match self.store.step_request(&principal.user_id, run, step).await? {
             StepRequestOutcome::Request(request) => Ok(*request),
