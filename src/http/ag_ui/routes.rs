@@ -14,7 +14,7 @@ use super::messages::{ag_ui_messages, is_visible, tanstack_messages};
 use super::request::{
     AgUiClient, MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages,
 };
-use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, for_tanstack, question_interrupt, with_binding};
+use super::translator::{AgUiRunFacts, AgUiTranslator, approval_interrupt, for_tanstack, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
@@ -22,6 +22,7 @@ use crate::domain::ids::{CallId, InputId, MessageId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::run::{OnBusy, Run};
+use crate::domain::tool::approval::Approval;
 use crate::domain::trace::TraceId;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::pauses::{RunPauses, Section};
@@ -446,7 +447,8 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     if let Some(run) = row.active_run_id.as_ref().filter(|_| waits) {
         let open = thread.open_questions(run).await?;
         let question = |asked: &InputRequest| question_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.question);
-        let interrupts = open.approvals.iter().map(approval_record_interrupt).chain(open.questions.iter().map(question));
+        let approval = |asked: &Approval| approval_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.request);
+        let interrupts = open.approvals.iter().map(approval).chain(open.questions.iter().map(question));
         pending.extend(interrupts.map(|interrupt| for_tanstack(with_binding(interrupt, run.as_str()))));
     }
     let streaming = row.active_run_id.as_ref().filter(|_| !waits);

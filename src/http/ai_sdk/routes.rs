@@ -16,7 +16,7 @@ use super::regenerate::{
 };
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
-use super::ui_messages::{OpenRun, ui_messages};
+use super::ui_messages::ui_messages;
 use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Role;
@@ -27,7 +27,7 @@ use crate::domain::tool::approval::Approval;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
-use crate::http::clients::thread::{ApprovalDecision, Thread, client_calls};
+use crate::http::clients::thread::{OpenQuestions, Thread, client_calls};
 use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
@@ -229,11 +229,10 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
 async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AssistantMessageId, Section)> {
     let mut id = message.id.as_deref().and_then(AssistantMessageId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
-    for decided in message.decisions() {
+    for (approval, decided) in message.decisions() {
         // Ids come from an untrusted client: only an approval of the caller in this chat counts.
-        let approval: InputId = decided.id.parse().map_err(|_| Error::NotFound("approval"))?;
-        let payload = ApprovalDecision { approved: decided.approved, reason: decided.reason, arguments: None };
-        let run = thread.decide(&approval, payload).await?;
+        let approval: InputId = approval.parse().map_err(|_| Error::NotFound("approval"))?;
+        let run = thread.decide(&approval, decided).await?;
         answered.insert(approval.to_string());
         id = id.filter(|id| id.run == run).or_else(|| Some(run.into()));
     }
@@ -262,7 +261,7 @@ async fn store_answers_beside_message(
     let open = thread.open_questions(active).await?;
     let requested = RunPauses::read(thread.service(), thread.principal(), active).await?.requested;
     let (decisions, results) = (message.decisions(), message.results());
-    let is_decided = |approval: &Approval| decisions.iter().any(|decided| decided.id == approval.id.as_str());
+    let is_decided = |approval: &Approval| decisions.iter().any(|(id, _)| *id == approval.id.as_str());
     let has_result = |call: &CallId| results.iter().any(|result| result.call_id == *call);
     let is_answered = open.questions.is_empty() && open.approvals.iter().all(is_decided) && requested.keys().all(has_result);
     if !is_answered || open.approvals.is_empty() && requested.is_empty() {
@@ -359,13 +358,10 @@ async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, P
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };
     let waits = row.reason.is_some_and(|reason| reason.needs_answer());
-    let open = match row.active_run_id {
-        Some(run) if waits => {
-            let found = thread.open_questions(&run).await?;
-            OpenRun { streaming: None, approvals: found.approvals, questions: found.questions }
-        }
-        streaming => OpenRun { streaming, ..OpenRun::default() },
+    let (streaming, open) = match row.active_run_id {
+        Some(run) if waits => (None, thread.open_questions(&run).await?),
+        streaming => (streaming, OpenQuestions::default()),
     };
     let client_calls = client_calls(thread.service(), thread.principal(), &messages).await?;
-    Ok(Json(ui_messages(&messages, &open, &client_calls)).into_response())
+    Ok(Json(ui_messages(&messages, streaming.as_ref(), &open, &client_calls)).into_response())
 }

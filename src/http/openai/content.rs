@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::domain::ids::FileId;
 use crate::domain::model::Usage;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputChoice, Question};
-use crate::service::{Content, Error, NewPart, Result};
+use crate::service::{Content, Error, NewPart, Result, SentMessage, SentResult};
 
 /// The content of a message: a text, or parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -123,6 +123,14 @@ fn picture_type(url: &str) -> String {
         Some(_) | None => "image/jpeg",
     };
     declared_type(url).unwrap_or(by_name).to_owned()
+}
+
+/// Adds the result of a call to the last message, if that has results, or as a new message.
+pub(super) fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
+    match messages.last_mut() {
+        Some(SentMessage::Results(results)) => results.push(result),
+        Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => messages.push(SentMessage::Results(vec![result])),
+    }
 }
 
 /// Returns several contents as one, in order; `None` for none.

@@ -13,7 +13,7 @@ use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::openai::content::{WireContent, merged};
+use crate::http::openai::content::{WireContent, add_result, merged};
 use crate::http::openai::responses::items;
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
@@ -629,13 +629,6 @@ fn add_call(messages: &mut Vec<SentMessage>, call: SentCall) {
             let (text, reasoning) = (String::new(), String::new());
             messages.push(SentMessage::Assistant { text, reasoning, calls: vec![call] });
         }
-    }
-}
-
-fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
-    match messages.last_mut() {
-        Some(SentMessage::Results(results)) => results.push(result),
-        Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => messages.push(SentMessage::Results(vec![result])),
     }
 }
 
