@@ -8,15 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::chat;
-use crate::app::commands::cleanup;
-use crate::app::commands::doctor;
-use crate::app::commands::healthcheck;
-use crate::app::commands::keys;
-use crate::app::commands::migrate;
 use crate::app::commands::output::print;
 use crate::app::commands::rotate_secrets::{self, RotateArgs};
-use crate::app::commands::serve;
-use crate::app::commands::users;
+use crate::app::commands::{cleanup, doctor, healthcheck, keys, migrate, serve, users};
 use crate::app::config::{self, Environment, Flag, Loaded};
 use crate::app::process::log;
 use crate::app::wiring::file_reader;
@@ -212,7 +206,6 @@ fn role_parser() -> impl TypedValueParser<Value = UserRole> {
     PossibleValuesParser::new(UserRole::ALL.map(UserRole::as_str)).try_map(|name| UserRole::from_name(&name).ok_or("unknown role"))
 }
 
-/// Runs the command of the flags, the environment and the file.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli, &Environment::of_process()) {

@@ -140,13 +140,7 @@ fn word_part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str, most_chars: us
                 }),
             },
             Event::Eof => break,
-            Event::Text(_)
-            | Event::GeneralRef(_)
-            | Event::CData(_)
-            | Event::Comment(_)
-            | Event::Decl(_)
-            | Event::PI(_)
-            | Event::DocType(_) => true,
+            _ => true,
         };
         if !has_room {
             break;

@@ -28,7 +28,6 @@ pub struct FileDeps {
     pub limits: FileLimits,
 }
 
-/// Accepts no file.
 struct NoReader;
 
 #[async_trait]

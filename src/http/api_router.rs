@@ -9,7 +9,6 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use crate::http::options::App;
 
-/// Routes, and the functions that describe them.
 #[derive(Default)]
 pub(in crate::http) struct ApiRouter {
     router: Router<App>,

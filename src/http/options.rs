@@ -12,7 +12,6 @@ use crate::domain::access::principal::Principal;
 use crate::domain::problem::ProblemBody;
 use crate::service::{Service, UserCounts};
 
-/// How callers are authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
     /// No authentication: each caller is this principal. Only for a server that listens on loopback and has no key.
@@ -24,7 +23,6 @@ pub enum Auth {
 pub struct HttpLimits {
     pub max_body_bytes: usize,
     pub body_timeout: Duration,
-    /// The interval of pings of an event stream.
     pub sse_ping: Duration,
     pub ws_ping: Duration,
     /// Time limit without any message from a WebSocket's client, pongs included.
@@ -128,7 +126,6 @@ pub(crate) struct App {
     pub service: Arc<Service>,
     pub options: Arc<HttpOptions>,
     pub protocols: &'static [Protocol],
-    /// The open WebSockets of each principal.
     pub sockets: Arc<UserCounts>,
 }
 

@@ -19,10 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi, Url};
 
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, HttpOptions};
-use crate::http::wire::auth;
-use crate::http::wire::links;
 use crate::http::wire::problem::Problem;
-use crate::http::wire::request;
+use crate::http::wire::{auth, links, request};
 use crate::http::{openapi, protocols, routes, system, ui};
 use crate::service::Service;
 
@@ -42,8 +40,8 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .merge(streams.route_layer(from_fn_with_state(app.clone(), auth::require_or_ticket)))
         .merge(sockets)
         .merge(open)
-        .route("/openapi.json", get(document))
-        .route("/openapi/protocols.json", get(protocols_document))
+        .route("/openapi.json", get(async |State(app): State<App>| document(&app, openapi::openapi_json())))
+        .route("/openapi/protocols.json", get(async |State(app): State<App>| document(&app, openapi::protocols_json())))
         .route("/docs/errors/{code}", get(system::error_page))
         .merge(swagger)
         .merge(page)
@@ -67,16 +65,8 @@ pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
         .with_state(app)
 }
 
-/// Returns the API document, which never changes while the process runs.
-async fn document(State(app): State<App>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], openapi::served_under(app.options.path_prefix(), openapi::openapi_json()))
-        .into_response()
-}
-
-/// Returns the document of the other protocols.
-async fn protocols_document(State(app): State<App>) -> Response {
-    let json = openapi::served_under(app.options.path_prefix(), openapi::protocols_json());
-    ([(CONTENT_TYPE, "application/json")], json).into_response()
+fn document(app: &App, json: String) -> Response {
+    ([(CONTENT_TYPE, "application/json")], openapi::served_under(app.options.path_prefix(), json)).into_response()
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {

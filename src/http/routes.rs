@@ -1,34 +1,13 @@
 //! The table of documented routes, by their authentication.
 
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::streams::tickets;
-use crate::http::streams::ws;
+use crate::http::streams::{tickets, ws};
 use crate::http::system;
-use crate::http::v1::access::keys;
-use crate::http::v1::access::logins;
-use crate::http::v1::access::mcp_logins;
-use crate::http::v1::access::me;
-use crate::http::v1::access::sessions;
-use crate::http::v1::access::users;
-use crate::http::v1::agents;
-use crate::http::v1::approvals;
-use crate::http::v1::audit;
-use crate::http::v1::conversations;
-use crate::http::v1::export;
-use crate::http::v1::feedback;
-use crate::http::v1::files;
-use crate::http::v1::fork;
-use crate::http::v1::import;
-use crate::http::v1::mcp_servers;
-use crate::http::v1::providers;
-use crate::http::v1::questions;
-use crate::http::v1::rewind;
-use crate::http::v1::runs;
-use crate::http::v1::search;
-use crate::http::v1::settings;
-use crate::http::v1::shares;
-use crate::http::v1::tool_reviews;
-use crate::http::v1::usage;
+use crate::http::v1::access::{keys, logins, mcp_logins, me, sessions, users};
+use crate::http::v1::{
+    agents, approvals, audit, conversations, export, feedback, files, fork, import, mcp_servers, providers, questions, rewind,
+    runs, search, settings, shares, tool_reviews, usage,
+};
 
 /// The routes that require a key.
 pub(in crate::http) fn with_key() -> ApiRouter {

@@ -15,7 +15,6 @@ use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::ToolsBody;
 use crate::service::Error;
 
-/// Time limit for an answer of the database.
 const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Lists the tools that are offered

@@ -69,7 +69,6 @@ impl ReservedSlot {
         &self.offer.node
     }
 
-    /// Returns the initial duration of the lease.
     pub fn lease_ms(&self) -> u64 {
         self.offer.lease_ms
     }

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 
 use crate::domain::conversation::ListHint;
 use crate::domain::event::SharedEvent;
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::ids::{ConversationId, UserId};
 use crate::support::locks::lock;
 
-use super::{HandOff, Lists, Signal};
+use super::{HandOff, Lists};
 
 /// Limits of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,14 +59,12 @@ struct Listener {
 /// Subscribers by number, in order of arrival.
 type SubscriberMap = BTreeMap<u64, Weak<Listener>>;
 
-/// The subscribers of one conversation.
 #[derive(Default)]
 struct Subscribers {
     listeners: SubscriberMap,
     /// Lagging subscribers, which will read the store anyway. They are skipped until they do.
     lagging: SubscriberMap,
     next_number: u64,
-    /// The newest published `seq`.
     published: i64,
 }
 
@@ -78,12 +76,11 @@ pub struct Hub {
     listeners: Mutex<Listeners>,
     /// Conversations to whose logs other processes appended since the last read.
     grown: Mutex<BTreeSet<ConversationId>>,
-    grown_signal: Signal,
-    queue_signal: Signal,
-    control_signal: Signal,
+    grown_signal: Notify,
+    queue_signal: Notify,
+    control_signal: Notify,
     hand_off: HandOff,
     lists: Arc<Lists>,
-    /// Announces events of this node to other nodes.
     announce: Mutex<Option<Announce>>,
     wake_elsewhere: Mutex<Option<RemoteWakeupSender>>,
 }
@@ -135,9 +132,9 @@ impl Hub {
             limits,
             listeners: Mutex::default(),
             grown: Mutex::default(),
-            grown_signal: Signal::default(),
-            queue_signal: Signal::default(),
-            control_signal: Signal::default(),
+            grown_signal: Notify::new(),
+            queue_signal: Notify::new(),
+            control_signal: Notify::new(),
             hand_off: HandOff::default(),
             lists: Arc::new(Lists::new(limits.max_events)),
             announce: Mutex::default(),
@@ -150,7 +147,6 @@ impl Hub {
         *lock(&self.announce) = Some(announce);
     }
 
-    /// Sets the callback that wakes other processes.
     pub fn wake_elsewhere_with(&self, wake: RemoteWakeupSender) {
         *lock(&self.wake_elsewhere) = Some(wake);
     }
@@ -202,14 +198,14 @@ impl Hub {
     pub fn has_grown(&self, conversation: &ConversationId) {
         if lock(&self.listeners).contains_key(conversation) {
             lock(&self.grown).insert(conversation.clone());
-            self.grown_signal.notify();
+            self.grown_signal.notify_one();
         }
     }
 
     /// Waits for logs to which other processes appended, and returns each with [`Hub::published`]. Cancel-safe.
     pub async fn foreign_appends(&self) -> Vec<(ConversationId, i64)> {
         loop {
-            self.grown_signal.wait().await;
+            self.grown_signal.notified().await;
             let grown = std::mem::take(&mut *lock(&self.grown));
             let listeners = lock(&self.listeners);
             let heard = |conversation: ConversationId| {
@@ -275,7 +271,6 @@ impl Hub {
         &self.lists
     }
 
-    /// Ends all subscriptions, at shutdown.
     pub fn close_all(&self) {
         for conversation in self.watched() {
             self.end(&conversation, &Tail::Closed);
@@ -318,12 +313,12 @@ impl Hub {
     }
 
     /// Notified when a run may have become claimable.
-    pub fn queue_signal(&self) -> &Signal {
+    pub fn queue_signal(&self) -> &Notify {
         &self.queue_signal
     }
 
     /// Notified when a running run may have a cancellation or a new message.
-    pub fn control_signal(&self) -> &Signal {
+    pub fn control_signal(&self) -> &Notify {
         &self.control_signal
     }
 
@@ -333,13 +328,13 @@ impl Hub {
 
     /// Wakes local and remote workers, because a run may have become claimable.
     pub fn notify_queue(&self) {
-        self.queue_signal.notify();
+        self.queue_signal.notify_one();
         self.wake(RemoteWakeup::Queue);
     }
 
-    /// Wakes local and remote workers, because `_run` has a control request in the store.
-    pub fn notify_control(&self, _run: &RunId) {
-        self.control_signal.notify();
+    /// Wakes local and remote workers, because a running run has a control request in the store.
+    pub fn notify_control(&self) {
+        self.control_signal.notify_one();
         self.wake(RemoteWakeup::Control);
     }
 

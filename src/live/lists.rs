@@ -13,12 +13,9 @@ use crate::domain::conversation::{ListHint, ListItem};
 use crate::domain::ids::{ConversationId, UserId};
 use crate::support::locks::lock;
 
-use super::Signal;
-
 /// Limit of pending hints. Above it, every feed is reset.
 const MAX_HINTS: usize = 1_000;
 
-/// A change of an owner's list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ListChange {
     /// The conversation was created or changed.
@@ -41,11 +38,9 @@ impl ListChange {
     }
 }
 
-/// Hints since the last read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PendingHints {
     pub hints: BTreeSet<ListHint>,
-    /// Whether hints were lost.
     pub has_lost: bool,
 }
 
@@ -60,15 +55,14 @@ pub struct Lists {
     max_changes: usize,
     feeds: Mutex<BTreeMap<UserId, Vec<Weak<Feed>>>>,
     pending: Mutex<PendingHints>,
-    signal: Signal,
+    signal: Notify,
 }
 
 impl Lists {
     pub(super) fn new(max_changes: usize) -> Self {
-        Self { max_changes, feeds: Mutex::default(), pending: Mutex::default(), signal: Signal::default() }
+        Self { max_changes, feeds: Mutex::default(), pending: Mutex::default(), signal: Notify::new() }
     }
 
-    /// Records that an item may have changed.
     pub fn add_hint(&self, hint: ListHint) {
         if lock(&self.feeds).is_empty() {
             return;
@@ -80,18 +74,17 @@ impl Lists {
             pending.has_lost = true;
         }
         drop(pending);
-        self.signal.notify();
+        self.signal.notify_one();
     }
 
-    /// Records that hints may be missing.
     pub fn lose_hints(&self) {
         lock(&self.pending).has_lost = true;
-        self.signal.notify();
+        self.signal.notify_one();
     }
 
     /// Waits until hints are pending.
     pub async fn wait(&self) {
-        self.signal.wait().await;
+        self.signal.notified().await;
     }
 
     pub fn take_hints(&self) -> PendingHints {
@@ -120,7 +113,6 @@ impl Lists {
         }
     }
 
-    /// Resets all feeds.
     pub fn reset(&self) {
         for owner in self.owners() {
             self.send(&owner, &ListChange::Reset);

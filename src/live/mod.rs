@@ -6,9 +6,7 @@
 mod handoff;
 mod hub;
 mod lists;
-mod signal;
 
 pub use handoff::{HandOff, HandedRun, ReservedSlot};
 pub use hub::{Hub, HubLimits, RemoteWakeup, Subscription, Tail};
 pub use lists::{ListChange, ListSubscription, Lists};
-pub use signal::Signal;

@@ -65,12 +65,10 @@ pub struct ServiceLimits {
     pub shares: ShareRules,
 }
 
-/// The rules of the operator for shares of conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareRules {
     /// Whether conversations can be shared, and shares be read.
     pub enabled: bool,
-    /// Limit of the lifetime of a share, in days.
     pub max_days: u32,
     pub limits: ShareLimits,
 }

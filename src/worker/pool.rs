@@ -177,7 +177,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.stop_claiming.cancelled() => return,
-                () = self.context.deps.hub.queue_signal().wait() => {}
+                () = self.context.deps.hub.queue_signal().notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -242,7 +242,7 @@ impl Worker {
             drop((guard, slot));
             // In all other cases no claimable run waits, so the queue needs no wake-up.
             if was_full || crashes >= SUSPECT_CRASHES || this.context.deps.store.caps_owners() {
-                this.context.deps.hub.queue_signal().notify();
+                this.context.deps.hub.queue_signal().notify_one();
             }
         };
         self.runs.spawn(trace::within(traceparent, run).instrument(span));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// The flags of `capstan chat`.
 #[derive(Debug, Clone, Args)]
 pub struct ChatArgs {
     /// The question.

@@ -167,7 +167,6 @@ struct Follower {
     at_line_start: bool,
     /// The open questions, oldest first.
     questions: VecDeque<Question>,
-    /// The terminal, if there is one.
     typing: Option<Typing>,
 }
 

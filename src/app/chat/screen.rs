@@ -12,7 +12,6 @@ pub enum RunOutcome {
     Cancelled,
 }
 
-/// The effect of one event on the screen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A piece of the answer, for standard output.

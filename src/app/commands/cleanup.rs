@@ -58,7 +58,6 @@ pub async fn run(loaded: &Loaded, mode: CompactionMode) -> anyhow::Result<ExitCo
     print(&format!("{title}{rest}"))
 }
 
-/// Removes expired rows, or only counts them.
 async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
     let (title, counts) = match mode {
         CompactionMode::Count => {
@@ -106,7 +105,6 @@ async fn requeue_expired_runs(store: &dyn QueueStore, mode: CompactionMode) -> a
     })
 }
 
-/// Removes files that no message uses, or only counts them.
 async fn remove_files(store: &dyn RecordStore, age_ms: Option<u64>, mode: CompactionMode) -> anyhow::Result<String> {
     Ok(match (mode, age_ms) {
         (CompactionMode::Write, _) => {
@@ -121,7 +119,6 @@ async fn remove_files(store: &dyn RecordStore, age_ms: Option<u64>, mode: Compac
     })
 }
 
-/// Archives and deletes old conversations, or only counts them.
 async fn apply_retention(store: &Arc<dyn Store>, ages: IdleAges, mode: CompactionMode) -> anyhow::Result<String> {
     const CANNOT: &str = "old conversations cannot be archived or deleted; completed work stays, and the command can be repeated";
     let bar = bar();

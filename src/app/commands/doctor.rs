@@ -150,7 +150,6 @@ async fn check_database(loaded: &Loaded, store: &dyn Store, report: &mut Report)
     report.end("secrets", checked);
 }
 
-/// Checks that every secret in the database can be decrypted.
 async fn check_secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> anyhow::Result<()> {
     let vault = master_keys::open_vault(&loaded.config)?;
     if let Some(path) = vault.file().filter(|_| vault.is_file_open_to_others()) {
@@ -250,7 +249,6 @@ fn provider(endpoint: &Endpoint, list: Result<Vec<ModelEntry>, ModelError>, defa
     }
 }
 
-/// Shows what was learned of models, one line for each.
 async fn check_learned_limitations(models: &Models, store: &dyn Store, report: &mut Report) {
     for endpoint in &models.endpoints {
         let mut of_models: BTreeMap<String, Vec<LearnedLimitation>> = BTreeMap::new();

@@ -46,7 +46,6 @@ pub struct RotationCounts {
     pub unreadable: Vec<(String, EncryptionError)>,
 }
 
-/// Encrypts every secret with the newest key.
 pub async fn run(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCode> {
     let vault = master_keys::open_vault(&loaded.config)?;
     let store = parts::open_store(&loaded.config, OpenPurpose::Command).await?;

@@ -16,14 +16,9 @@ use tokio_util::task::TaskTracker;
 use crate::app::commands::healthcheck::reachable;
 use crate::app::config::{Config, ContextsConfig, Environment, Loaded, Role, ToolReviewMode, effective};
 use crate::app::models::{self, DefaultModel, Models};
-use crate::app::process::background_tasks;
-use crate::app::process::listener;
-use crate::app::process::log;
-use crate::app::process::open_file_limit;
-use crate::app::process::process_wakeups;
 use crate::app::process::signals::Signals;
-use crate::app::process::telemetry;
 use crate::app::process::watchdog::{self, Watchdog};
+use crate::app::process::{background_tasks, listener, log, open_file_limit, process_wakeups, telemetry};
 use crate::app::wiring::file_reader::ReadingProcesses;
 use crate::app::wiring::master_keys;
 use crate::app::wiring::parts::{self, OpenPurpose};
@@ -48,7 +43,6 @@ const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 /// Time limit for each of three groups: the last tasks, connections and commits.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal arrives.
 pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
@@ -93,13 +87,11 @@ struct Server {
     shutdown: CancellationToken,
     /// Ends background tasks and closes the last connections.
     stop: CancellationToken,
-    /// The listener with its connections.
     listener: TaskTracker,
     /// Tracks the tasks of WebSockets and of runs whose client has disconnected.
     connection_tasks: TaskTracker,
     /// Tracks commits, which finish even if their client disconnects.
     commits: TaskTracker,
-    /// Tracks the background tasks.
     tasks: TaskTracker,
 }
 

@@ -25,7 +25,6 @@ fn http_url(text: &str) -> Option<reqwest::Url> {
     reqwest::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
-/// Refuses invalid hosts and site URLs, and misspelt log levels.
 fn check_server(config: &Config) -> Result<(), ConfigError> {
     for host in &config.server.allowed_hosts {
         check_host(host).map_err(|reason| invalid("server.allowed_hosts", reason))?;

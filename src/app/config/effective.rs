@@ -40,12 +40,7 @@ fn collect(path: String, table: Table, values: &mut Vec<(String, Value)>) {
         let full = if path.is_empty() { key } else { format!("{path}.{key}") };
         match value {
             Value::Table(inner) => collect(full, inner, values),
-            scalar @ (Value::String(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::Boolean(_)
-            | Value::Datetime(_)
-            | Value::Array(_)) => values.push((full, scalar)),
+            scalar => values.push((full, scalar)),
         }
     }
 }

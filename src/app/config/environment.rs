@@ -24,7 +24,6 @@ impl Environment {
     }
 }
 
-/// Refuses a value in quotes.
 pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<(), String> {
     match environment.get(name).is_some_and(is_quoted) {
         true => Err("the value begins and ends with quotes, which count as part of it: remove them (`docker run --env-file` \

@@ -50,14 +50,7 @@ fn cell(value: &Value) -> String {
     match value {
         Value::String(text) if text.is_empty() => String::new(),
         Value::String(text) => format!("`{text}`"),
-        other @ (Value::Integer(_)
-        | Value::Float(_)
-        | Value::Boolean(_)
-        | Value::Datetime(_)
-        | Value::Array(_)
-        | Value::Table(_)) => {
-            format!("`{other}`")
-        }
+        other => format!("`{other}`"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The settings with their defaults. `reference.md` explains each key.
+//! The settings with their defaults. `reference.md` explains each key; a comment here states what it does not.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,6 +24,24 @@ use crate::support::net::egress::EgressScope;
 use crate::support::net::egress_allowlist::{self, AllowlistEntry};
 use crate::support::redact::{REDACTED, error_text};
 use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
+
+/// Defines a section of the settings. The default of each field follows its type.
+macro_rules! section {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$attr:meta])* pub $field:ident: $type:ty = $default:expr,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name {
+            $($(#[$attr])* pub $field: $type,)+
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+    };
+}
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -69,44 +87,20 @@ impl Role {
     }
 }
 
-#[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServerConfig {
-    pub listen: SocketAddr,
-    pub role: Role,
-    pub data_dir: PathBuf,
-    /// Host names for which the server answers, in addition to its own addresses. Needed behind a proxy if no key is configured.
-    pub allowed_hosts: Vec<String>,
-    pub allowed_origins: Vec<String>,
-    /// The URL of the server for browsers, such as `https://chat.example.org`; by default from the host of each request.
-    pub public_url: Option<String>,
-    /// How long requests are accepted after SIGTERM while `/readyz` answers 503, so that load balancers notice, in milliseconds.
-    pub drain_delay_ms: u64,
-    /// How long a chat completion continues after its client has disconnected, in milliseconds.
-    pub completion_grace_ms: u64,
-    /// Whether owners may share conversations, and shares are readable without a key.
-    pub shares: bool,
-    pub page: bool,
-    /// The folder with the built chat page, instead of the embedded page.
-    pub page_dir: Option<PathBuf>,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            role: Role::All,
-            data_dir: PathBuf::from("./data"),
-            allowed_hosts: Vec::new(),
-            allowed_origins: Vec::new(),
-            public_url: None,
-            drain_delay_ms: 0,
-            completion_grace_ms: 10_000,
-            shares: true,
-            page: true,
-            page_dir: None,
-        }
+section! {
+    #[skip_serializing_none]
+    pub struct ServerConfig {
+        pub listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
+        pub role: Role = Role::All,
+        pub data_dir: PathBuf = PathBuf::from("./data"),
+        pub allowed_hosts: Vec<String> = Vec::new(),
+        pub allowed_origins: Vec<String> = Vec::new(),
+        pub public_url: Option<String> = None,
+        pub drain_delay_ms: u64 = 0,
+        pub completion_grace_ms: u64 = 10_000,
+        pub shares: bool = true,
+        pub page: bool = true,
+        pub page_dir: Option<PathBuf> = None,
     }
 }
 
@@ -114,12 +108,9 @@ impl Default for ServerConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Keys in addition to those of `capstan keys create`.
     pub keys: Vec<ConfiguredKey>,
-    /// The master key for secrets in the database; by default `secret.key` in the data folder.
     #[serde(serialize_with = "redacted")]
     pub secret_key: Option<SecretString>,
-    /// Earlier master keys, separated by commas. They only decrypt.
     #[serde(serialize_with = "redacted")]
     pub secret_key_previous: Option<SecretString>,
 }
@@ -134,7 +125,6 @@ pub struct ConfiguredKey {
     pub role: UserRole,
     #[serde(serialize_with = "redacted")]
     pub key: Option<SecretString>,
-    /// SHA-256 of the key, 64 hexadecimal digits.
     pub key_hash: Option<String>,
 }
 
@@ -142,53 +132,28 @@ fn member() -> UserRole {
     UserRole::Member
 }
 
-#[skip_serializing_none]
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DatabaseConfig {
-    /// `postgres://...` or `sqlite:PATH`; by default SQLite in the data folder.
-    #[serde(serialize_with = "redacted_url")]
-    pub url: Option<SecretString>,
-    /// Postgres: connections for requests and the log writer together. Leases have separate connections.
-    pub max_connections: u32,
-    /// Postgres: how long a request waits for a database that does not answer, before the client gets 503.
-    pub request_timeout_ms: u64,
-    /// Postgres: whether a pooler in transaction mode, such as PgBouncer, is in front of the database; detected if absent.
-    pub pooler: Option<bool>,
-    pub synchronous: Durability,
-}
-
-impl Default for DatabaseConfig {
-    fn default() -> Self {
-        Self { url: None, max_connections: 16, request_timeout_ms: 1_500, pooler: None, synchronous: Durability::Full }
+section! {
+    #[skip_serializing_none]
+    pub struct DatabaseConfig {
+        #[serde(serialize_with = "redacted_url")]
+        pub url: Option<SecretString> = None,
+        pub max_connections: u32 = 16,
+        pub request_timeout_ms: u64 = 1_500,
+        pub pooler: Option<bool> = None,
+        pub synchronous: Durability = Durability::Full,
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorkerConfig {
-    pub slots: u32,
-    pub lease_ms: u64,
-    pub renew_ms: u64,
-    pub sweep_ms: u64,
-    pub self_stop_ms: u64,
-    pub drain_grace_ms: u64,
-    pub poll_ms: u64,
-    pub commit_gather_ms: u64,
-}
-
-impl Default for WorkerConfig {
-    fn default() -> Self {
-        Self {
-            slots: 1024,
-            lease_ms: 10_000,
-            renew_ms: 3_000,
-            sweep_ms: 2_000,
-            self_stop_ms: 7_000,
-            drain_grace_ms: 25_000,
-            poll_ms: 1_000,
-            commit_gather_ms: 25,
-        }
+section! {
+    pub struct WorkerConfig {
+        pub slots: u32 = 1024,
+        pub lease_ms: u64 = 10_000,
+        pub renew_ms: u64 = 3_000,
+        pub sweep_ms: u64 = 2_000,
+        pub self_stop_ms: u64 = 7_000,
+        pub drain_grace_ms: u64 = 25_000,
+        pub poll_ms: u64 = 1_000,
+        pub commit_gather_ms: u64 = 25,
     }
 }
 
@@ -196,11 +161,8 @@ impl Default for WorkerConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolsConfig {
-    /// The only folder that the file tools can access; by default `files` in the data folder.
     pub files_root: Option<PathBuf>,
-    /// A standard `{"mcpServers": {...}}` file.
     pub mcp_config: Option<PathBuf>,
-    /// Optional built-in tools that are offered.
     pub enable: Vec<String>,
     pub pin: ToolReviewMode,
 }
@@ -228,7 +190,6 @@ pub struct ProviderConfig {
     pub base_url: Option<SecretString>,
     /// The environment variable with the key, because keys do not belong in files.
     pub key_env: Option<String>,
-    /// Additional headers of each request, with the environment variables that contain their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers_env: BTreeMap<String, String>,
     pub streaming: Option<bool>,
@@ -265,22 +226,15 @@ impl ModelLimits {
     }
 }
 
-#[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EmbeddingsConfig {
-    /// The model, as `provider/name`; without it, tools are ranked by their words.
-    pub model: Option<String>,
-    /// How long a run waits for vectors before its tools are ranked by their words.
-    pub timeout_ms: u64,
-    pub batch: usize,
-    pub dimensions: Option<u32>,
-    pub cache_mib: usize,
-}
-
-impl Default for EmbeddingsConfig {
-    fn default() -> Self {
-        Self { model: None, timeout_ms: 2_000, batch: 96, dimensions: None, cache_mib: 64 }
+section! {
+    #[skip_serializing_none]
+    pub struct EmbeddingsConfig {
+        /// The model, as `provider/name`; without it, tools are ranked by their words.
+        pub model: Option<String> = None,
+        pub timeout_ms: u64 = 2_000,
+        pub batch: usize = 96,
+        pub dimensions: Option<u32> = None,
+        pub cache_mib: usize = 64,
     }
 }
 
@@ -290,25 +244,16 @@ impl EmbeddingsConfig {
     }
 }
 
-/// `[contexts]`: context providers, which add texts to the model's context before each run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ContextsConfig {
-    pub each_ms: u64,
-    /// The time limit of all providers of a run together.
-    pub all_ms: u64,
-    pub max_chars: usize,
-    /// Consecutive failures that open the circuit breaker of a provider; 0 for never.
-    pub failures: u32,
-    /// The cool-down of the circuit breaker.
-    pub rest_ms: u64,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub providers: BTreeMap<String, ContextProviderConfig>,
-}
-
-impl Default for ContextsConfig {
-    fn default() -> Self {
-        Self { each_ms: 300, all_ms: 800, max_chars: 10_000, failures: 3, rest_ms: 300_000, providers: BTreeMap::new() }
+section! {
+    /// `[contexts]`: context providers, which add texts to the model's context before each run.
+    pub struct ContextsConfig {
+        pub each_ms: u64 = 300,
+        pub all_ms: u64 = 800,
+        pub max_chars: usize = 10_000,
+        pub failures: u32 = 3,
+        pub rest_ms: u64 = 300_000,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        pub providers: BTreeMap<String, ContextProviderConfig> = BTreeMap::new(),
     }
 }
 
@@ -321,14 +266,13 @@ pub struct ContextProviderConfig {
     pub key_env: Option<String>,
 }
 
-/// `[breaker]`: the circuit breakers of model providers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BreakerConfig {
-    /// Consecutive failures that open it; 0 for never. Errors of the request do not count.
-    pub failures: u32,
-    /// The cool-down. After it one request tests the provider.
-    pub open_ms: u64,
+section! {
+    /// `[breaker]`: the circuit breakers of model providers.
+    pub struct BreakerConfig {
+        /// Consecutive failures that open it; 0 for never. Errors of the request do not count.
+        pub failures: u32 = 5,
+        pub open_ms: u64 = 30_000,
+    }
 }
 
 impl BreakerConfig {
@@ -337,25 +281,13 @@ impl BreakerConfig {
     }
 }
 
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        Self { failures: 5, open_ms: 30_000 }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OutboundConfig {
-    /// The allowlist: hosts, addresses and networks, each with an optional port. URLs of members may use them without https, and
-    /// even if the address is not public.
-    pub allow: Vec<String>,
-    pub allow_private: bool,
-    pub openrouter_url: String,
-}
-
-impl Default for OutboundConfig {
-    fn default() -> Self {
-        Self { allow: Vec::new(), allow_private: false, openrouter_url: "https://openrouter.ai".to_owned() }
+section! {
+    pub struct OutboundConfig {
+        /// The allowlist: hosts, addresses and networks, each with an optional port. URLs of members may use them without https, and
+        /// even if the address is not public.
+        pub allow: Vec<String> = Vec::new(),
+        pub allow_private: bool = false,
+        pub openrouter_url: String = "https://openrouter.ai".to_owned(),
     }
 }
 
@@ -371,32 +303,14 @@ impl OutboundConfig {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct McpServersConfig {
-    /// Whether members may add commands, which run on this machine with the rights of this process.
-    pub allow_user_commands: bool,
-    /// How long an unused connection stays open; 0 for no limit.
-    pub idle_ms: u64,
-    /// Limit of server processes and containers; 0 for no limit.
-    pub max_processes: u32,
-    /// The limit from the start of a server to its list of tools.
-    pub start_timeout_ms: u64,
-    /// How long a new run waits for servers that are not connected. After that it starts without their tools.
-    pub start_patience_ms: u64,
-    pub containers: ContainerOptions,
-}
-
-impl Default for McpServersConfig {
-    fn default() -> Self {
-        Self {
-            allow_user_commands: false,
-            idle_ms: 1_800_000,
-            max_processes: 100,
-            start_timeout_ms: 60_000,
-            start_patience_ms: 15_000,
-            containers: ContainerOptions::default(),
-        }
+section! {
+    pub struct McpServersConfig {
+        pub allow_user_commands: bool = false,
+        pub idle_ms: u64 = 1_800_000,
+        pub max_processes: u32 = 100,
+        pub start_timeout_ms: u64 = 60_000,
+        pub start_patience_ms: u64 = 15_000,
+        pub containers: ContainerOptions = ContainerOptions::default(),
     }
 }
 
@@ -411,98 +325,41 @@ impl McpServersConfig {
     }
 }
 
-#[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LimitsConfig {
-    /// Limit of client connections; more get 503.
-    pub max_connections: usize,
-    pub body_bytes: usize,
-    pub max_message_chars: usize,
-    /// Limit of unfinished runs; 0 for no limit.
-    pub max_active_runs_per_owner: u32,
-    /// Limit of conversations that are not archived; 0 for no limit.
-    pub max_conversations_per_owner: u32,
-    /// Input and output tokens of one day in UTC.
-    pub max_day_tokens_per_owner: Option<u64>,
-    pub max_day_usd_per_owner: Option<Usd>,
-    /// Limit of runs that workers of all processes hold at a time. Other runs wait in the queue. 0 for no limit.
-    pub max_running_runs_per_owner: u32,
-    pub max_providers_per_owner: u32,
-    pub max_mcp_servers_per_owner: u32,
-    /// Limit of logins begun within 10 minutes, in each process; 0 for no limit.
-    pub max_mcp_logins_per_owner: u32,
-    pub max_agents_per_owner: u32,
-    /// Limit of API keys that are not revoked; 0 for no limit.
-    pub max_keys_per_owner: u32,
-    pub max_feedback_chars: usize,
-    /// Limit of client tools of one run.
-    pub max_client_tools: usize,
-    /// Limit of the description and the schema of a client tool.
-    pub client_tool_bytes: usize,
-    /// Limit of a client's result of one call.
-    pub client_result_bytes: usize,
-    pub copy_messages: u32,
-    pub copy_bytes: usize,
-    /// Limit of the lifetime of a share, in days.
-    pub max_share_days: u32,
-    /// Limit of the shares of one conversation that have not expired.
-    pub max_shares_per_conversation: u32,
-    /// Limit of the messages of a share, in bytes of JSON.
-    pub max_share_bytes: usize,
-    pub file_bytes: usize,
-    /// Limit of uploaded files.
-    pub max_files_per_owner: u32,
-    /// Limit of files in messages and tool results.
-    pub max_content_files_per_owner: u32,
-    pub tool_call_file_bytes: usize,
-    pub max_files_per_conversation: u32,
-    /// Limit of a file's text that models can read, in characters.
-    pub file_text_chars: usize,
-    /// Limit of WebSockets in each process; more are closed with 4429.
-    pub max_websockets_per_owner: usize,
-    pub max_subscriptions_per_websocket: usize,
-    /// Limit of events that a stream buffers for a lagging subscriber, before it reads them from the store.
-    pub stream_buffer_events: usize,
-    pub stream_buffer_bytes: usize,
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        Self {
-            max_connections: 20_000,
-            body_bytes: 1024 * 1024,
-            max_message_chars: 100_000,
-            max_active_runs_per_owner: 10_000,
-            max_conversations_per_owner: 0,
-            max_day_tokens_per_owner: None,
-            max_day_usd_per_owner: None,
-            max_running_runs_per_owner: 0,
-            max_providers_per_owner: 100,
-            max_mcp_servers_per_owner: 50,
-            max_mcp_logins_per_owner: 20,
-            max_agents_per_owner: 100,
-            max_keys_per_owner: 100,
-            max_feedback_chars: 4_000,
-            max_client_tools: 128,
-            client_tool_bytes: 32 * 1024,
-            client_result_bytes: 256 * 1024,
-            copy_messages: 10_000,
-            copy_bytes: 16 * 1024 * 1024,
-            max_share_days: 365,
-            max_shares_per_conversation: 20,
-            max_share_bytes: 4 * 1024 * 1024,
-            file_bytes: 20 * 1024 * 1024,
-            max_files_per_owner: 1_000,
-            max_content_files_per_owner: 10_000,
-            tool_call_file_bytes: 32 * 1024 * 1024,
-            max_files_per_conversation: 5,
-            file_text_chars: 100_000,
-            max_websockets_per_owner: 1_000,
-            max_subscriptions_per_websocket: 64,
-            stream_buffer_events: 256,
-            stream_buffer_bytes: 1024 * 1024,
-        }
+section! {
+    #[skip_serializing_none]
+    pub struct LimitsConfig {
+        pub max_connections: usize = 20_000,
+        pub body_bytes: usize = 1024 * 1024,
+        pub max_message_chars: usize = 100_000,
+        pub max_active_runs_per_owner: u32 = 10_000,
+        pub max_conversations_per_owner: u32 = 0,
+        pub max_day_tokens_per_owner: Option<u64> = None,
+        pub max_day_usd_per_owner: Option<Usd> = None,
+        pub max_running_runs_per_owner: u32 = 0,
+        pub max_providers_per_owner: u32 = 100,
+        pub max_mcp_servers_per_owner: u32 = 50,
+        pub max_mcp_logins_per_owner: u32 = 20,
+        pub max_agents_per_owner: u32 = 100,
+        pub max_keys_per_owner: u32 = 100,
+        pub max_feedback_chars: usize = 4_000,
+        pub max_client_tools: usize = 128,
+        pub client_tool_bytes: usize = 32 * 1024,
+        pub client_result_bytes: usize = 256 * 1024,
+        pub copy_messages: u32 = 10_000,
+        pub copy_bytes: usize = 16 * 1024 * 1024,
+        pub max_share_days: u32 = 365,
+        pub max_shares_per_conversation: u32 = 20,
+        pub max_share_bytes: usize = 4 * 1024 * 1024,
+        pub file_bytes: usize = 20 * 1024 * 1024,
+        pub max_files_per_owner: u32 = 1_000,
+        pub max_content_files_per_owner: u32 = 10_000,
+        pub tool_call_file_bytes: usize = 32 * 1024 * 1024,
+        pub max_files_per_conversation: u32 = 5,
+        pub file_text_chars: usize = 100_000,
+        pub max_websockets_per_owner: usize = 1_000,
+        pub max_subscriptions_per_websocket: usize = 64,
+        pub stream_buffer_events: usize = 256,
+        pub stream_buffer_bytes: usize = 1024 * 1024,
     }
 }
 
@@ -523,37 +380,23 @@ impl LimitsConfig {
     }
 }
 
-/// `[retention]`: ages in days; 0 for never.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RetentionConfig {
-    /// From the end of a run to the delta compaction.
-    pub deltas_days: u32,
-    /// From the end of a tool call to the removal of its audit record.
-    pub audit_days: u32,
-    /// From the last change of a conversation to its archival, unless it is pinned.
-    pub archive_days: u32,
-    /// From archival to deletion.
-    pub delete_days: u32,
-    /// From the last change of a conversation without messages to its deletion, unless it has a title or is pinned.
-    pub empty_days: u32,
-    /// From the last change of a hidden conversation to its deletion.
-    pub hidden_days: u32,
-    /// From upload to removal, for a file that no message uses.
-    pub unused_files_days: u32,
-}
-
-impl Default for RetentionConfig {
-    fn default() -> Self {
-        Self {
-            deltas_days: 7,
-            audit_days: 365,
-            archive_days: 30,
-            delete_days: 90,
-            empty_days: 7,
-            hidden_days: 1,
-            unused_files_days: 1,
-        }
+section! {
+    /// `[retention]`: ages in days; 0 for never.
+    pub struct RetentionConfig {
+        /// From the end of a run to the delta compaction.
+        pub deltas_days: u32 = 7,
+        /// From the end of a tool call to the removal of its audit record.
+        pub audit_days: u32 = 365,
+        /// From the last change of a conversation to its archival, unless it is pinned.
+        pub archive_days: u32 = 30,
+        /// From archival to deletion.
+        pub delete_days: u32 = 90,
+        /// From the last change of a conversation without messages to its deletion, unless it has a title or is pinned.
+        pub empty_days: u32 = 7,
+        /// From the last change of a hidden conversation to its deletion.
+        pub hidden_days: u32 = 1,
+        /// From upload to removal, for a file that no message uses.
+        pub unused_files_days: u32 = 1,
     }
 }
 
@@ -582,19 +425,11 @@ pub enum LogFormat {
     Json,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LogConfig {
-    pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,capstan::worker=debug`.
-    pub level: String,
-    /// Limit of lines that wait for standard error, in bytes. Further lines are dropped and counted.
-    pub queue_bytes: usize,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { format: LogFormat::Auto, level: "info".to_owned(), queue_bytes: 4 * 1024 * 1024 }
+section! {
+    pub struct LogConfig {
+        pub format: LogFormat = LogFormat::Auto,
+        pub level: String = "info".to_owned(),
+        pub queue_bytes: usize = 4 * 1024 * 1024,
     }
 }
 

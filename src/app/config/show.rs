@@ -44,7 +44,7 @@ fn escaped(value: Value) -> Value {
         Value::String(text) => Value::String(escape(&text)),
         Value::Array(values) => Value::Array(values.into_iter().map(escaped).collect()),
         Value::Table(table) => Value::Table(table.into_iter().map(|(key, value)| (key, escaped(value))).collect()),
-        scalar @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) => scalar,
+        scalar => scalar,
     }
 }
 

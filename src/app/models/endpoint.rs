@@ -46,35 +46,33 @@ impl Endpoint {
     /// needs no key and is `is_requested`.
     pub(super) fn of(
         name: &str,
-        catalog_entry: Option<&KnownProvider>,
+        known: Option<&KnownProvider>,
         config: Option<&ProviderConfig>,
         environment: &Environment,
         is_requested: bool,
     ) -> anyhow::Result<Option<Self>> {
         let is_configured = config.is_some();
         let config = config.cloned().unwrap_or_default();
-        let Some(kind) = config.kind.or(catalog_entry.map(|catalog_entry| catalog_entry.kind)) else {
+        let Some(kind) = config.kind.or(known.map(|known| known.kind)) else {
             bail!(
                 "providers.{name}: no known provider has this name; set its `kind` (openai, openai-responses, anthropic, \
                  gemini or ollama) and its `base_url`"
             );
         };
-        let known_keys = catalog_entry.map(|catalog_entry| catalog_entry.key_env.as_slice()).unwrap_or_default();
-        let variables = config.key_env.as_ref().map_or(known_keys, std::slice::from_ref);
+        let keys = known.map(|known| known.key_env.as_slice()).unwrap_or_default();
+        let variables = config.key_env.as_ref().map_or(keys, std::slice::from_ref);
         let found = variables.iter().find_map(|variable| Some((variable, environment.get(variable)?)));
         let key_variable = found.map(|(variable, _)| variable).or(variables.first()).cloned();
         let key = found.map(|(_, key)| key);
         let own_url = config.base_url.as_ref().map(|url| url.expose_secret().trim_end_matches('/').to_owned());
-        let keyless = catalog_entry.is_some_and(|catalog_entry| catalog_entry.keyless);
+        let keyless = known.is_some_and(|known| known.keyless);
         if key.is_none() && own_url.is_none() && !(keyless && is_requested) && !(is_configured && config.kind.is_some()) {
             return Ok(None);
         }
         // Another URL than the provider's own may serve other models.
-        let default_model =
-            catalog_entry.and_then(|catalog_entry| catalog_entry.default_model.clone()).filter(|_| own_url.is_none());
-        let Some(base_url) = own_url.or_else(|| catalog_entry.and_then(|catalog_entry| catalog_entry.base_url.clone())) else {
-            let variable =
-                catalog_entry.and_then(|catalog_entry| catalog_entry.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
+        let default_model = known.and_then(|known| known.default_model.clone()).filter(|_| own_url.is_none());
+        let Some(base_url) = own_url.or_else(|| known.and_then(|known| known.base_url.clone())) else {
+            let variable = known.and_then(|known| known.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
             let problem = format!("providers.{name}: its URL is unknown; set its `base_url`{}", variable.unwrap_or_default());
             if is_configured {
                 bail!(problem);
@@ -88,7 +86,7 @@ impl Endpoint {
                 let quirks = table.clone().try_into::<Quirks>();
                 quirks.map_err(|error| anyhow::anyhow!("providers.{name}.accent: {}", error.message()))?
             }
-            None => catalog_entry.map(|catalog_entry| catalog_entry.quirks.clone()).unwrap_or_default(),
+            None => known.map(|known| known.quirks.clone()).unwrap_or_default(),
         };
         let headers = config.headers_env.iter().map(|(header, variable)| {
             let value = environment.get(variable);
@@ -102,12 +100,12 @@ impl Endpoint {
             key: key.map(SecretString::from),
             key_variable,
             default_model,
-            rank: catalog_entry.map_or(Some(u32::MAX), |catalog_entry| catalog_entry.rank),
+            rank: known.map_or(Some(u32::MAX), |known| known.rank),
             quirks,
             headers: headers.collect::<anyhow::Result<_>>()?,
             config,
-            max_tools: catalog_entry.and_then(|catalog_entry| catalog_entry.max_tools),
-            images: catalog_entry.map(|catalog_entry| catalog_entry.images).unwrap_or_default(),
+            max_tools: known.and_then(|known| known.max_tools),
+            images: known.map(|known| known.images).unwrap_or_default(),
             memory: None,
             chosen: ChosenModels::default(),
         }))

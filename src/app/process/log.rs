@@ -9,9 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::app::config::{LogConfig, LogFormat};
 use crate::support::locks::lock;
@@ -72,7 +71,6 @@ impl Drop for LogGuard {
     }
 }
 
-/// The queue between the logging threads and the writing thread.
 struct LineQueue {
     state: Mutex<QueueState>,
     /// Notified when lines arrive and when a batch is written.

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::conversation::list_item::ListHint;
 use crate::domain::ids::NodeId;
-use crate::live::{Hub, RemoteWakeup, Signal};
+use crate::live::{Hub, RemoteWakeup};
 use crate::store::StoreResult;
 use crate::store::postgres::{Notice, NotificationBatch, PgNotifier};
 use crate::support::locks::lock;
@@ -32,7 +33,7 @@ const ALONE_AFTER: Duration = Duration::from_secs(10);
 struct PeerPresence {
     heard: Mutex<Option<Instant>>,
     /// Makes this process announce itself at once, after a peer appeared or this process began to listen.
-    changed: Signal,
+    changed: Notify,
 }
 
 impl PeerPresence {
@@ -45,7 +46,7 @@ impl PeerPresence {
         let was_alone = !self.has_peers();
         *lock(&self.heard) = Some(Instant::now());
         if was_alone {
-            self.changed.notify();
+            self.changed.notify_one();
         }
     }
 }
@@ -61,13 +62,13 @@ struct Pending {
 #[derive(Default)]
 struct PendingNotifications {
     pending: Mutex<Pending>,
-    filled: Signal,
+    filled: Notify,
 }
 
 impl PendingNotifications {
     fn change_pending(&self, change: impl FnOnce(&mut Pending)) {
         change(&mut lock(&self.pending));
-        self.filled.notify();
+        self.filled.notify_one();
     }
 
     fn take(&self) -> Pending {
@@ -112,7 +113,7 @@ pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<H
 
 async fn announce(notifier: &PgNotifier, outbox: &PendingNotifications) {
     loop {
-        outbox.filled.wait().await;
+        outbox.filled.notified().await;
         let mut pending = outbox.take();
         let announced = async {
             notifier.announce(&pending.logs.take()).await?;
@@ -138,7 +139,7 @@ async fn announce(notifier: &PgNotifier, outbox: &PendingNotifications) {
 async fn show_presence(notifier: &PgNotifier, peers: &PeerPresence) {
     loop {
         tokio::select! {
-            () = peers.changed.wait() => {}
+            () = peers.changed.notified() => {}
             () = tokio::time::sleep(PRESENCE_EVERY) => {}
         }
         if let Err(error) = notifier.announce_presence().await {
@@ -157,15 +158,15 @@ async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &PeerPresence) {
             Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.has_grown(conversation)),
             // Polling finds the logs that have grown. Reading all of them here would overload the database.
             Notice::LogUnknown => {
-                peers.changed.notify();
-                hub.queue_signal().notify();
-                hub.control_signal().notify();
+                peers.changed.notify_one();
+                hub.queue_signal().notify_one();
+                hub.control_signal().notify_one();
                 hub.lists().lose_hints();
             }
             Notice::List(hints) => hints.into_iter().for_each(|hint| hub.lists().add_hint(hint)),
             Notice::ListUnknown => hub.lists().lose_hints(),
-            Notice::Queue => hub.queue_signal().notify(),
-            Notice::Control => hub.control_signal().notify(),
+            Notice::Queue => hub.queue_signal().notify_one(),
+            Notice::Control => hub.control_signal().notify_one(),
             Notice::Present => {}
         }
     }
@@ -180,7 +181,7 @@ mod tests {
         let peers = PeerPresence::default();
         assert!(!peers.has_peers());
         peers.mark_alive();
-        peers.changed.wait().await;
+        peers.changed.notified().await;
         tokio::time::advance(ALONE_AFTER - Duration::from_millis(1)).await;
         assert!(peers.has_peers());
         peers.mark_alive();

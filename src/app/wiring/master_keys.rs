@@ -10,7 +10,6 @@ use crate::store::Store;
 use crate::support::encryption::{MasterKey, MasterKeys, Vault};
 use crate::support::random::SystemRandomness;
 
-/// The file of master keys in the data folder.
 const FILE: &str = "secret.key";
 
 /// Builds the vault with the master keys of the settings and of the file in the data folder.

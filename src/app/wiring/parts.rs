@@ -23,10 +23,8 @@ use crate::tools::mcp::{
 };
 use crate::tools::{OPTIONAL_TOOLS, ToolExecutor, ToolExecutorOptions};
 
-/// The only user of a server without keys.
 const LOCAL_USER: &str = "local";
 
-/// The purpose for which the database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenPurpose {
     /// The server. Only one can run on SQLite.

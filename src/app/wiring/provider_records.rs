@@ -69,9 +69,7 @@ pub struct RecordClientsOptions {
     /// The embeddings clients of configured providers, by name.
     pub embedders: HashMap<String, Arc<dyn EmbeddingClient>>,
     pub breaker: BreakerLimits,
-    /// The limitations that refusals showed.
     pub limitations: StoredLimitations,
-    /// The egress policy for URLs of members.
     pub member_egress: EgressScope,
 }
 
@@ -208,10 +206,7 @@ fn unopened(record: &ProviderRecord, error: &EncryptionError) -> ModelError {
             let words = format!("this server cannot decrypt the key of the provider {name}; enter the key again");
             ModelError::new(ModelErrorKind::Auth, &words)
         }
-        EncryptionError::UnknownKey { .. }
-        | EncryptionError::NoKey(_)
-        | EncryptionError::File { .. }
-        | EncryptionError::NoRandomness(_) => {
+        _ => {
             let words = format!(
                 "the key of the provider {name} is encrypted with a master key that this process does not have; its log names \
                  the key"

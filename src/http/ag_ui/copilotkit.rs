@@ -20,7 +20,6 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
 use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
 
-/// Limit of agents in the list.
 const MAX_AGENTS: u32 = 100;
 
 pub(super) fn routes() -> ApiRouter {
@@ -88,7 +87,6 @@ async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, re
     connect_stream(thread, (active, head), body, shown).await
 }
 
-/// The optional body of a stop.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StopBody {

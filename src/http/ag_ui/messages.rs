@@ -82,7 +82,6 @@ pub(super) fn ag_ui_messages(messages: &[Message], streaming: Option<&RunId>) ->
     shown
 }
 
-/// Returns the messages that clients see.
 fn visible<'m>(messages: &'m [Message], streaming: Option<&RunId>) -> Vec<&'m Message> {
     messages_by_run(messages).into_iter().filter(|message| is_visible(message, streaming)).collect()
 }
@@ -131,17 +130,11 @@ pub(super) fn tanstack_messages(messages: &[Message], streaming: Option<&RunId>)
                         parts.push(part);
                     }
                 }
-                Part::Image(file) => parts.extend(tanstack_file("image", file)),
-                Part::File(file) => parts.extend(tanstack_file("document", file)),
+                Part::Image(_) | Part::File(_) => parts.extend(input_part(part)),
                 Part::ToolResult(_) | Part::Source(_) => {}
             }
         }
         shown.push(json!({ "id": message.id, "role": message.role, "parts": parts, "createdAt": message.created_at }));
     }
     shown
-}
-
-fn tanstack_file(kind: &str, file: &FilePart) -> Option<Value> {
-    let source = json!({ "type": "url", "value": file.url.as_ref()?, "mimeType": file.media_type });
-    Some(json!({ "type": kind, "source": source }))
 }

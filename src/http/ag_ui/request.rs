@@ -33,7 +33,6 @@ pub(super) struct RunInput {
     data: Option<Value>,
 }
 
-/// The client of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgUiClient {
     /// A client of AG-UI 0.0.59 or earlier.
@@ -81,7 +80,6 @@ pub(super) enum ResumeStatus {
 /// The new facts in an input: answers to a run, a message of the user, or both.
 #[derive(Debug)]
 pub(super) struct RunIntent<'a> {
-    /// Answers to the interrupts of a run.
     pub interrupt_answers: &'a [ResumeEntry],
     /// Tool results at the end of the history, or directly before its last message of the user. Clients repeat old results.
     pub results: Vec<ToolMessage<'a>>,

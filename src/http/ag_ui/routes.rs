@@ -14,7 +14,7 @@ use super::messages::{ag_ui_messages, is_visible, tanstack_messages};
 use super::request::{
     AgUiClient, MAX_KEPT_BYTES, ResumeEntry, ResumeStatus, RunInput, RunIntent, ToolMessage, UserMessage, kept_messages,
 };
-use super::translator::{AgUiRunFacts, AgUiTranslator, approval_record_interrupt, for_tanstack, question_interrupt, with_binding};
+use super::translator::{AgUiRunFacts, AgUiTranslator, approval_interrupt, for_tanstack, question_interrupt, with_binding};
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
@@ -22,16 +22,16 @@ use crate::domain::ids::{CallId, InputId, MessageId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest, InputState};
 use crate::domain::run::{OnBusy, Run};
+use crate::domain::tool::approval::Approval;
 use crate::domain::trace::TraceId;
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::clients::body;
-use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
 use crate::http::clients::thread::{ApprovalDecision, Thread};
+use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{Answer, Problem, found};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Content, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
@@ -61,21 +61,10 @@ pub(super) async fn run(
     request: Request,
 ) -> Answer<Response> {
     let Input { body, key } = body::read::<RunInput>(request, &app, &access).await?;
-    run_agent(&app, (access, trace), agent, (body, key), &headers).await
-}
-
-/// Starts a run, continues one with answers, or attaches to the run that already has the client's `runId`.
-async fn run_agent(
-    app: &App,
-    (access, trace): (Access, TraceId),
-    agent: String,
-    (body, key): (RunInput, Option<RequestKey>),
-    headers: &HeaderMap,
-) -> Answer<Response> {
-    let thread = Thread::new(app, access, trace, ("threadId", &body.thread_id))?;
-    let cursor = stream_cursor(headers, None);
+    let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
+    let cursor = stream_cursor(&headers, None);
     // Most requests start a run and need both reads. They run in parallel, because the first token waits for them.
-    let (run, row) = tokio::join!(find_run(app, thread.principal(), &body.run_id), thread.row_or_new());
+    let (run, row) = tokio::join!(find_run(&app, thread.principal(), &body.run_id), thread.row_or_new());
     let (id, reader, section) = match run? {
         Some(run) => attach(&thread, run, &body.run_id, cursor).await?,
         None => Box::pin(proceed(&thread, agent, (&body, row?), key, cursor)).await?,
@@ -157,20 +146,16 @@ async fn proceed(
         ..RunSetup::default()
     };
     let request = StartRun {
-        content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
-        content_field: "messages",
         conversation_id: Some(thread.id.clone()),
         agent: Some(agent),
         model: body.model(),
-        options: None,
-        limits: None,
         tools: body.tools(),
         on_busy,
         create: row.is_none(),
         stored_choice: Some(row.as_ref().map(Conversation::choice).unwrap_or_default()),
         edits,
         setup,
-        trace: thread.trace.clone(),
+        ..StartRun::new(content.unwrap_or(Content::Parts(Vec::new())), "messages", thread.trace.clone())
     };
     let key = key.or_else(|| has_answers.then(|| thread.request_key("run", &body.run_id)));
     let started = match thread.service().start_run(thread.principal(), request, key).await {
@@ -282,10 +267,8 @@ async fn store_results(
 pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
     ids::check("runId", name)?;
     for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
-        match app.service.run(owner, &id).await {
-            Ok(run) => return Ok(Some(run)),
-            Err(Error::NotFound(_)) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(run) = found(app.service.run(owner, &id).await)? {
+            return Ok(Some(run));
         }
     }
     Ok(None)
@@ -295,8 +278,8 @@ pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer
 async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<RunId> {
     let ResumeEntry { status, payload, .. } = entry;
     let is_resolved = *status == ResumeStatus::Resolved;
-    match thread.service().input_request(thread.principal(), id).await {
-        Ok(asked) => {
+    match found(thread.service().input_request(thread.principal(), id).await)? {
+        Some(asked) => {
             if asked.request.conversation_id != thread.id {
                 return Err(Error::NotFound("interrupt").into());
             }
@@ -306,14 +289,13 @@ async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<Ru
             }
             Ok(asked.request.run_id)
         }
-        Err(Error::NotFound(_)) => {
+        None => {
             let approved = payload.as_bool().or_else(|| payload["approved"].as_bool()).unwrap_or(false);
             let text = |name: &str| payload[name].as_str().map(str::to_owned);
             let arguments = ["arguments", "editedArgs"].iter().find_map(|name| payload.get(*name)).cloned();
             let decided = ApprovalDecision { approved: is_resolved && approved, reason: text("reason"), arguments };
             thread.decide(id, decided).await
         }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -465,7 +447,8 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     if let Some(run) = row.active_run_id.as_ref().filter(|_| waits) {
         let open = thread.open_questions(run).await?;
         let question = |asked: &InputRequest| question_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.question);
-        let interrupts = open.approvals.iter().map(approval_record_interrupt).chain(open.questions.iter().map(question));
+        let approval = |asked: &Approval| approval_interrupt(asked.id.as_str(), asked.call_id.as_ref(), &asked.request);
+        let interrupts = open.approvals.iter().map(approval).chain(open.questions.iter().map(question));
         pending.extend(interrupts.map(|interrupt| for_tanstack(with_binding(interrupt, run.as_str()))));
     }
     let streaming = row.active_run_id.as_ref().filter(|_| !waits);

@@ -14,7 +14,7 @@ use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::model::Usage;
 use crate::domain::run::WaitReason;
 use crate::domain::run::question::Question;
-use crate::domain::tool::approval::{Approval, ApprovalRequest};
+use crate::domain::tool::approval::ApprovalRequest;
 use crate::domain::tool::client_tool::ClientCall;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::stream::ChunkTranslator;
@@ -259,16 +259,7 @@ impl AgUiTranslator {
                 self.over = true;
             }
             EventBody::RunCancelled { .. } => self.fail("the run was cancelled", "cancelled"),
-            EventBody::StepReset { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolBreakerOpened { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ToolOutcomeUnknown { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::MessageStarted { .. }
-            | EventBody::ConversationUpdated { .. } => {}
+            _ => {}
         }
     }
 
@@ -576,12 +567,7 @@ pub(super) fn for_tanstack(mut interrupt: Value) -> Value {
     interrupt
 }
 
-/// Returns the interrupt of a stored approval.
-pub(super) fn approval_record_interrupt(approval: &Approval) -> Value {
-    approval_interrupt(approval.id.as_str(), approval.call_id.as_ref(), &approval.request)
-}
-
-fn approval_interrupt(id: &str, call: Option<&CallId>, request: &ApprovalRequest) -> Value {
+pub(super) fn approval_interrupt(id: &str, call: Option<&CallId>, request: &ApprovalRequest) -> Value {
     let schema = json!({
         "type": "object",
         "properties": {

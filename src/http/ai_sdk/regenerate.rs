@@ -3,8 +3,8 @@
 
 use super::assistant_message_id::AssistantMessageId;
 use super::request::UiMessage;
-use crate::domain::conversation::message::{FilePart, Message, Part, Role};
-use crate::domain::ids::{MessageId, PartId, RunId};
+use crate::domain::conversation::message::{Message, Part, Role};
+use crate::domain::ids::{FileId, MessageId, PartId, RunId};
 use crate::http::clients::thread::Thread;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart};
@@ -86,43 +86,32 @@ pub(super) async fn edited_message(thread: &Thread, name: Option<&str>, replaced
     }
 }
 
-/// Returns whether the client repeats an edit whose response it has lost: the active run answers the same content.
-pub(super) fn is_repeated_edit(edited: &Message, active: Option<&RunId>, content: &Content) -> bool {
-    active == Some(&edited.run_id) && has_content(edited, content)
-}
-
 /// Returns whether a stored message has the same text as this content and, for a list of parts, the same number of parts.
 pub(super) fn has_content(message: &Message, content: &Content) -> bool {
-    let texts = |text: &mut String, part: &NewPart| {
-        if let NewPart::Text { text: more } = part {
-            text.push_str(more);
-        }
-    };
     match content {
         Content::Text(text) => message.text() == *text,
         Content::Parts(parts) => {
-            let mut text = String::new();
-            parts.iter().for_each(|part| texts(&mut text, part));
-            parts.len() == message.parts.len() && message.text() == text
+            let texts = parts.iter().filter_map(|part| match part {
+                NewPart::Text { text } => Some(text.as_str()),
+                NewPart::Image { .. } | NewPart::File { .. } => None,
+            });
+            parts.len() == message.parts.len() && message.text() == texts.collect::<String>()
         }
     }
 }
 
 /// Returns a part of a stored message as a part of a new one.
 fn new_part(part: &Part) -> Option<NewPart> {
-    let location = |file: &FilePart| match file.file_id.as_deref().and_then(|id| id.parse().ok()) {
-        Some(id) => (None, Some(id)),
-        None => (file.url.clone(), None),
-    };
     match part {
         Part::Text(part) => Some(NewPart::Text { text: part.text.clone() }),
-        Part::Image(file) => {
-            let (url, file_id) = location(file);
-            Some(NewPart::Image { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
-        }
-        Part::File(file) => {
-            let (url, file_id) = location(file);
-            Some(NewPart::File { media_type: Some(file.media_type.clone()), url, file_id, name: file.name.clone() })
+        Part::Image(file) | Part::File(file) => {
+            let file_id: Option<FileId> = file.file_id.as_deref().and_then(|id| id.parse().ok());
+            let url = file.url.clone().filter(|_| file_id.is_none());
+            let (media_type, name) = (Some(file.media_type.clone()), file.name.clone());
+            Some(match part {
+                Part::Image(_) => NewPart::Image { media_type, url, file_id, name },
+                _ => NewPart::File { media_type, url, file_id, name },
+            })
         }
         Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => None,
     }

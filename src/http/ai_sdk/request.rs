@@ -12,6 +12,7 @@ use crate::domain::ids::FileId;
 use crate::domain::model::ModelOptions;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::http::clients::body::null_is_absent;
+use crate::http::clients::thread::ApprovalDecision;
 use crate::http::wire::problem::Answer;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
@@ -102,14 +103,6 @@ struct UiApproval {
     reason: Option<String>,
 }
 
-/// The decision about one approval in a message of the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct UiDecision {
-    pub id: String,
-    pub approved: bool,
-    pub reason: Option<String>,
-}
-
 impl ChatBody {
     pub fn tools(&self) -> Vec<ClientTool> {
         match &self.tools {
@@ -133,7 +126,6 @@ impl ChatBody {
 }
 
 impl UiMessage {
-    /// Returns the content of a user's message.
     pub fn content(&self) -> Answer<Content> {
         let mut parts = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {
@@ -151,13 +143,13 @@ impl UiMessage {
         Ok(Content::Parts(parts))
     }
 
-    /// Returns the decisions about approvals whose calls have no result yet.
-    pub fn decisions(&self) -> Vec<UiDecision> {
+    /// Returns the decisions about approvals whose calls have no result yet, by the ids of the approvals.
+    pub fn decisions(&self) -> Vec<(String, ApprovalDecision)> {
         let open = self.parts.iter().filter(|part| part.state.as_deref() == Some("approval-responded"));
         let approvals = open.filter_map(|part| part.approval.as_ref());
         let decided = |approval: &UiApproval| {
-            let approved = approval.approved?;
-            Some(UiDecision { id: approval.id.clone(), approved, reason: approval.reason.clone() })
+            let decision = ApprovalDecision { approved: approval.approved?, reason: approval.reason.clone(), arguments: None };
+            Some((approval.id.clone(), decision))
         };
         approvals.filter_map(decided).collect()
     }

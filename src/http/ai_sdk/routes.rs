@@ -12,12 +12,11 @@ use utoipa::IntoParams;
 
 use super::assistant_message_id::AssistantMessageId;
 use super::regenerate::{
-    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, is_repeated_edit,
-    regenerates_unknown_message,
+    Regeneration, RegenerationMethod, ResentMessage, decide_regeneration, edited_message, has_content, regenerates_unknown_message,
 };
 use super::request::{ChatBody, Trigger, UiMessage};
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
-use super::ui_messages::{OpenRun, ui_messages};
+use super::ui_messages::ui_messages;
 use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Role;
@@ -26,11 +25,10 @@ use crate::domain::ids::{CallId, InputId, PartId, RunId};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::approval::Approval;
 use crate::http::api_router::{ApiRouter, routes};
-use crate::http::clients::body;
-use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::clients::stream::{self, ChunkWriter, Frames};
-use crate::http::clients::thread::{ApprovalDecision, Thread, client_calls};
+use crate::http::clients::thread::{OpenQuestions, Thread, client_calls};
+use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
 use crate::http::wire::problem::Answer;
@@ -42,10 +40,7 @@ use crate::service::{
 const FRAMES: Frames = Frames { end: Some("data: [DONE]\n\n"), ids: false };
 const PROTOCOL: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
-/// Describes the id of a chat in a path.
 const CHAT_ID: &str = "The client's name of the chat, or the id of a conversation";
-/// The field of a request that holds the new message.
-const MESSAGE: &str = "message";
 
 pub(in crate::http) fn routes() -> ApiRouter {
     ApiRouter::new().routes(routes!(send)).routes(routes!(resume)).routes(routes!(stop)).routes(routes!(messages))
@@ -105,7 +100,6 @@ impl RunStream {
         Self { reader, id, section, client_tools }
     }
 
-    /// Returns the reader, with the translator of its events.
     pub fn translated(self, version: Version) -> (Reader, UiMessageTranslator) {
         let Self { reader, id, section, client_tools } = self;
         (reader, UiMessageTranslator::new(ChatRunFacts { id, version, section, client_tools }))
@@ -116,7 +110,10 @@ impl RunStream {
 pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
     match (body.trigger, body.newest_message()) {
         (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
-        (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => Box::pin(proceed(thread, message)).await,
+        (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => {
+            let (id, section) = Box::pin(store_answers(thread, message)).await?;
+            follow(thread, id, section).await
+        }
         (Trigger::SubmitMessage, Some(message)) if message.role == "user" => Box::pin(submit(thread, body, message, key)).await,
         (Trigger::SubmitMessage, _) => Err(Error::field("/messages", "must end with the new message").into()),
     }
@@ -151,7 +148,8 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
         };
     };
     let active = row.and_then(|row| row.active_run_id);
-    if is_repeated_edit(&edited, active.as_ref(), &request.content) {
+    // The client repeats an edit whose response it has lost: the active run answers the same content.
+    if active.as_ref() == Some(&edited.run_id) && has_content(&edited, &request.content) {
         return follow(thread, edited.run_id, Section::default()).await;
     }
     request.edits = Some(edited.id);
@@ -162,20 +160,14 @@ async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Opti
 /// part.
 fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Option<PartId>) -> StartRun {
     StartRun {
-        content,
-        content_field: MESSAGE,
         conversation_id: Some(thread.id.clone()),
         agent: body.agent.clone(),
         model: body.model.clone(),
         options: body.options.clone(),
-        limits: None,
         on_busy: OnBusy::Reject,
-        create: false,
-        stored_choice: None,
-        edits: None,
         setup: RunSetup { first_part, ..RunSetup::default() },
         tools: body.tools(),
-        trace: thread.trace.clone(),
+        ..StartRun::new(content, "message", thread.trace.clone())
     }
 }
 
@@ -232,22 +224,15 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
     }
 }
 
-/// Continues a run with the answers in the assistant's message.
-async fn proceed(thread: &Thread, message: &UiMessage) -> Answer<RunStream> {
-    let (id, section) = store_answers(thread, message).await?;
-    follow(thread, id, section).await
-}
-
 /// Stores the answers in an assistant's message: decisions about approvals, and results of client tools. Returns the message's id,
 /// and the section of its run after the answers.
 async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AssistantMessageId, Section)> {
     let mut id = message.id.as_deref().and_then(AssistantMessageId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
-    for decided in message.decisions() {
+    for (approval, decided) in message.decisions() {
         // Ids come from an untrusted client: only an approval of the caller in this chat counts.
-        let approval: InputId = decided.id.parse().map_err(|_| Error::NotFound("approval"))?;
-        let payload = ApprovalDecision { approved: decided.approved, reason: decided.reason, arguments: None };
-        let run = thread.decide(&approval, payload).await?;
+        let approval: InputId = approval.parse().map_err(|_| Error::NotFound("approval"))?;
+        let run = thread.decide(&approval, decided).await?;
         answered.insert(approval.to_string());
         id = id.filter(|id| id.run == run).or_else(|| Some(run.into()));
     }
@@ -276,7 +261,7 @@ async fn store_answers_beside_message(
     let open = thread.open_questions(active).await?;
     let requested = RunPauses::read(thread.service(), thread.principal(), active).await?.requested;
     let (decisions, results) = (message.decisions(), message.results());
-    let is_decided = |approval: &Approval| decisions.iter().any(|decided| decided.id == approval.id.as_str());
+    let is_decided = |approval: &Approval| decisions.iter().any(|(id, _)| *id == approval.id.as_str());
     let has_result = |call: &CallId| results.iter().any(|result| result.call_id == *call);
     let is_answered = open.questions.is_empty() && open.approvals.iter().all(is_decided) && requested.keys().all(has_result);
     if !is_answered || open.approvals.is_empty() && requested.is_empty() {
@@ -373,13 +358,10 @@ async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, P
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };
     let waits = row.reason.is_some_and(|reason| reason.needs_answer());
-    let open = match row.active_run_id {
-        Some(run) if waits => {
-            let found = thread.open_questions(&run).await?;
-            OpenRun { streaming: None, approvals: found.approvals, questions: found.questions }
-        }
-        streaming => OpenRun { streaming, ..OpenRun::default() },
+    let (streaming, open) = match row.active_run_id {
+        Some(run) if waits => (None, thread.open_questions(&run).await?),
+        streaming => (streaming, OpenQuestions::default()),
     };
     let client_calls = client_calls(thread.service(), thread.principal(), &messages).await?;
-    Ok(Json(ui_messages(&messages, &open, &client_calls)).into_response())
+    Ok(Json(ui_messages(&messages, streaming.as_ref(), &open, &client_calls)).into_response())
 }

@@ -99,7 +99,6 @@ fn key(frame: &str) -> Option<String> {
     authorization.and_then(|(_, value)| auth::bearer_key(value)).map(str::to_owned)
 }
 
-/// The chats of one socket.
 struct ChatSocket {
     app: App,
     access: Access,
@@ -168,12 +167,10 @@ impl ChatSocket {
     }
 }
 
-/// The response to one request.
 struct ChatResponse {
     name: String,
     reader: Reader,
     translator: UiMessageTranslator,
-    /// The number of the next chunk.
     sequence: u64,
     over: bool,
 }

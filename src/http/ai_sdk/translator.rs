@@ -74,7 +74,6 @@ struct Call {
     asked: bool,
 }
 
-/// A question to a human about a call.
 #[derive(Debug)]
 struct OpenQuestion {
     call: CallId,
@@ -99,7 +98,6 @@ pub(super) struct UiMessageTranslator {
     parts: BTreeMap<PartId, OpenPart>,
     shown: BTreeSet<PartId>,
     calls: BTreeMap<CallId, Call>,
-    /// The calls of the current model step.
     step_calls: Vec<CallId>,
     /// The questions about calls that have no answer yet.
     questions: BTreeMap<InputId, OpenQuestion>,
@@ -257,20 +255,7 @@ impl UiMessageTranslator {
                 });
                 self.over = true;
             }
-            EventBody::ApprovalRequested { call_id: None, .. }
-            | EventBody::StepReset { .. }
-            | EventBody::StepCompleted { .. }
-            | EventBody::RunQueued { .. }
-            | EventBody::RunStarted { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::ContextBudget { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolBreakerOpened { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::MessageStarted { .. }
-            | EventBody::ConversationUpdated { .. } => {}
+            _ => {}
         }
     }
 

@@ -8,26 +8,18 @@ use super::assistant_message_id::AssistantMessageId;
 use super::translator::{client_output, tool_output};
 use crate::domain::conversation::message::{FilePart, Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::ids::{CallId, MessageId, RunId};
-use crate::domain::run::question::InputRequest;
 use crate::domain::tool::ToolCallState;
-use crate::domain::tool::approval::Approval;
-use crate::http::clients::thread::messages_by_run;
-
-/// The run whose answer is not complete.
-#[derive(Debug, Default)]
-pub(super) struct OpenRun {
-    /// The active run, unless it waits for an answer. Its stream contains its whole answer, so the messages omit it.
-    pub streaming: Option<RunId>,
-    pub approvals: Vec<Approval>,
-    pub questions: Vec<InputRequest>,
-}
-
-/// The calls that clients execute.
-pub(super) type ClientCalls = BTreeSet<CallId>;
+use crate::http::clients::thread::{OpenQuestions, messages_by_run};
 
 /// Returns the UI messages of a conversation, oldest first. All answers of a run are one message, up to the next message of the
-/// user that joined the run.
-pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &ClientCalls) -> Vec<Value> {
+/// user that joined the run. The messages omit the answer of the run `streaming`, because its stream contains it. Clients execute the
+/// `client_calls`.
+pub(super) fn ui_messages(
+    messages: &[Message],
+    streaming: Option<&RunId>,
+    open: &OpenQuestions,
+    client_calls: &BTreeSet<CallId>,
+) -> Vec<Value> {
     let results: BTreeMap<&CallId, &ToolResultPart> =
         messages.iter().flat_map(Message::tool_results).map(|result| (&result.call_id, result)).collect();
     let mut shown: Vec<Value> = Vec::new();
@@ -35,10 +27,10 @@ pub(super) fn ui_messages(messages: &[Message], open: &OpenRun, client_calls: &C
     let mut joined: BTreeMap<&RunId, &MessageId> = BTreeMap::new();
     let ordered: Vec<&Message> = messages_by_run(messages).into_iter().filter(|message| !message.internal).collect();
     // The stream contains the answer to the newest message of its run.
-    let is_of_stream = |message: &&&Message| open.streaming.as_ref() == Some(&message.run_id) && message.role == Role::User;
+    let is_of_stream = |message: &&&Message| streaming == Some(&message.run_id) && message.role == Role::User;
     let streamed_from = ordered.iter().rposition(|message| is_of_stream(&message)).unwrap_or(0);
     for (at, message) in ordered.into_iter().enumerate() {
-        let is_streamed = at >= streamed_from && open.streaming.as_ref() == Some(&message.run_id);
+        let is_streamed = at >= streamed_from && streaming == Some(&message.run_id);
         match message.role {
             Role::User => {
                 if places.remove(&message.run_id).is_some() {
@@ -97,7 +89,7 @@ fn file_part(part: &FilePart) -> Option<Value> {
 fn assistant_part(
     part: &Part,
     results: &BTreeMap<&CallId, &ToolResultPart>,
-    (open, client_calls): (&OpenRun, &ClientCalls),
+    (open, client_calls): (&OpenQuestions, &BTreeSet<CallId>),
 ) -> Option<Value> {
     match part {
         Part::Text(part) => Some(json!({ "type": "text", "text": part.text, "state": "done" })),
@@ -118,7 +110,11 @@ fn assistant_part(
     }
 }
 
-fn tool_part(call: &ToolCallPart, result: Option<&ToolResultPart>, (open, client_calls): (&OpenRun, &ClientCalls)) -> Value {
+fn tool_part(
+    call: &ToolCallPart,
+    result: Option<&ToolResultPart>,
+    (open, client_calls): (&OpenQuestions, &BTreeSet<CallId>),
+) -> Value {
     let mut part = match client_calls.contains(&call.call_id) {
         true => json!({ "type": format!("tool-{}", call.name) }),
         false => json!({ "type": "dynamic-tool", "toolName": call.name, "providerExecuted": true }),
@@ -162,7 +158,7 @@ mod tests {
             Message::new(MessageId::parse(&id("msg", number)).unwrap(), of, *role, vec![part])
         };
         let messages: Vec<Message> = (1..).zip(messages).map(message).collect();
-        let shown = ui_messages(&messages, &OpenRun::default(), &ClientCalls::new());
+        let shown = ui_messages(&messages, None, &OpenQuestions::default(), &BTreeSet::new());
         shown.iter().map(|message| message["id"].as_str().unwrap().to_owned()).collect()
     }
 

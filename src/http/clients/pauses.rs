@@ -63,7 +63,6 @@ impl Section {
     }
 }
 
-/// An answer that a run has got.
 #[derive(Debug)]
 pub(in crate::http) enum GivenAnswer {
     /// A whole result of a client tool.
@@ -118,7 +117,6 @@ impl RunPauses {
         Ok(Self { has_new_results, ..Self::read(service, principal, run).await? })
     }
 
-    /// Adds the next event of the run.
     pub fn add(&mut self, event: &StoredEvent) {
         self.head = event.seq;
         if KINDS.contains(&event.kind.as_ref())
@@ -185,7 +183,6 @@ impl RunPauses {
         self.pauses.last() == Some(&self.head) && !self.has_new_results
     }
 
-    /// Returns whether the run has requested a call from its client.
     pub fn has_requested(&self, call: &CallId) -> bool {
         self.requested.contains_key(call) || self.answers.contains_key(call.as_str())
     }

@@ -11,14 +11,17 @@ use crate::support::clock::UnixMillis;
 pub(in crate::http) const RUN: &str = "run_00000000000000000000000000000001";
 pub(in crate::http) const CONVERSATION: &str = "conv_00000000000000000000000000000001";
 
+/// The type and the data of an event.
+type Event = (&'static str, Value);
+
 /// Returns an id with a small number.
 pub(in crate::http) fn id(prefix: &str, number: u32) -> String {
     format!("{prefix}_{number:032x}")
 }
 
 /// Returns events with these types and data, numbered from 1.
-pub(in crate::http) fn log(events: &[(&'static str, Value)]) -> Vec<StoredEvent> {
-    let stored = |(seq, (kind, data)): (i64, &(&'static str, Value))| StoredEvent {
+pub(in crate::http) fn log(events: &[Event]) -> Vec<StoredEvent> {
+    let stored = |(seq, (kind, data)): (i64, &Event)| StoredEvent {
         seq,
         kind: (*kind).into(),
         conversation_id: ConversationId::parse(CONVERSATION).unwrap(),
@@ -34,19 +37,23 @@ fn usage() -> Value {
     json!({ "input_tokens": 7, "output_tokens": 5 })
 }
 
-fn begin() -> Vec<(&'static str, Value)> {
+fn begin() -> Vec<Event> {
     vec![
         ("run.queued", json!({ "position": 0 })),
         ("run.started", json!({ "model": "demo/demo", "agent": "default", "agent_version": 1 })),
     ]
 }
 
-fn end(events: &mut Vec<(&'static str, Value)>) {
-    events.push(("run.completed", json!({ "finish_reason": "stop", "usage": usage() })));
+/// Returns the log of a run that has these events, and completes.
+fn completed(events: impl IntoIterator<Item = Vec<Event>>) -> Vec<StoredEvent> {
+    let mut all = begin();
+    all.extend(events.into_iter().flatten());
+    all.push(("run.completed", json!({ "finish_reason": "stop", "usage": usage() })));
+    log(&all)
 }
 
 /// A model step that says a text in two deltas. Its ids contain `number`.
-pub(in crate::http) fn says(number: u32, [first, second]: [&str; 2]) -> Vec<(&'static str, Value)> {
+pub(in crate::http) fn says(number: u32, [first, second]: [&str; 2]) -> Vec<Event> {
     let (message, part) = (id("msg", number), id("part", number));
     let whole = json!({ "type": "text", "id": part, "text": format!("{first}{second}") });
     vec![
@@ -69,7 +76,7 @@ fn stored_message(id: &str, parts: &[Value]) -> Value {
 }
 
 /// A model step that thinks, and calls tools. The ids of the calls count from `number`.
-pub(in crate::http) fn calls(number: u32, names: &[&str]) -> Vec<(&'static str, Value)> {
+pub(in crate::http) fn calls(number: u32, names: &[&str]) -> Vec<Event> {
     let (message, thought) = (id("msg", number), id("part", number + 50));
     let reasoning = json!({ "type": "reasoning", "id": thought, "text": "hm" });
     let mut events = vec![
@@ -101,7 +108,7 @@ pub(in crate::http) fn calls(number: u32, names: &[&str]) -> Vec<(&'static str, 
     events
 }
 
-pub(in crate::http) fn runs_tool(call: u32, name: &str, state: &str, text: &str) -> Vec<(&'static str, Value)> {
+pub(in crate::http) fn runs_tool(call: u32, name: &str, state: &str, text: &str) -> Vec<Event> {
     let content = json!([{ "type": "text", "text": text }]);
     vec![
         ("tool.started", json!({ "call_id": id("call", call), "name": name, "arguments": { "n": call } })),
@@ -115,7 +122,7 @@ pub(in crate::http) fn runs_tool(call: u32, name: &str, state: &str, text: &str)
     ]
 }
 
-fn asks(approval: u32, call: u32, name: &str) -> (&'static str, Value) {
+fn asks(approval: u32, call: u32, name: &str) -> Event {
     let request = json!({
         "id": id("input", approval), "call_id": id("call", call), "name": name, "tool": name, "description": "Writes",
         "arguments": { "n": call }, "arguments_hash": "0", "destructive": false, "scopes": ["once"],
@@ -123,131 +130,117 @@ fn asks(approval: u32, call: u32, name: &str) -> (&'static str, Value) {
     ("approval.requested", request)
 }
 
-fn resolves(approval: u32, call: u32, status: &str) -> (&'static str, Value) {
+fn resolves(approval: u32, call: u32, status: &str) -> Event {
     ("approval.resolved", json!({ "id": id("input", approval), "call_id": id("call", call), "status": status }))
+}
+
+fn waits(approval: u32) -> Event {
+    ("run.waiting", json!({ "reason": "approval", "id": id("input", approval) }))
+}
+
+fn resumes() -> Event {
+    ("run.resumed", json!({ "cause": "request" }))
+}
+
+fn tools_step_ends() -> Event {
+    ("step.completed", json!({ "step": 2 }))
 }
 
 /// A plain answer.
 pub(in crate::http) fn answer() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend(says(1, ["Hel", "lo"]));
-    end(&mut events);
-    log(&events)
+    completed([says(1, ["Hel", "lo"])])
 }
 
 /// A call with progress, then an answer with a source.
 pub(in crate::http) fn tool_call() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend(calls(1, &["clock"]));
     let mut run = runs_tool(1, "clock", "done", "noon");
     run.insert(1, ("tool.progress", json!({ "call_id": id("call", 1), "progress": 1.0, "total": 2.0, "message": "half" })));
-    events.extend(run);
-    events.push(("step.completed", json!({ "step": 2 })));
-    events.extend(says(3, ["It is ", "noon."]));
     let source = json!({ "type": "source", "id": id("part", 9), "url": "https://time.example/", "title": "Time" });
-    events.insert(events.len() - 2, ("part.completed", json!({ "message_id": id("msg", 3), "part": source })));
-    end(&mut events);
-    log(&events)
+    let mut answer = says(3, ["It is ", "noon."]);
+    answer.insert(answer.len() - 2, ("part.completed", json!({ "message_id": id("msg", 3), "part": source })));
+    completed([calls(1, &["clock"]), run, vec![tools_step_ends()], answer])
 }
 
 /// Two calls that need an approval: one is allowed, then the other denied. The run waits twice.
 pub(in crate::http) fn approvals() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend(calls(1, &["write", "erase"]));
-    events.extend([asks(1, 1, "write"), asks(2, 2, "erase")]);
-    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 1) })));
-    events.push(resolves(1, 1, "allowed"));
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.extend(runs_tool(1, "write", "done", "written"));
-    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 2) })));
-    events.push(resolves(2, 2, "denied"));
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.push(runs_tool(2, "erase", "denied", "the user denied the call").remove(1));
-    events.push(("step.completed", json!({ "step": 2 })));
-    events.extend(says(3, ["Writ", "ten."]));
-    end(&mut events);
-    log(&events)
+    let denied = runs_tool(2, "erase", "denied", "the user denied the call").remove(1);
+    completed([
+        calls(1, &["write", "erase"]),
+        vec![asks(1, 1, "write"), asks(2, 2, "erase"), waits(1), resolves(1, 1, "allowed"), resumes()],
+        runs_tool(1, "write", "done", "written"),
+        vec![waits(2), resolves(2, 2, "denied"), resumes(), denied, tools_step_ends()],
+        says(3, ["Writ", "ten."]),
+    ])
 }
 
 /// Two calls that need an approval, and two answers at the same time: the worker claims the run after the first answer.
 pub(in crate::http) fn answers_together() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend(calls(1, &["write", "erase"]));
-    events.extend([asks(1, 1, "write"), asks(2, 2, "erase")]);
-    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 1) })));
-    events.extend([resolves(1, 1, "allowed"), resolves(2, 2, "allowed")]);
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.extend(runs_tool(1, "write", "done", "written"));
-    events.push(("run.waiting", json!({ "reason": "approval", "id": id("input", 2) })));
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.extend(runs_tool(2, "erase", "done", "erased"));
-    events.push(("step.completed", json!({ "step": 2 })));
-    events.extend(says(3, ["Do", "ne."]));
-    end(&mut events);
-    log(&events)
+    completed([
+        calls(1, &["write", "erase"]),
+        vec![asks(1, 1, "write"), asks(2, 2, "erase"), waits(1)],
+        vec![resolves(1, 1, "allowed"), resolves(2, 2, "allowed"), resumes()],
+        runs_tool(1, "write", "done", "written"),
+        vec![waits(2), resumes()],
+        runs_tool(2, "erase", "done", "erased"),
+        vec![tools_step_ends()],
+        says(3, ["Do", "ne."]),
+    ])
 }
 
 /// A call of the client's tool `look` beside a call that needs an approval. The client sends its result before the approval is
 /// decided.
 pub(in crate::http) fn client_call_beside_approval() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend(calls(1, &["look", "write"]));
     let requested = json!({ "call_id": id("call", 1), "name": "look", "arguments": { "n": 1 }, "expires_at": null });
-    let waits = ("run.waiting", json!({ "reason": "approval", "id": id("input", 1) }));
-    events.extend([("tool.requested", requested), asks(1, 2, "write"), waits.clone()]);
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.push(runs_tool(1, "look", "done", "a door").remove(1));
-    events.extend([waits, resolves(1, 2, "allowed")]);
-    events.push(("run.resumed", json!({ "cause": "request" })));
-    events.extend(runs_tool(2, "write", "done", "written"));
-    events.push(("step.completed", json!({ "step": 2 })));
-    events.extend(says(3, ["Do", "ne."]));
-    end(&mut events);
-    log(&events)
+    let looked = runs_tool(1, "look", "done", "a door").remove(1);
+    completed([
+        calls(1, &["look", "write"]),
+        vec![("tool.requested", requested), asks(1, 2, "write"), waits(1), resumes(), looked],
+        vec![waits(1), resolves(1, 2, "allowed"), resumes()],
+        runs_tool(2, "write", "done", "written"),
+        vec![tools_step_ends()],
+        says(3, ["Do", "ne."]),
+    ])
 }
 
 /// A model call that is cut off twice: inside a text, and inside a call.
 pub(in crate::http) fn resets() -> Vec<StoredEvent> {
-    let mut events = begin();
     let error = json!({
         "type": "/docs/errors/provider_network", "title": "t", "status": 502, "detail": "the model was cut off",
         "code": "provider_network", "retryable": true,
     });
     let retry =
-        [("step.reset", json!({ "step": 1, "reason": "retry" })), ("run.retrying", json!({ "after_ms": 10, "error": error }))];
-    events.extend(says(1, ["Wro", "ng"]).into_iter().take(4));
-    events.extend(retry.clone());
-    events.extend(calls(1, &["clock"]).into_iter().take(7));
-    events.extend(retry);
-    events.extend(says(1, ["Rig", "ht"]));
-    end(&mut events);
-    log(&events)
+        vec![("step.reset", json!({ "step": 1, "reason": "retry" })), ("run.retrying", json!({ "after_ms": 10, "error": error }))];
+    let (mut wrong, mut call) = (says(1, ["Wro", "ng"]), calls(1, &["clock"]));
+    wrong.truncate(4);
+    call.truncate(7);
+    completed([wrong, retry.clone(), call, retry, says(1, ["Rig", "ht"])])
 }
 
 /// A plan with one step, and a question to the user.
 pub(in crate::http) fn plan_and_question() -> Vec<StoredEvent> {
-    let mut events = begin();
-    events.extend([
-        ("plan.created", json!({ "steps": [{ "step": 1, "description": "Ask" }] })),
-        ("plan.step_started", json!({ "step": 1 })),
-    ]);
-    events.extend(calls(1, &["ask_user"]));
-    let choices = json!([{ "value": "red", "label": "Red" }]);
-    let question = json!({ "text": "Which colour?", "choices": choices });
-    events.extend([
-        ("input.requested", json!({ "id": id("input", 1), "kind": "question", "call_id": id("call", 1), "question": question })),
-        ("run.waiting", json!({ "reason": "input", "id": id("input", 1) })),
-        ("input.resolved", json!({ "id": id("input", 1), "state": "answered", "answer": { "choice": "red" } })),
-        ("run.resumed", json!({ "cause": "request" })),
-    ]);
-    events.extend(runs_tool(1, "ask_user", "done", "red"));
-    events.extend([
-        ("plan.step_completed", json!({ "step": 1, "state": "done" })),
-        ("context.budget", json!({ "unit": "tokens", "window": 100, "used": 40, "remaining": 60 })),
-    ]);
-    events.extend(says(3, ["Re", "d."]));
-    end(&mut events);
-    log(&events)
+    let question = json!({ "text": "Which colour?", "choices": [{ "value": "red", "label": "Red" }] });
+    completed([
+        vec![
+            ("plan.created", json!({ "steps": [{ "step": 1, "description": "Ask" }] })),
+            ("plan.step_started", json!({ "step": 1 })),
+        ],
+        calls(1, &["ask_user"]),
+        vec![
+            (
+                "input.requested",
+                json!({ "id": id("input", 1), "kind": "question", "call_id": id("call", 1), "question": question }),
+            ),
+            ("run.waiting", json!({ "reason": "input", "id": id("input", 1) })),
+            ("input.resolved", json!({ "id": id("input", 1), "state": "answered", "answer": { "choice": "red" } })),
+            resumes(),
+        ],
+        runs_tool(1, "ask_user", "done", "red"),
+        vec![
+            ("plan.step_completed", json!({ "step": 1, "state": "done" })),
+            ("context.budget", json!({ "unit": "tokens", "window": 100, "used": 40, "remaining": 60 })),
+        ],
+        says(3, ["Re", "d."]),
+    ])
 }
 
 /// A run that is cancelled during a call, so that the outcome of the call is unknown.
@@ -267,7 +260,7 @@ pub(in crate::http) fn unknown_outcome() -> Vec<StoredEvent> {
         ("tool.outcome_unknown", call),
         ("message.started", json!({ "message_id": id("msg", 2), "role": "tool" })),
         ("message.completed", json!({ "message": message })),
-        ("step.completed", json!({ "step": 2 })),
+        tools_step_ends(),
         ("run.cancelled", json!({ "by": "user" })),
     ]);
     log(&events)

@@ -5,19 +5,19 @@
 use std::collections::VecDeque;
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::Value;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::Interval;
 use tracing::{Instrument as _, Span};
 
 use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::metrics::OpenStream;
 use crate::http::options::App;
+use crate::http::streams;
 use crate::service::{Access, Reader, StreamItem};
 
 /// Explains that the log was shortened or restored, so that its events are sent again from the first one.
@@ -33,9 +33,6 @@ pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, Box<Pro
     };
     Err(Box::new(problem))
 }
-
-/// Limit of one write in bytes, unless a single event is larger.
-const WRITE_BYTES: usize = 64 * 1024;
 
 /// Writes the events of one run as the frames of a protocol.
 pub(in crate::http) trait FrameWriter: Send + 'static {
@@ -124,16 +121,13 @@ impl<T: ChunkTranslator> FrameWriter for ChunkWriter<T> {
 
 /// Responds with a translated stream, which ends when the caller's access ends.
 pub(in crate::http) fn respond(app: &App, access: Access, reader: Reader, writer: impl FrameWriter) -> Response {
-    let every = app.options.limits.sse_ping;
-    let mut ping = interval_at(Instant::now() + every, every);
-    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (app, open) = (app.clone(), OpenStream::new("sse"));
+    let open = OpenStream::new("sse");
     let body = TranslatedBody {
-        app,
+        app: app.clone(),
         access,
         reader,
         writer,
-        ping,
+        ping: streams::pings(app),
         pending: VecDeque::new(),
         has_begun: false,
         has_ended: false,
@@ -157,12 +151,7 @@ pub(in crate::http) fn complete(frames: Frames, chunks: &[Value]) -> Response {
 }
 
 fn stream_headers() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Tells nginx and similar proxies not to buffer.
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    headers
+    streams::headers("text/event-stream", "no-cache")
 }
 
 struct TranslatedBody<W> {
@@ -211,7 +200,7 @@ impl<W: FrameWriter> TranslatedBody<W> {
                     _ = self.ping.tick() => return Some(Ok(Bytes::from_static(b": keep-alive\n\n"))),
                 }
             }
-            while out.len() < WRITE_BYTES && !self.has_ended {
+            while out.len() < streams::FRAME_BYTES && !self.has_ended {
                 match self.pending.pop_front().map(event_of) {
                     None => break,
                     Some(Ok(event)) => self.has_ended = self.writer.write(&event, &mut out),

@@ -17,7 +17,7 @@ use crate::domain::trace::TraceId;
 use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::options::App;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::{Answer, found};
 use crate::service::{
     Access, BeforeCursor, Error, NewToolResult, PageRequest, RequestKey, Service, StoreError, StreamItem, StreamStart,
 };
@@ -43,7 +43,6 @@ pub(in crate::http) struct Thread {
     is_native: bool,
 }
 
-/// A client's decision about an approval.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) struct ApprovalDecision {
     pub approved: bool,
@@ -52,7 +51,6 @@ pub(in crate::http) struct ApprovalDecision {
     pub arguments: Option<Value>,
 }
 
-/// The questions of a run that wait for an answer.
 #[derive(Debug, Default)]
 pub(in crate::http) struct OpenQuestions {
     pub approvals: Vec<Approval>,
@@ -135,21 +133,16 @@ impl Thread {
 
     /// Returns the conversation; `None` if a client's name has none yet.
     pub async fn row(&self) -> Answer<Option<Conversation>> {
-        match self.service().conversation(self.principal(), &self.id).await {
-            Ok(row) => Ok(Some(row)),
-            Err(Error::NotFound(_)) if !self.is_native => Ok(None),
-            Err(error) => Err(error.into()),
+        match self.row_or_new().await? {
+            None if self.is_native => Err(Error::NotFound("conversation").into()),
+            row => Ok(row),
         }
     }
 
     /// Returns the conversation, or `None` if it does not exist: then the new message creates it, also under an id of the native
     /// API.
     pub async fn row_or_new(&self) -> Answer<Option<Conversation>> {
-        match self.service().conversation(self.principal(), &self.id).await {
-            Ok(row) => Ok(Some(row)),
-            Err(Error::NotFound(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        found(self.service().conversation(self.principal(), &self.id).await)
     }
 
     /// Returns the idempotency key of a request that has none. The client's `name` for the request identifies its repetitions.
@@ -180,12 +173,8 @@ impl Thread {
     pub async fn run_of_repeated_message(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
         let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
         let Some(message) = newest.filter(self.is_named(name)).filter(is_same) else { return Ok(None) };
-        match self.service().run(self.principal(), &message.run_id).await {
-            Ok(run) => Ok(Some(run.id)),
-            // The run of an imported message does not exist.
-            Err(Error::NotFound(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        // The run of an imported message does not exist.
+        Ok(found(self.service().run(self.principal(), &message.run_id).await)?.map(|run| run.id))
     }
 
     /// Returns the newest message for which `is_wanted` holds. Calls it from the newest message to the oldest.
@@ -240,7 +229,6 @@ impl Thread {
         Ok(pages.into_iter().rev().flatten().collect())
     }
 
-    /// Returns the open questions of a run, oldest first.
     pub async fn open_questions(&self, run: &RunId) -> Answer<OpenQuestions> {
         open_questions(self.service(), self.principal(), (&self.id, run)).await
     }

@@ -24,14 +24,13 @@ use crate::http::options::App;
 use crate::http::wire::idempotency_header::{idempotency_key, request_key};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
-use crate::service::{Access, Content, Cursor, Error, RunSetup, Service, StartRun, StreamItem, StreamStart};
+use crate::service::{Access, Content, Cursor, Error, Service, StartRun, StreamItem, StreamStart};
 
 /// Seconds that a call waits for the end of its run. Most clients have a time limit of a minute, so this is shorter.
 pub(super) const DEFAULT_WAIT_SECONDS: u64 = 50;
 pub(super) const MAX_WAIT_SECONDS: u64 = 300;
 /// The events after which a run may need its user.
 const QUESTIONS: [&str; 3] = ["run.waiting", "approval.requested", "input.requested"];
-/// Interval of progress notifications.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -55,7 +54,6 @@ pub(super) struct WaitArguments {
     wait_seconds: Option<u64>,
 }
 
-/// A tool call, with its caller and its request.
 pub(super) struct McpToolCall {
     app: App,
     access: Access,
@@ -108,7 +106,6 @@ impl McpToolCall {
         self.context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
     }
 
-    /// Starts a run of the agent, and waits for it.
     pub(super) async fn start(&self, agent: &str, input: AgentArguments) -> Answer<CallToolResponse> {
         let AgentArguments { message, conversation_id, wait_seconds } = input;
         let identity = json!([agent, message, conversation_id]);
@@ -122,29 +119,23 @@ impl McpToolCall {
             }
         };
         let request = StartRun {
-            content: Content::Text(message),
-            content_field: "message",
             create: conversation_id.is_none(),
             stored_choice,
             conversation_id,
             agent: Some(agent.to_owned()),
-            model: None,
-            options: None,
-            limits: None,
-            tools: Vec::new(),
             on_busy,
-            edits: None,
-            setup: RunSetup::default(),
-            trace: self.trace.clone(),
+            ..StartRun::new(Content::Text(message), "message", self.trace.clone())
         };
         let started = self.service().start_run(self.principal(), request, key).await?;
         self.follow(&started.run.id, wait_seconds).await
     }
 
     pub(super) async fn get(&self, RunArguments { run_id }: RunArguments) -> Answer<CallToolResponse> {
-        let run = self.run(&parse_id(&run_id)?).await?;
-        let open = self.open_questions(&run).await?;
-        Ok(self.result(&run, &open).into())
+        self.state(&self.run(&parse_id(&run_id)?).await?).await
+    }
+
+    async fn state(&self, run: &Run) -> Answer<CallToolResponse> {
+        Ok(self.result(run, &self.open_questions(run).await?).into())
     }
 
     pub(super) async fn wait(&self, WaitArguments { run_id, wait_seconds }: WaitArguments) -> Answer<CallToolResponse> {
@@ -171,8 +162,7 @@ impl McpToolCall {
         if questions::store_answers(&self.thread(&run)?, &open, answers).await? {
             return self.follow(&id, wait_seconds).await;
         }
-        let open = self.open_questions(&run).await?;
-        Ok(self.result(&run, &open).into())
+        self.state(&run).await
     }
 
     /// Waits until the run ends, its questions need an answer that the client cannot give, or the time is over.
@@ -192,18 +182,14 @@ impl McpToolCall {
                 match questions::ask(self, &self.thread(&run)?, &run, &open).await? {
                     AskOutcome::Answered => deadline = Instant::now() + limit,
                     AskOutcome::Required(questions) => return Ok(questions.into()),
-                    AskOutcome::Unanswered => return Ok(self.result(&run, &self.open_questions(&run).await?).into()),
+                    AskOutcome::Unanswered => return self.state(&run).await,
                 }
                 continue;
             }
             let changed = self.notifying(&run, self.changed(id, Cursor(head)));
             match tokio::time::timeout_at(deadline, changed).await {
                 Ok(changed) => changed?,
-                Err(_elapsed) => {
-                    let run = self.run(id).await?;
-                    let open = self.open_questions(&run).await?;
-                    return Ok(self.result(&run, &open).into());
-                }
+                Err(_elapsed) => return self.state(&self.run(id).await?).await,
             }
         }
     }

@@ -29,9 +29,8 @@ use crate::domain::ids::UserId;
 use crate::domain::problem::ProblemCode;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::options::App;
-use crate::http::wire::auth;
-use crate::http::wire::extract;
 use crate::http::wire::problem::{Answer, Problem, RenderedError};
+use crate::http::wire::{auth, extract};
 use crate::service::Access;
 
 const SESSION_ID: &str = "mcp-session-id";

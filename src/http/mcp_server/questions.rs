@@ -24,7 +24,6 @@ const ELICITATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Limit of the arguments in a question, in characters.
 const MAX_ARGUMENTS: usize = 2_000;
 
-/// The outcome of [`ask`].
 pub(super) enum AskOutcome {
     Answered,
     /// The client asks its user, and repeats the call with the answers.
@@ -33,7 +32,6 @@ pub(super) enum AskOutcome {
     Unanswered,
 }
 
-/// Asks the questions of a run.
 pub(super) async fn ask(call: &McpToolCall, thread: &Thread, run: &Run, open: &OpenQuestions) -> Answer<AskOutcome> {
     let capabilities = call.context().client_capabilities().and_then(|capabilities| capabilities.elicitation);
     // A client that names neither form nor url means forms.

@@ -113,7 +113,6 @@ fn parse<T: DeserializeOwned>(arguments: Value) -> Answer<T> {
     serde_json::from_value(arguments).map_err(|error| Error::invalid(format!("the arguments are not valid: {error}")).into())
 }
 
-/// Returns the tool of an agent.
 fn agent_tool(name: &str, description: &str) -> Tool {
     let tool = if is_run_tool(name) { format!("{AGENT_PREFIX}{name}") } else { name.to_owned() };
     let description = match description.is_empty() {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::domain::ids::FileId;
 use crate::domain::model::Usage;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputChoice, Question};
-use crate::service::{Content, Error, NewPart, Result};
+use crate::service::{Content, Error, NewPart, Result, SentMessage, SentResult};
 
 /// The content of a message: a text, or parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -125,6 +125,14 @@ fn picture_type(url: &str) -> String {
     declared_type(url).unwrap_or(by_name).to_owned()
 }
 
+/// Adds the result of a call to the last message, if that has results, or as a new message.
+pub(super) fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
+    match messages.last_mut() {
+        Some(SentMessage::Results(results)) => results.push(result),
+        Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => messages.push(SentMessage::Results(vec![result])),
+    }
+}
+
 /// Returns several contents as one, in order; `None` for none.
 pub(super) fn merged<'a>(contents: impl Iterator<Item = &'a Content>) -> Option<Content> {
     let mut all: Vec<Content> = contents.cloned().collect();
@@ -176,7 +184,6 @@ pub(super) fn question_answer(question: &Question, text: &str) -> InputAnswer {
     }
 }
 
-/// Returns the usage of a chat completion.
 pub(super) fn chat_usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.input_tokens,

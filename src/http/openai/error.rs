@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
+use crate::http::wire::problem::Problem;
 
 /// Tells the SDKs whether to repeat a request. Without it, they repeat every 409, 429 and 5xx, and start another run.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -15,6 +16,11 @@ pub(super) fn envelope(problem: &ProblemBody) -> (HeaderMap, String) {
     let retry = problem.retryable && problem.status != 409;
     headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(if retry { "true" } else { "false" }));
     (headers, json!({ "error": error(problem) }).to_string())
+}
+
+/// Returns the response to a run without an answer. It is not marked as retryable, because a repeated request would start another run.
+pub(super) fn failure(problem: ProblemBody) -> Problem {
+    Problem::from(ProblemBody { retryable: false, ..problem })
 }
 
 /// Returns the `error` object of a problem.

@@ -13,8 +13,9 @@ use crate::http::options::App;
 use crate::service::{Reader, StreamItem};
 
 /// Whether a translation is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Flow {
+    #[default]
     Continue,
     /// The run has ended.
     End,

@@ -1,6 +1,6 @@
 //! The agent or model that a request names as its `model`.
 
-use crate::domain::problem::ProblemCode;
+use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::wire::problem::Problem;
 
 /// The agent and the model of a request.
@@ -31,13 +31,9 @@ impl Target {
 pub(super) fn without_agent(Problem(mut problem): Problem) -> Problem {
     if problem.errors.iter().any(|error| error.pointer == "/agent") {
         let detail = format!("{}; GET /v1/models lists agents and models", problem.detail.split(';').next().unwrap_or_default());
-        let mut unknown = ProblemCode::UnknownModel.body(detail);
-        unknown.errors = std::mem::take(&mut problem.errors);
-        for error in &mut unknown.errors {
-            "/model".clone_into(&mut error.pointer);
-        }
-        unknown.status = 404;
-        return Problem(Box::new(unknown));
+        let mut errors = std::mem::take(&mut problem.errors);
+        errors.iter_mut().for_each(|error| "/model".clone_into(&mut error.pointer));
+        return ProblemBody { status: 404, errors, ..ProblemCode::UnknownModel.body(detail) }.into();
     }
     if problem.code == ProblemCode::UnknownModel.as_str() {
         problem.status = 404;

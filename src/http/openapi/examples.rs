@@ -7,7 +7,6 @@ const RUN: &str = "run_01980000000070008000000000000002";
 const START: &str = "2026-01-31T12:00:00.000Z";
 const END: &str = "2026-01-31T12:00:02.500Z";
 
-/// Returns the names of schemas and their examples.
 pub(super) fn all() -> [(&'static str, Value); 7] {
     let usage = json!({
         "input_tokens": 412, "output_tokens": 9, "cached_input_tokens": 0, "reasoning_tokens": 0, "model_calls": 1,

@@ -45,7 +45,6 @@ const TAGS: [(&str, &str); 14] = [
     ("system", "Health and metrics. These operations need no key."),
 ];
 
-/// Returns the document of the API.
 pub fn openapi() -> Value {
     let mut document = serde_json::to_value(routes::documented().document(base())).unwrap_or_default();
     operations::complete(&mut document);
@@ -59,7 +58,6 @@ pub fn openapi_json() -> String {
     JSON.clone()
 }
 
-/// Returns the document of the protocols of other products.
 pub fn protocols_json() -> String {
     static JSON: LazyLock<String> =
         LazyLock::new(|| serde_json::to_string_pretty(&protocols::document()).map(|json| json + "\n").unwrap_or_default());

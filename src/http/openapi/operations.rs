@@ -92,7 +92,6 @@ fn share_parameters_of_paths(document: &mut Value) {
     }
 }
 
-/// Returns all operations with their methods.
 pub(super) fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
     let paths = members(document, "/paths").into_iter().flat_map(Map::values_mut);
     paths.filter_map(Value::as_object_mut).flatten()

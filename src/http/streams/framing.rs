@@ -5,8 +5,6 @@
 
 use std::fmt::Write as _;
 
-use axum::http::HeaderValue;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// `text/event-stream`, of the HTML standard.
@@ -24,11 +22,11 @@ impl Framing {
         }
     }
 
-    pub(in crate::http) fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
+    pub(in crate::http) fn content_type(self) -> &'static str {
+        match self {
             Self::EventStream => "text/event-stream",
             Self::JsonLines => "application/x-ndjson",
-        })
+        }
     }
 
     pub(in crate::http) fn transport(self) -> &'static str {

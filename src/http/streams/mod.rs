@@ -27,7 +27,7 @@ use crate::http::streams::framing::Framing;
 use crate::service::{Access, Reader, StreamItem, StreamStart};
 
 /// Limit of one write in bytes, unless a single event is larger.
-const FRAME_BYTES: usize = 64 * 1024;
+pub(in crate::http) const FRAME_BYTES: usize = 64 * 1024;
 
 /// Responds with a stream, or with 204 if there are no more events. A browser's EventSource does not reconnect after a 204.
 pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Framing) -> Response {
@@ -39,10 +39,7 @@ pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Fr
 
 /// Responds with a stream, which ends when the caller's access ends.
 pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
-    let every = app.options.limits.sse_ping;
-    let mut ping = interval_at(Instant::now() + every, every);
-    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (app, open) = (app.clone(), OpenStream::new(framing.transport()));
+    let (app, ping, open) = (app.clone(), pings(app), OpenStream::new(framing.transport()));
     let writer = Writer { app, access, reader, framing, ping, pending: VecDeque::new(), state: State::New, _open: open };
     // The body outlives the request, and its log lines belong to the same request.
     let span = Span::current();
@@ -50,12 +47,26 @@ pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing
         let frame = writer.frame().instrument(span.clone()).await?;
         Some((Ok::<_, Infallible>(frame), (writer, span)))
     });
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, framing.content_type());
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Tells nginx and similar proxies not to buffer.
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    (headers, Body::from_stream(frames)).into_response()
+    (headers(framing.content_type(), "no-store"), Body::from_stream(frames)).into_response()
+}
+
+/// Returns the times at which a stream without events sends a keep-alive.
+pub(in crate::http) fn pings(app: &App) -> Interval {
+    let every = app.options.limits.sse_ping;
+    let mut pings = interval_at(Instant::now() + every, every);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pings
+}
+
+/// Returns the headers of a stream.
+pub(in crate::http) fn headers(content_type: &'static str, cache_control: &'static str) -> HeaderMap {
+    let headers = [
+        (CONTENT_TYPE, content_type),
+        (CACHE_CONTROL, cache_control),
+        // Tells nginx and similar proxies not to buffer.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    headers.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Renders stream items as the JSON text that every transport sends. No item exceeds the size limit of a frame.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
@@ -128,6 +128,7 @@ pub(crate) struct StreamLine {
 }
 
 pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> StreamLine {
+    let control_line = |kind, data: Value| StreamLine { cursor: None, json: control(kind, scope, now, &data.to_string()) };
     match item {
         StreamItem::Event(event) => StreamLine { cursor: Some(event.seq), json: event.frame() },
         StreamItem::Snapshot(snapshot) => {
@@ -138,16 +139,10 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> StreamL
             StreamLine { cursor: Some(snapshot.head), json }
         }
         StreamItem::Reset { reason, oldest, head } => {
-            let data = json!({ "reason": reason.as_str(), "oldest": oldest, "head": head }).to_string();
-            StreamLine { cursor: None, json: control("stream.reset", scope, now, &data) }
+            control_line("stream.reset", json!({ "reason": reason.as_str(), "oldest": oldest, "head": head }))
         }
-        StreamItem::End { last_seq } => {
-            StreamLine { cursor: None, json: control("stream.end", scope, now, &json!({ "last_seq": last_seq }).to_string()) }
-        }
-        StreamItem::Deleted { last_seq } => {
-            let data = json!({ "last_seq": last_seq, "reason": "deleted" }).to_string();
-            StreamLine { cursor: None, json: control("stream.end", scope, now, &data) }
-        }
+        StreamItem::End { last_seq } => control_line("stream.end", json!({ "last_seq": last_seq })),
+        StreamItem::Deleted { last_seq } => control_line("stream.end", json!({ "last_seq": last_seq, "reason": "deleted" })),
     }
 }
 
@@ -155,7 +150,6 @@ pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
     control("stream.ping", scope, now, &json!({ "head": head }).to_string())
 }
 
-/// Renders a change of an owner's list.
 pub(crate) fn list_change(change: &ListChange, now: UnixMillis) -> String {
     let (kind, data) = match change {
         ListChange::Changed(item) => ("owner.changed", json!(item)),

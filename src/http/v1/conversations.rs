@@ -252,7 +252,6 @@ pub(crate) struct MessageParams {
     before: Option<String>,
 }
 
-/// The direction in which a list of messages is read.
 enum Direction {
     Forwards(PageRequest<MessageCursor>),
     Backwards { before: Option<BeforeCursor>, limit: u32 },

@@ -25,7 +25,6 @@ use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, FileCursor, FileFilter, Replay};
 
-/// Time limit for the arrival of a file.
 const ARRIVAL: Duration = Duration::from_secs(120);
 
 /// Limit of a form without its file, in bytes.
@@ -99,7 +98,6 @@ pub(in crate::http) async fn receive(
     Ok(app.service.store_file(&principal, permit, &name, purpose, form.bytes).await?)
 }
 
-/// A file as a client sends it.
 struct SentFile {
     name: Option<String>,
     purpose: Option<String>,

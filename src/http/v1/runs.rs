@@ -20,13 +20,12 @@ use crate::http::streams::cursor::read_cursor;
 use crate::http::streams::preferred_response::{Delivered, Delivery, applied};
 use crate::http::streams::render::StreamEvent;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::etag;
 use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, header, query};
-use crate::http::wire::page;
 use crate::http::wire::page::{ListRequest, PageParams, Paging};
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::responses::accepted;
 use crate::http::wire::types::{AcceptedBody, EmptyBody, ListBody, StartRunBody, ToolResultBody, ToolResultsBody};
+use crate::http::wire::{etag, page};
 use crate::service::{Access, Cursor, Error, EventPage, RetryCall, RetryRun, RunCursor, RunExplanation, RunFilter, WaitOutcome};
 use crate::support::clock::UnixMillis;
 

@@ -108,7 +108,6 @@ pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, fr
     }
 }
 
-/// Returns the Origin header, or `absent`.
 pub(crate) fn request_origin<'a>(headers: &'a HeaderMap, absent: TicketOrigin<'a>) -> TicketOrigin<'a> {
     // A header that is not text matches no ticket's origin.
     headers.get(ORIGIN).map_or(absent, |origin| TicketOrigin::Origin(origin.to_str().unwrap_or_default()))
@@ -167,7 +166,6 @@ pub(crate) fn session_cookie(app: &App) -> &'static str {
     }
 }
 
-/// Returns the secret of a signed-in browser's session.
 pub(crate) fn session(app: &App, headers: &HeaderMap) -> Option<String> {
     cookie(headers, session_cookie(app)).filter(|secret| !secret.is_empty())
 }
@@ -188,7 +186,6 @@ pub(crate) fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     origin.to_str().is_ok_and(|origin| is_of_host(origin, uri, headers))
 }
 
-/// Returns whether an origin has the host of the request.
 fn is_of_host(origin: &str, uri: &Uri, headers: &HeaderMap) -> bool {
     let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     authority.zip(request_host(uri, headers)).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))

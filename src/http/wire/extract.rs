@@ -225,7 +225,6 @@ pub(crate) fn header(name: &str, description: &str) -> Parameter {
     header.required(Required::False).schema(Some(String::schema())).build()
 }
 
-/// The response format that the client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseFormat {
     Json,

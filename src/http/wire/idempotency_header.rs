@@ -25,12 +25,6 @@ pub(crate) fn request_key(key: String, method: &Method, path: &str, body: &Value
 }
 
 pub(crate) fn replayed(replay: Replay) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    match replay {
-        Replay::Fresh => {}
-        Replay::Replayed => {
-            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        }
-    }
-    headers
+    let header = (replay == Replay::Replayed).then_some((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
+    header.into_iter().collect()
 }

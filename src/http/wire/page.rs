@@ -50,7 +50,6 @@ impl PageParams {
     }
 }
 
-/// The page that a query requests.
 pub(crate) struct Paging<C>(pub PageRequest<C>);
 
 impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
@@ -111,9 +110,6 @@ pub(crate) fn query<const N: usize>(params: [(&str, Option<&str>); N]) -> String
 }
 
 pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    if let Some(value) = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok()) {
-        headers.insert(LINK, value);
-    }
-    headers
+    let value = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok());
+    value.map(|value| (LINK, value)).into_iter().collect()
 }

@@ -14,7 +14,6 @@ use crate::service;
 
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An error that becomes a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem(pub Box<ProblemBody>);
 
@@ -23,6 +22,14 @@ pub(crate) type Answer<T> = Result<T, Problem>;
 impl Problem {
     pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self(Box::new(code.body(detail)))
+    }
+}
+
+/// Returns `None` instead of the error of a missing resource.
+pub(crate) fn found<T>(result: service::Result<T>) -> Answer<Option<T>> {
+    match result {
+        Err(service::Error::NotFound(_)) => Ok(None),
+        result => Ok(Some(result?)),
     }
 }
 
@@ -40,30 +47,7 @@ impl From<service::Error> for Problem {
             service::Error::NoRandomness(_) => Some("a secret could not be generated"),
             service::Error::NoReader(_) => Some("a file cannot be read"),
             service::Error::Encryption(_) => Some("a secret cannot be encrypted or decrypted"),
-            service::Error::Invalid { .. }
-            | service::Error::InvalidCursor(_)
-            | service::Error::NotFound(_)
-            | service::Error::RunActive(_)
-            | service::Error::Conflict(_)
-            | service::Error::AlreadyAnswered(_)
-            | service::Error::CursorGone { .. }
-            | service::Error::IdempotencyMismatch
-            | service::Error::UnusableFile { .. }
-            | service::Error::FileTooLarge(_)
-            | service::Error::TooManyUploads
-            | service::Error::BudgetSpent(_)
-            | service::Error::BudgetReserved
-            | service::Error::UnpricedModel(_)
-            | service::Error::TooManyRuns(_)
-            | service::Error::TooManyLogins(_)
-            | service::Error::TooManyConversations(_)
-            | service::Error::UnknownModel(_)
-            | service::Error::NoModel(_)
-            | service::Error::Forbidden(_)
-            | service::Error::NotInGroups(_)
-            | service::Error::Stale
-            | service::Error::Provider(_)
-            | service::Error::Ending => None,
+            _ => None,
         };
         if let Some(log_text) = log_text {
             tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{log_text}");

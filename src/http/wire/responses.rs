@@ -18,7 +18,6 @@ pub(crate) fn created<T: Serialize>(replay: Replay, version: Option<i64>, locati
     (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
-/// Responds with a run that continues.
 pub(crate) fn accepted(replay: Replay, run: Run) -> Response {
     let headers = located(replay, &format!("/api/v1/runs/{}", run.id));
     (StatusCode::ACCEPTED, headers, Json(run)).into_response()

@@ -21,35 +21,49 @@ use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::tool::tool_review::ToolReview;
 use crate::domain::trace::TraceId;
-use crate::service::{Content, NewPart, NewToolResult, RunSetup, ServerStatus, StartRun};
+use crate::service::{Content, NewPart, NewToolResult, ServerStatus, StartRun};
 
-/// A message for the agent, in a new or an existing conversation.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct StartRunBody {
-    /// The content of the message.
-    input: ContentBody,
-    /// The id of the conversation: one of the caller's own, or a new id that the client generated. If absent, a new conversation is
-    /// created.
-    conversation_id: Option<ConversationId>,
-    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
-    /// agent, or else to the server's default agent.
-    agent: Option<String>,
-    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
-    /// agent's model.
-    #[schema(min_length = 1, max_length = 200)]
-    model: Option<String>,
-    /// Options of model calls.
-    options: Option<ModelOptions>,
-    /// Limits of this run, which must not exceed the agent's limits.
-    limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
-    /// it.
-    #[serde(default)]
-    #[schema(required = false)]
-    tools: Vec<ClientTool>,
-    /// How the server handles the message if the conversation has an active run.
-    on_busy: Option<OnBusy>,
+/// Defines the body of a message: its own fields, before and after those of every message.
+macro_rules! message_body {
+    ($(#[$meta:meta])* $name:ident { $($before:tt)* } { $($after:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($before)*
+            /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
+            /// agent, or else to the server's default agent.
+            agent: Option<String>,
+            /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
+            /// agent's model.
+            #[schema(min_length = 1, max_length = 200)]
+            model: Option<String>,
+            /// Options of model calls.
+            options: Option<ModelOptions>,
+            /// Limits of this run, which must not exceed the agent's limits.
+            limits: Option<RunLimits>,
+            /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results`
+            /// answers it.
+            #[serde(default)]
+            #[schema(required = false)]
+            tools: Vec<ClientTool>,
+            $($after)*
+        }
+    };
+}
+
+message_body! {
+    /// A message for the agent, in a new or an existing conversation.
+    StartRunBody {
+        /// The content of the message.
+        input: ContentBody,
+        /// The id of the conversation: one of the caller's own, or a new id that the client generated. If absent, a new conversation is
+        /// created.
+        conversation_id: Option<ConversationId>,
+    } {
+        /// How the server handles the message if the conversation has an active run.
+        on_busy: Option<OnBusy>,
+    }
 }
 
 impl StartRunBody {
@@ -60,76 +74,32 @@ impl StartRunBody {
     }
 }
 
-/// A message for the agent in an existing conversation.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SendMessageBody {
-    /// The content of the message.
-    content: ContentBody,
-    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
-    /// agent, or else to the server's default agent.
-    agent: Option<String>,
-    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
-    /// agent's model.
-    #[schema(min_length = 1, max_length = 200)]
-    model: Option<String>,
-    /// Options of model calls.
-    options: Option<ModelOptions>,
-    /// Limits of this run, which must not exceed the agent's limits.
-    limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
-    /// it.
-    #[serde(default)]
-    #[schema(required = false)]
-    tools: Vec<ClientTool>,
-    /// How the server handles the message if the conversation has an active run.
-    on_busy: Option<OnBusy>,
+message_body! {
+    /// A message for the agent in an existing conversation.
+    SendMessageBody {
+        /// The content of the message.
+        content: ContentBody,
+    } {
+        /// How the server handles the message if the conversation has an active run.
+        on_busy: Option<OnBusy>,
+    }
 }
 
 impl SendMessageBody {
     pub(crate) fn into_request(self, conversation_id: Option<ConversationId>, trace: TraceId) -> StartRun {
         let Self { content: ContentBody(content), agent, model, options, limits, tools, on_busy } = self;
-        StartRun {
-            content,
-            content_field: "content",
-            conversation_id,
-            agent,
-            model,
-            options,
-            limits,
-            tools,
-            on_busy: on_busy.unwrap_or_default(),
-            create: false,
-            stored_choice: None,
-            edits: None,
-            setup: RunSetup::default(),
-            trace,
-        }
+        let on_busy = on_busy.unwrap_or_default();
+        let new = StartRun::new(content, "content", trace);
+        StartRun { conversation_id, agent, model, options, limits, tools, on_busy, ..new }
     }
 }
 
-/// The new content of an edited message.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EditMessageBody {
-    /// The new content of the message.
-    content: ContentBody,
-    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
-    /// agent, or else to the server's default agent.
-    agent: Option<String>,
-    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
-    /// agent's model.
-    #[schema(min_length = 1, max_length = 200)]
-    model: Option<String>,
-    /// Options of model calls.
-    options: Option<ModelOptions>,
-    /// Limits of this run, which must not exceed the agent's limits.
-    limits: Option<RunLimits>,
-    /// Tools that the client executes. The event `tool.requested` names a call, and `POST /api/v1/runs/{id}/tool-results` answers
-    /// it.
-    #[serde(default)]
-    #[schema(required = false)]
-    tools: Vec<ClientTool>,
+message_body! {
+    /// The new content of an edited message.
+    EditMessageBody {
+        /// The new content of the message.
+        content: ContentBody,
+    } {}
 }
 
 impl EditMessageBody {
@@ -193,7 +163,6 @@ pub(crate) struct ListBody<T> {
 pub(crate) struct NextCursor(pub Option<String>);
 
 impl<T> ListBody<T> {
-    /// Returns a list on one page.
     pub(crate) fn whole(data: Vec<T>) -> Self {
         Self { data, next_cursor: NextCursor(None) }
     }

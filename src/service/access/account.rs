@@ -35,10 +35,8 @@ impl Service {
             Some(model) => Some(storable_model(model).map_err(|_| Error::field("/default_model", "is not the name of a model"))?),
             None => None,
         };
-        if let Some(model) = &model
-            && !self.serves(&principal.user_id, model).await?
-        {
-            return Err(Error::UnknownModel(model.clone()));
+        if let Some(model) = &model {
+            self.require_served(principal, model).await?;
         }
         self.store.set_default_model(&principal.user_id, model.as_deref()).await?;
         self.default_models.invalidate(&principal.user_id);

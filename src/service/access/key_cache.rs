@@ -41,7 +41,6 @@ impl KeyCache {
         lock(&self.0).remove(hash);
     }
 
-    /// Removes the keys of a user whose role has changed.
     pub(in crate::service) fn forget_user(&self, user: &UserId) {
         lock(&self.0).retain(|_, (principal, _)| principal.user_id != *user);
     }

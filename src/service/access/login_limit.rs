@@ -10,7 +10,6 @@ use crate::domain::ids::UserId;
 use crate::service::{Error, Result};
 use crate::support::locks::lock;
 
-/// The period in which an owner's logins are counted.
 const PERIOD: Duration = Duration::from_secs(600);
 
 /// The recent logins of each owner. A login sends requests to external servers before anything is stored.

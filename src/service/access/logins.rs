@@ -25,7 +25,6 @@ const NAME: &str = "openrouter";
 
 const PURPOSE: &str = "provider_login";
 
-/// Longer codes are refused.
 pub(in crate::service) const MAX_CODE_BYTES: usize = 2_048;
 
 pub struct StartedLogin {
@@ -40,9 +39,7 @@ pub struct StartedLogin {
 
 #[derive(Clone, Copy)]
 pub enum LoginParty<'a> {
-    /// A caller with an API key.
     Caller(&'a Principal),
-    /// A browser with its secret.
     Browser(&'a str),
 }
 

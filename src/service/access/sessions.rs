@@ -3,7 +3,6 @@
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
 use crate::service::{Access, Error, Result, Service};
 
-/// How long a browser stays signed in.
 pub const SESSION_SECONDS: u32 = 30 * 24 * 60 * 60;
 
 impl Service {

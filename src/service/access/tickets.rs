@@ -23,7 +23,6 @@ pub struct NewTicket {
     expires_at: String,
 }
 
-/// The web origin of the request that uses a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketOrigin<'a> {
     Origin(&'a str),

@@ -31,7 +31,6 @@ pub(in crate::service) fn require_administrator(principal: &Principal, refusal: 
 }
 
 impl Service {
-    /// Returns a page of users, ordered by name.
     pub async fn users(&self, principal: &Principal, page: &PageRequest<UserCursor>) -> Result<Page<StoredUser>> {
         require_administrator(principal, "only an administrator can see the users")?;
         Ok(self.store.users(page).await?)

@@ -133,7 +133,6 @@ fn file_text(kind: &str, name: &Option<String>, media_type: &str, url: &Option<S
     }
 }
 
-/// Puts a text on one line.
 fn single_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -98,7 +98,6 @@ pub struct SentConversation {
     pub messages: Vec<SentMessage>,
     /// The conversation's part of the system prompt, at most 10,000 characters.
     pub system_prompt: Option<String>,
-    /// Keys and values of the client.
     pub metadata: Map<String, Value>,
     /// The JSON name of the field that holds the messages, for error messages.
     pub field: &'static str,
@@ -291,12 +290,7 @@ impl Service {
                     (part.url, part.title, part.text) = (url, title, text);
                 }
                 (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, known_ids)?,
-                (Part::Text(_), Role::Tool)
-                | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
-                | (Part::ToolResult(_), Role::User | Role::Assistant)
-                | (Part::Image(_) | Part::Source(_), Role::Tool)
-                | (Part::Source(_), Role::User)
-                | (Part::File(_), Role::Assistant | Role::Tool) => {
+                (_, role) => {
                     let words = format!("no message of the role {:?} has a part of this type", role.as_str());
                     return Err(Error::field(&format!("{pointer}/type"), words));
                 }

@@ -18,13 +18,7 @@ const NOT_BASE64: &str =
 pub(in crate::service) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if has_data(file) => Some(file),
-        Part::File(_)
-        | Part::Image(_)
-        | Part::Text(_)
-        | Part::Reasoning(_)
-        | Part::ToolCall(_)
-        | Part::ToolResult(_)
-        | Part::Source(_) => None,
+        _ => None,
     }
 }
 

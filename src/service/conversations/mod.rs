@@ -237,8 +237,8 @@ impl Service {
         self.run_to_end(|store, hub| async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
             failpoint::hit("C27");
-            if let Some(run) = &deleted.active_run {
-                hub.notify_control(run);
+            if deleted.active_run.is_some() {
+                hub.notify_control();
             }
             hub.deleted(&owner, &id);
             Ok(())

@@ -25,7 +25,6 @@ impl Default for Uploads {
     }
 }
 
-/// The permit to hold a file in memory.
 pub struct UploadPermit {
     _all: OwnedSemaphorePermit,
     _owner: UserPermit,

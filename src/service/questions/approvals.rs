@@ -116,7 +116,6 @@ impl Service {
     }
 }
 
-/// Checks arguments for a call of a tool that a run has.
 pub(in crate::service) fn arguments_for(tool: &ToolDefinition, arguments: Value) -> Result<Value> {
     let key_argument = match &tool.replay {
         ReplayClass::Keyed { argument } => Some(argument.as_str()),

@@ -15,7 +15,6 @@ use crate::support::failpoint;
 /// The most results in one request. A model answer has far fewer calls.
 const MAX_RESULTS: usize = 1_000;
 
-/// A client's result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewToolResult {
     pub call_id: CallId,
@@ -94,7 +93,6 @@ fn closed(call: CallId, state: InputState) -> Error {
     }
 }
 
-/// Returns a part of a request as content of a tool's result.
 pub(in crate::service) fn tool_content(part: Part) -> Option<ToolContent> {
     let stored = |part: FilePart| BinaryContent {
         media_type: part.media_type,

@@ -25,7 +25,6 @@ use crate::support::clock::UnixMillis;
 /// Limit of a description and of a note, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
-/// Limit of a profile as JSON, in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
 /// The reason why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =
@@ -101,7 +100,6 @@ pub struct AgentPatch {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// A stored agent.
     Stored(Box<AgentRecord>),
     Preset(Preset),
     /// The default agent of the settings, with this name.
@@ -125,7 +123,6 @@ impl AnyAgent {
         }
     }
 
-    /// Returns when a stored agent was created.
     pub fn created_at(&self) -> Option<UnixMillis> {
         match self {
             Self::Stored(record) => Some(record.created_at),
@@ -597,7 +594,6 @@ impl Service {
     }
 }
 
-/// The source of the agent that a run requests.
 enum Source {
     Own,
     Server,

@@ -21,7 +21,6 @@ pub struct Target<'a> {
     pub key: Option<SecretString>,
 }
 
-/// The reason why the description of a provider is invalid.
 #[derive(Debug)]
 pub struct InvalidProvider {
     pub pointer: &'static str,
@@ -58,7 +57,6 @@ pub trait Endpoints: Send + Sync {
 
     async fn test_configured(&self, name: &str, model: &str) -> std::result::Result<(), ModelError>;
 
-    /// Returns the facts of the catalog about a model.
     fn catalog_entry(&self, model: &str) -> ModelEntry;
 
     /// Returns the name of a provider under which the limitations of its models are stored.

@@ -622,7 +622,6 @@ fn status_visible_to(status: ServerStatus, principal: &Principal) -> ServerStatu
     ServerStatus { error: status.error.filter(|_| sees), stderr: status.stderr.filter(|_| sees), ..status }
 }
 
-/// Shortens the standard error output in a status, for lists.
 fn shorten_stderr(status: ServerStatus) -> ServerStatus {
     ServerStatus { stderr: status.stderr.map(|text| stderr_end(&text).to_owned()), ..status }
 }

@@ -13,7 +13,6 @@ use crate::service::records::providers::MAX_MODELS;
 use crate::service::{Error, Result, Service};
 use crate::store::PageRequest;
 
-/// A model of a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderModel {
     /// Includes the limits and abilities that refusals showed.

@@ -31,7 +31,6 @@ const MAX_NAME_CHARS: usize = 64;
 const MAX_URL_BYTES: usize = 2_048;
 const MAX_KEY_BYTES: usize = 8_192;
 pub(in crate::service) const MAX_MODELS: usize = 500;
-/// Limit of the quirks as JSON, in bytes.
 const MAX_QUIRKS_BYTES: usize = 16 * 1024;
 const MAX_MODEL_CHARS: usize = 200;
 /// Shorter keys have no hint.

@@ -6,7 +6,6 @@ use crate::service::access::users::require_administrator;
 use crate::service::{Result, Service};
 
 impl Service {
-    /// Returns the settings in force.
     pub fn settings(&self, principal: &Principal) -> Result<&[Setting]> {
         require_administrator(principal, "only an administrator can see the settings")?;
         Ok(&self.settings)

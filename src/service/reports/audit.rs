@@ -7,7 +7,6 @@ use crate::domain::tool::call_record::ToolCallRecord;
 use crate::service::{Error, Result, Service};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
-/// The query value for all owners.
 const ALL: &str = "all";
 
 impl Service {

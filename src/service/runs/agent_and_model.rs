@@ -55,12 +55,14 @@ impl Service {
             self.agent_profile(principal, Some(agent)).await?;
         }
         if let Some(model) = choice.model.as_deref().filter(|model| !model.is_empty()) {
-            let model = storable_model(model)?;
-            if !self.serves(&principal.user_id, &model).await? {
-                return Err(Error::UnknownModel(model));
-            }
+            self.require_served(principal, &storable_model(model)?).await?;
         }
         Ok(())
+    }
+
+    pub(in crate::service) async fn require_served(&self, principal: &Principal, model: &str) -> Result<()> {
+        let is_served = self.serves(&principal.user_id, model).await?;
+        is_served.then_some(()).ok_or_else(|| Error::UnknownModel(model.to_owned()))
     }
 
     /// Returns the profile of the agent in a document, or the default agent's if the principal cannot use it here.

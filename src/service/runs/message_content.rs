@@ -101,6 +101,28 @@ pub struct StartRun {
     pub trace: TraceId,
 }
 
+impl StartRun {
+    /// Returns a request with the defaults of the conversation and its agent.
+    pub fn new(content: Content, content_field: &'static str, trace: TraceId) -> Self {
+        Self {
+            content,
+            content_field,
+            conversation_id: None,
+            agent: None,
+            model: None,
+            options: None,
+            limits: None,
+            tools: Vec::new(),
+            on_busy: OnBusy::default(),
+            create: false,
+            stored_choice: None,
+            edits: None,
+            setup: RunSetup::default(),
+            trace,
+        }
+    }
+}
+
 /// Changes of the agent for one run, which only requests of other protocols can contain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunSetup {

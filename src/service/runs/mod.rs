@@ -66,7 +66,6 @@ struct PreparedRun {
     transcript: Option<Transcript>,
 }
 
-/// The longest time for which a request waits for a run.
 pub const MAX_WAIT_SECONDS: u64 = 60;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -170,14 +169,14 @@ impl Service {
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {
                 AcceptOutcome::Run { run, message, first_seq, events, interrupted, claim } => {
-                    for run in &interrupted {
-                        hub.notify_control(run);
+                    if !interrupted.is_empty() {
+                        hub.notify_control();
                     }
                     handed = slot.zip(claim);
                     (run, message, first_seq, events)
                 }
                 AcceptOutcome::Steered { run, message, first_seq, events } => {
-                    hub.notify_control(&run.id);
+                    hub.notify_control();
                     (run, message, first_seq, events)
                 }
                 AcceptOutcome::Busy { run_id } => return Err(Error::RunActive(run_id)),
@@ -244,7 +243,6 @@ impl Service {
         self.stream_accepted(principal, tail, scope, first_seq, replay)
     }
 
-    /// Returns the profile that a run has frozen.
     pub async fn run_profile(&self, principal: &Principal, id: &RunId) -> Result<AgentProfile> {
         self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
@@ -274,7 +272,6 @@ impl Service {
         Ok(self.store.store_continued_requests(&principal.user_id, id, &requests).await?)
     }
 
-    /// Returns the runs that came with a copied conversation.
     pub async fn copied_runs(&self, principal: &Principal, conversation: &ConversationId) -> Result<BTreeSet<RunId>> {
         Ok(self.store.copied_runs(&principal.user_id, conversation).await?)
     }
@@ -355,7 +352,7 @@ impl Service {
                     run
                 }
                 CancelOutcome::Requested { run } => {
-                    hub.notify_control(&id);
+                    hub.notify_control();
                     run
                 }
                 CancelOutcome::NoRun => return Err(Error::NotFound("run")),
@@ -417,7 +414,6 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the profile that the run freezes.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let ChosenAgent { mut profile, names_model, model } = self.chosen_agent(principal, request).await?;
         let preferred = if model.is_none() && !names_model { self.usable_default_model(principal).await? } else { None };
@@ -426,9 +422,7 @@ impl Service {
             (None, Some(find_model)) if !names_model => profile.model = find_model.find().await.map_err(Error::NoModel)?,
             (None, Some(_) | None) => {}
         }
-        if !self.serves(&principal.user_id, &profile.model).await? {
-            return Err(Error::UnknownModel(profile.model));
-        }
+        self.require_served(principal, &profile.model).await?;
         match (std::mem::take(&mut profile.fallbacks_for), &model) {
             (FallbackTrigger::Unnamed, Some(_)) => profile.fallbacks.clear(),
             (FallbackTrigger::Unnamed, None) | (FallbackTrigger::All, _) => {}

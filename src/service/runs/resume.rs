@@ -46,7 +46,6 @@ pub struct RetryCall {
     pub confirm: bool,
 }
 
-/// A request that continues a run.
 pub struct ContinueRun<'a> {
     pub principal: &'a Principal,
     pub run: &'a RunId,
@@ -91,10 +90,8 @@ impl Service {
     /// Answers the message of a terminal run again, in a new run, with another model if one is named.
     pub async fn retry_run(&self, request: ContinueRun<'_>, retry: RetryRun) -> Result<(Run, Replay)> {
         let model = retry.model.as_deref().map(storable_model).transpose()?;
-        if let Some(model) = &model
-            && !self.serves(&request.principal.user_id, model).await?
-        {
-            return Err(Error::UnknownModel(model.clone()));
+        if let Some(model) = &model {
+            self.require_served(request.principal, model).await?;
         }
         self.continue_run(request, RunId::generate(self.ids.as_ref()), ResumeKind::Turn, model).await
     }
@@ -274,12 +271,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
         // sent. But its server may have acted in an earlier round (`handle`), and an equal call of the same answer may have been
         // executed (`has_twin`).
         ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,
-        ToolCallState::Done
-        | ToolCallState::Failed
-        | ToolCallState::Unknown
-        | ToolCallState::Planned
-        | ToolCallState::AwaitingApproval
-        | ToolCallState::Started => false,
+        _ => false,
     };
     was_sendable && !never_began
 }

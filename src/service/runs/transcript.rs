@@ -21,7 +21,6 @@ use crate::service::{Error, Result, Service};
 use crate::store::Transcript;
 use crate::support::text;
 
-/// An earlier message, as the client sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SentMessage {
     User(Content),
@@ -228,7 +227,6 @@ impl Service {
         }
     }
 
-    /// Returns the content of a client's result.
     pub(in crate::service) async fn result_content(
         &self,
         principal: &Principal,

@@ -34,7 +34,6 @@ pub struct EventPage {
     pub next: Option<i64>,
 }
 
-/// Events of one run, selected by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KindsOfRun {
     pub events: Vec<StoredEvent>,
@@ -122,22 +121,17 @@ impl Service {
         let tail = self.hub.subscribe(id);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
-        let mut first = Vec::new();
         let scope = Scope::Conversation(id.clone());
-        let afresh = Restart::Snapshot(Arc::clone(&self.store));
-        if let Some(Cursor(after)) = after {
-            if after <= bounds.head {
-                let mut reader = Reader::new(log, tail, scope, after, afresh);
-                reader.head = bounds.head;
-                return Ok(StreamStart::Stream(reader));
+        let mut reader = Reader::new(log, tail, scope, bounds.head, Restart::Snapshot(Arc::clone(&self.store)));
+        match after {
+            Some(Cursor(after)) if after <= bounds.head => reader.cursor = after,
+            after => {
+                reader.first.extend(after.map(|_| in_future(bounds)));
+                let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
+                (reader.cursor, reader.head) = (snapshot.head, snapshot.head);
+                reader.first.push(StreamItem::Snapshot(Box::new(snapshot)));
             }
-            first.push(in_future(bounds));
         }
-        let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
-        let cursor = snapshot.head;
-        first.push(StreamItem::Snapshot(Box::new(snapshot)));
-        let mut reader = Reader::new(log, tail, scope, cursor, afresh);
-        reader.first = first;
         Ok(StreamStart::Stream(reader))
     }
 
@@ -151,16 +145,15 @@ impl Service {
         let begin = view.first_seq - 1;
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
-        if cursor > bounds.head {
-            let mut reader = Reader::new(log, tail, scope, begin, Restart::From(begin));
-            (reader.head, reader.first) = (bounds.head, vec![in_future(bounds)]);
-            return Ok(StreamStart::Stream(reader));
-        }
-        if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
-            return Ok(StreamStart::Finished { scope, last_seq });
-        }
-        let mut reader = Reader::new(log, tail, scope, cursor, Restart::From(begin));
+        let mut reader = Reader::new(log, tail, scope, begin, Restart::From(begin));
         reader.head = bounds.head;
+        if cursor > bounds.head {
+            reader.first.push(in_future(bounds));
+        } else if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
+            return Ok(StreamStart::Finished { scope: reader.scope, last_seq });
+        } else {
+            reader.cursor = cursor;
+        }
         Ok(StreamStart::Stream(reader))
     }
 

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::event::SharedEvent;

@@ -27,7 +27,6 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 const RESET_EVERY: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// Subscribes to the changes of the principal's list of conversations.
     pub fn follow_list(&self, principal: &Principal) -> ListSubscription {
         self.hub.lists().subscribe(&principal.user_id)
     }

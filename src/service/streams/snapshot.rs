@@ -272,25 +272,7 @@ impl SnapshotBuilder {
             EventBody::RunQueued { supersedes, .. } | EventBody::ConversationUpdated { supersedes, .. } => {
                 self.messages.retain(|(_, message)| !supersedes.contains(&message.id));
             }
-            EventBody::RunStarted { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunRetrying { .. }
-            | EventBody::ContextBudget { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ToolBreakerOpened { .. }
-            | EventBody::PlanRejected { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::RunCompleted { .. }
-            | EventBody::RunFailed { .. }
-            | EventBody::RunCancelled { .. }
-            | EventBody::StepCompleted { .. }
-            | EventBody::ToolStarted { .. }
-            | EventBody::ToolProgress { .. }
-            | EventBody::PlanCreated { .. }
-            | EventBody::PlanStepStarted { .. }
-            | EventBody::PlanStepCompleted { .. } => {}
+            _ => {}
         }
     }
 

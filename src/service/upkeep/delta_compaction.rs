@@ -13,7 +13,6 @@ use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
 /// Number of runs in one look-up.
 const RUNS: u32 = 100;
 
-/// Whether a pass writes, or only counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompactionMode {
     Write,
@@ -38,7 +37,6 @@ pub struct DeltaCompactor {
     last: Option<EndedRun>,
     /// The current run, and the cursor in its log.
     at: Option<(EndedRun, i64)>,
-    /// Number of completed runs.
     pub runs: u64,
     /// Number of events that were removed, or would be. Other events contain their text.
     pub events: u64,

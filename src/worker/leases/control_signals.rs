@@ -15,7 +15,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = deps.hub.control_signal().wait() => {}
+            () = deps.hub.control_signal().notified() => {}
             () = tokio::time::sleep(poll) => {}
         }
         let runs: Vec<_> = registry.all().into_iter().map(|active_lease| active_lease.fence.run_id).collect();

@@ -61,7 +61,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                         let trace = trace.as_ref().map(TraceId::as_str);
                         tracing::warn!(run.id = %run_id, trace.id = trace, "lease expired, run put back into the queue");
                     }
-                    deps.hub.queue_signal().notify();
+                    deps.hub.queue_signal().notify_one();
                 }
                 if is_slow {
                     pause = options.renew * 2;

@@ -42,7 +42,7 @@ pub(super) async fn release(deps: &WorkerDeps, registry: &Registry) {
     };
     if before > left.len() {
         tracing::info!(runs = before - left.len(), "dropped runs are in the queue again");
-        deps.hub.queue_signal().notify();
+        deps.hub.queue_signal().notify_one();
     }
     registry.keep_given_up(left);
 }

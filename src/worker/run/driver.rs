@@ -313,7 +313,7 @@ impl RunDriver<'_> {
         // Tried once: without a reply it is unknown whether it was stored.
         *self.suspected_since = None;
         if self.context.deps.store.clear_of_crashes(&self.active_lease.fence).await.is_ok() {
-            self.context.deps.hub.queue_signal().notify();
+            self.context.deps.hub.queue_signal().notify_one();
         }
     }
 
@@ -533,7 +533,7 @@ impl RunDriver<'_> {
         let loaded_record = &self.state.record.history;
         let joined = signal.joined.into_iter().find(|message| loaded_record.iter().all(|other| other.id != message.id))?;
         // One at a time: further ones arrive with the next control signal.
-        self.context.deps.hub.notify_control(&self.active_lease.fence.run_id);
+        self.context.deps.hub.notify_control();
         Some(Input::Joined(joined))
     }
 

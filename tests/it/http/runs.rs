@@ -220,7 +220,7 @@ async fn a_run_in_progress_is_asked_to_end() {
     let (rig, _, run, fence, act) = Rig::with_half_played_run("hello").await;
     let reply = rig.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
     assert_eq!(reply.json()["status"], "processing");
-    tokio::time::timeout(super::rig::SOON, rig.hub.control_signal().wait()).await.expect("the worker is woken");
+    tokio::time::timeout(super::rig::SOON, rig.hub.control_signal().notified()).await.expect("the worker is woken");
     let signals = rig.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap();
     assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
     rig.play_rest(&fence, act).await;

@@ -234,8 +234,8 @@ impl Cluster {
         hub.announce_with(Arc::new(move |conversation| hear().iter().for_each(|other: &Arc<Hub>| other.has_grown(conversation))));
         let wake = others(self, hub);
         hub.wake_elsewhere_with(Arc::new(move |what| match what {
-            RemoteWakeup::Queue => wake().iter().for_each(|other| other.queue_signal().notify()),
-            RemoteWakeup::Control => wake().iter().for_each(|other| other.control_signal().notify()),
+            RemoteWakeup::Queue => wake().iter().for_each(|other| other.queue_signal().notify_one()),
+            RemoteWakeup::Control => wake().iter().for_each(|other| other.control_signal().notify_one()),
             // No client is connected.
             RemoteWakeup::List(_) => {}
         }));

@@ -14,7 +14,7 @@ use capstan::domain::run::question::InputKind;
 use capstan::domain::run::question::{InputAnswer, InputRequest, InputState};
 use capstan::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use capstan::domain::trace::TraceId;
-use capstan::service::{Content, ContinueRun, Error, Replay, RequestKey, RetryCall, RetryRun, RewindFrom, RunSetup, StartRun};
+use capstan::service::{Content, ContinueRun, Error, Replay, RequestKey, RetryCall, RetryRun, RewindFrom, StartRun};
 
 use super::cluster::{Cluster, Node};
 use super::followers::{Follower, Subject};
@@ -200,20 +200,11 @@ impl User {
             None => ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
         };
         let request = StartRun {
-            content: Content::Text(text.to_owned()),
-            content_field: "content",
             conversation_id: Some(conversation.clone()),
-            agent: None,
-            model: None,
-            options: None,
-            limits: None,
-            tools: Vec::new(),
             on_busy,
             create: edits.is_none(),
-            stored_choice: None,
             edits,
-            setup: RunSetup::default(),
-            trace: TraceId::generate(ground.ids.as_ref()),
+            ..StartRun::new(Content::Text(text.to_owned()), "content", TraceId::generate(ground.ids.as_ref()))
         };
         let key = RequestKey { key: text.to_owned(), fingerprint: text.to_owned() };
         let ask = async |node: &Node| node.service.start_run(&self.principal, request.clone(), Some(key.clone())).await;

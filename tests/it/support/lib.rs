@@ -2,9 +2,8 @@
 
 use std::io::Write as _;
 
-use capstan::domain::run::OnBusy;
 use capstan::domain::trace::TraceId;
-use capstan::service::{Content, RunSetup, StartRun};
+use capstan::service::{Content, StartRun};
 use capstan::support::ids::IdSource;
 
 pub mod asker;
@@ -38,22 +37,7 @@ pub mod ws;
 
 /// Returns a request for a run that answers a text in a new conversation.
 pub fn text_request(text: &str, ids: &dyn IdSource) -> StartRun {
-    StartRun {
-        content: Content::Text(text.to_owned()),
-        content_field: "input",
-        conversation_id: None,
-        agent: None,
-        model: None,
-        options: None,
-        limits: None,
-        tools: Vec::new(),
-        on_busy: OnBusy::Queue,
-        create: true,
-        stored_choice: None,
-        edits: None,
-        setup: RunSetup::default(),
-        trace: TraceId::generate(ids),
-    }
+    StartRun { create: true, ..StartRun::new(Content::Text(text.to_owned()), "input", TraceId::generate(ids)) }
 }
 
 /// Shows a figure to those who run the tests with `--no-capture`.

@@ -66,7 +66,7 @@ async fn asked_for_a_moment(answers: bool) -> (String, String, usize) {
     let profile = AgentProfile { ask_expires_ms: 300, ..message.profile.clone() };
     let run = message.run_id.clone();
     h.store.accept_run(AcceptRun { profile, ..message }, None).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     h.until(&run, RunStatus::Completed).await;
     let rows = h.database.rows("SELECT t.outcome, q.state FROM tool_calls t JOIN input_requests q ON q.call_id = t.id").await;
     assert_eq!(rows.len(), 1, "{rows:?}");

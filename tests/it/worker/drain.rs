@@ -106,7 +106,7 @@ async fn call_paused_during_drain_continues_with_its_answer() {
     let answer = InputAnswer::new("accept", None);
     let resolve = ResolveInput { owner: h.owner.clone(), id, answer, grant: None, now: UnixMillis(1_767_225_600_000) };
     h.store.resolve_input(resolve, None).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     h.until(&run, RunStatus::Completed).await;
     assert_eq!(*h.tools.executed.lock().unwrap(), ["asks", "asks"]);
     let told = h.events(&conversation).await.into_iter().filter(|event| event.kind == "tool.completed");

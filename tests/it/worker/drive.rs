@@ -148,7 +148,7 @@ async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
     h.until_event(&conversation, "part.delta").await;
     let asked = Instant::now();
     h.cancel(&run).await;
-    h.hub.notify_control(&run);
+    h.hub.notify_control();
     until("the stream to be closed", async || (h.model.open_streams() == 0).then_some(())).await;
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     h.until(&run, RunStatus::Cancelled).await;
@@ -286,7 +286,7 @@ async fn message_joined_during_context_lookup_is_in_the_request() {
     // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
-        h.hub.notify_control(&run);
+        h.hub.notify_control();
         until("a look", async || (looks.load(Ordering::SeqCst) > before).then_some(())).await;
     }
     h.tools.gate.notify_one();
@@ -306,11 +306,11 @@ async fn the_run_of_a_deleted_conversation_stops_at_once() {
     (numbers.renew, numbers.self_stop) = (Duration::from_secs(60), Duration::from_secs(70));
     numbers.lease = Duration::from_secs(80);
     let worker = Worker::start(h.deps(), numbers).await.unwrap();
-    let (conversation, run) = h.say("go").await;
+    let (conversation, _) = h.say("go").await;
     h.until_event(&conversation, "part.delta").await;
     let asked = Instant::now();
     h.store.delete_conversation(&h.owner, &conversation).await.unwrap();
-    h.hub.notify_control(&run);
+    h.hub.notify_control();
     until("the stream to be closed", async || (h.model.open_streams() == 0).then_some(())).await;
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     until("the slot to be free", async || (worker.active() == 0).then_some(())).await;

@@ -53,7 +53,7 @@ async fn say_to_the_careful(h: &Harness) -> (ConversationId, RunId) {
     let profile = AgentProfile { on_interrupt: OnInterrupt::Fail, ..message.profile.clone() };
     let run = message.run_id.clone();
     h.store.accept_run(AcceptRun { profile, ..message }, None).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     (id, run)
 }
 
@@ -162,14 +162,14 @@ async fn leave_that_comes_too_late_is_given_back() {
     let budget = Budget { day: Allowance { tokens: Some(1_000_000), usd: None }, ..Budget::default() };
     let (profile, run) = (AgentProfile { budget, ..message.profile.clone() }, message.run_id.clone());
     h.store.accept_run(AcceptRun { profile, ..message }, None).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
     until("leave", async || (h.database.count(held).await == 1).then_some(())).await;
     h.cancel(&run).await;
     // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
-        h.hub.notify_control(&run);
+        h.hub.notify_control();
         until("a look", async || (looks.load(Ordering::SeqCst) > before).then_some(())).await;
     }
     gate.notify_one();
@@ -542,7 +542,7 @@ async fn takeover_is_decided_after_any_failure() {
         }
         let other = NodeId::generate(h.ids.as_ref());
         assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
-        h.hub.queue_signal().notify();
+        h.hub.queue_signal().notify_one();
         let failed = h.until(&run, RunStatus::Failed).await;
         assert_eq!((failed.error.unwrap().code.as_str(), failed.attempt, h.model.request_count()), ("interrupted", 2, 1));
     }

@@ -364,20 +364,20 @@ impl Harness {
     pub async fn say_in(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> RunId {
         let accept = self.message(conversation, text, on_busy);
         let accepted = self.store.accept_run(accept, None).await.unwrap();
-        self.hub.queue_signal().notify();
+        self.hub.queue_signal().notify_one();
         self.tell(accepted)
     }
 
     fn tell(&self, accepted: IdempotentOutcome<AcceptOutcome>) -> RunId {
         match accepted {
             IdempotentOutcome::Fresh(AcceptOutcome::Run { run, interrupted, .. }) => {
-                for other in interrupted {
-                    self.hub.notify_control(&other);
+                if !interrupted.is_empty() {
+                    self.hub.notify_control();
                 }
                 run.id
             }
             IdempotentOutcome::Fresh(AcceptOutcome::Steered { run, .. }) => {
-                self.hub.notify_control(&run.id);
+                self.hub.notify_control();
                 run.id
             }
             other => panic!("not accepted: {other:?}"),
@@ -393,7 +393,7 @@ impl Harness {
     /// Cancels a run and waits for its end.
     pub async fn cancel_and_wait(&self, id: &RunId) {
         self.cancel(id).await;
-        self.hub.notify_control(id);
+        self.hub.notify_control();
         self.until(id, RunStatus::Cancelled).await;
     }
 

@@ -25,7 +25,7 @@ async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
     // As if the lease had expired: the start of another node takes over every run of this one.
     let other = NodeId::generate(h.ids.as_ref());
     assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     let done = h.until(&run, RunStatus::Completed).await;
     assert_eq!(done.attempt, 2);
     // The old driver notices at its next renewal or write, and drops its model call.
@@ -43,7 +43,7 @@ async fn an_unsafe_call_of_a_dead_worker_is_unknown_and_not_repeated() {
     until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
     let other = NodeId::generate(h.ids.as_ref());
     h.store.expire_foreign_leases(&other).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     h.until(&run, RunStatus::Completed).await;
     assert_eq!(*h.tools.executed.lock().unwrap(), ["bomb"]);
     assert!(h.kinds(&conversation).await.contains(&"tool.outcome_unknown".to_owned()));
@@ -61,7 +61,7 @@ async fn a_run_that_kills_its_worker_is_poison() {
         until("a model call", async || (h.model.request_count() == crash).then_some(())).await;
         let other = NodeId::generate(h.ids.as_ref());
         h.store.expire_foreign_leases(&other).await.unwrap();
-        h.hub.queue_signal().notify();
+        h.hub.queue_signal().notify_one();
     }
     let failed = h.until(&run, RunStatus::Failed).await;
     assert_eq!(failed.error.unwrap().code, "poison");
@@ -123,7 +123,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     h.store.give_up_leases(&[fence]).await.unwrap();
     wakes.notify_one();
     store.trouble(|_| Fate::Goes);
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.explain(&run).await.crashes;
     assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");

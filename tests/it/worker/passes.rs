@@ -315,7 +315,7 @@ impl<'h> Play<'h> {
         accept.profile.approval.tools.insert("risky".to_owned(), ApprovalMode::Ask);
         let run = accept.run_id.clone();
         h.store.accept_run(accept, None).await.unwrap();
-        h.hub.queue_signal().notify();
+        h.hub.queue_signal().notify_one();
         run
     }
 

@@ -27,7 +27,7 @@ async fn say(h: &Harness, conversation: &ConversationId, text: &str) -> RunId {
     accept.profile.final_text = Some("Nobody answers.".to_owned());
     let run = accept.run_id.clone();
     h.store.accept_run(accept, None).await.unwrap();
-    h.hub.queue_signal().notify();
+    h.hub.queue_signal().notify_one();
     h.until(&run, RunStatus::Completed).await;
     run
 }

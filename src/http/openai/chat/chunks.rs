@@ -21,6 +21,7 @@ use crate::http::openai::events::{Flow, Translator};
 use crate::http::openai::ids::{derived, seconds};
 
 /// The facts of a completion besides its answer.
+#[derive(Default)]
 pub(super) struct CompletionDetails {
     id: String,
     created: i64,
@@ -42,6 +43,7 @@ enum Kind {
 }
 
 /// Translates the events of a run into one completion.
+#[derive(Default)]
 pub(super) struct Completion {
     facts: CompletionDetails,
     kinds: HashMap<PartId, Kind>,
@@ -68,22 +70,7 @@ pub(super) struct Completion {
 
 impl Completion {
     pub(super) fn new(facts: CompletionDetails) -> Self {
-        Self {
-            facts,
-            kinds: HashMap::new(),
-            text: String::new(),
-            step_start: 0,
-            sent: String::new(),
-            is_torn: false,
-            reasoning: String::new(),
-            calls: Vec::new(),
-            usage: Usage::default(),
-            question: None,
-            end: None,
-            flow: Flow::Continue,
-            is_done: false,
-            chunks: Vec::new(),
-        }
+        Self { facts, ..Self::default() }
     }
 
     /// Returns the whole completion, or the problem of a run without an answer.

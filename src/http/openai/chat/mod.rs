@@ -10,15 +10,15 @@ use axum::Json;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 
-use crate::domain::problem::ProblemBody;
 use crate::http::clients::{body, stream};
 use crate::http::openai::chat::chunks::{Completion, CompletionDetails};
 use crate::http::openai::chat::request::ChatRequest;
+use crate::http::openai::error::failure;
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::Answer;
 use crate::http::wire::request::Trace;
 use crate::service::Access;
 
@@ -55,9 +55,4 @@ pub(in crate::http) async fn create(
     let flow = events::complete(&app, reader, &mut completion).await.map_err(failure)?;
     guard.settle(flow);
     completion.answer().map(|answer| Json(answer).into_response()).map_err(|problem| failure(*problem))
-}
-
-/// Returns the response to a run without an answer. A repeated request would start another run, so it is not marked as retryable.
-fn failure(problem: ProblemBody) -> Problem {
-    Problem::from(ProblemBody { retryable: false, ..problem })
 }

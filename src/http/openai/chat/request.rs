@@ -8,7 +8,7 @@ use crate::domain::model::{ModelOptions, OutputSchema, ReasoningEffort};
 use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
-use crate::http::openai::content::WireContent;
+use crate::http::openai::content::{WireContent, add_result};
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
 use crate::service::{Content, Error, Result, RunSetup, SentCall, SentMessage, SentResult, SentTranscript, StartRun};
@@ -142,20 +142,14 @@ impl ChatRequest {
         let tools = self.tools.unwrap_or_default().into_iter().enumerate().map(|(at, tool)| client_tool(at, tool));
         let tools = chosen.select(tools.collect::<Result<Vec<_>>>()?)?;
         let run = StartRun {
-            content: Content::Parts(Vec::new()),
-            content_field: "messages",
-            conversation_id: None,
             agent: target.agent,
             model: target.model,
             options: Some(options),
-            limits: None,
             tools,
             on_busy: OnBusy::Reject,
             create: true,
-            stored_choice: None,
-            edits: None,
             setup,
-            trace,
+            ..StartRun::new(Content::Parts(Vec::new()), "messages", trace)
         };
         let hidden = !self.store.unwrap_or_default();
         Ok((run, SentTranscript { messages, questions: Vec::new(), hidden, field: "messages" }))
@@ -186,13 +180,7 @@ fn read_messages(wire: &[WireMessage]) -> Result<(String, Vec<SentMessage>)> {
                 let call_id = message.tool_call_id.clone();
                 let call_id = call_id.ok_or_else(|| Error::field(&format!("{pointer}/tool_call_id"), "must name the call"))?;
                 let content = content().content(&format!("{pointer}/content"))?;
-                let result = SentResult { call_id, content, is_error: false };
-                match messages.last_mut() {
-                    Some(SentMessage::Results(results)) => results.push(result),
-                    Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => {
-                        messages.push(SentMessage::Results(vec![result]));
-                    }
-                }
+                add_result(&mut messages, SentResult { call_id, content, is_error: false });
             }
             other => {
                 let shown: String = other.chars().take(50).collect();

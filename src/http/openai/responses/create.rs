@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::ToolContent;
@@ -16,13 +17,14 @@ use crate::http::clients::pauses::{GivenAnswer, RunPauses};
 use crate::http::clients::thread::open_questions;
 use crate::http::clients::{body, stream};
 use crate::http::openai::content::{question_answer, text_of};
+use crate::http::openai::error::failure;
 use crate::http::openai::events::{self, DisconnectGuard, GuardedWriter};
 use crate::http::openai::ids::parse_conversation;
 use crate::http::openai::responses::object::{ResponseDetails, ResponseId};
 use crate::http::openai::responses::references::known_items;
 use crate::http::openai::responses::request::{CreateRequest, Input as ResponseInput, KnownItems};
 use crate::http::openai::responses::translate::ResponseTranslator;
-use crate::http::openai::responses::{details, failure, items, json_answer, reader, unfinished, unfinished_response};
+use crate::http::openai::responses::{details, items, reader, unfinished, unfinished_response};
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
@@ -61,10 +63,9 @@ pub(in crate::http) async fn create(
             guard.settle(flow);
         }
     }
-    Ok(json_answer(translator.response()))
+    Ok(Json(translator.response()).into_response())
 }
 
-/// A response that has begun.
 pub(super) struct Begun {
     pub facts: ResponseDetails,
     /// Reads the run from its first event.
@@ -73,7 +74,6 @@ pub(super) struct Begun {
     pub guard: Option<DisconnectGuard>,
 }
 
-/// Begins the response to a request.
 pub(super) async fn begin(
     app: &App,
     principal: &Principal,
@@ -167,7 +167,6 @@ impl Creation<'_> {
         Box::pin(self.continue_run((newest, run), &pauses, input)).await
     }
 
-    /// Continues after an earlier response.
     async fn follow(self, previous: &str, input: ResponseInput) -> Answer<Begun> {
         let missing = || {
             let detail = format!("Previous response with id {previous:?} not found.");
@@ -384,22 +383,8 @@ impl Creation<'_> {
 
     /// Returns the request of a message that joins a run.
     fn message(&self, run: &Run, content: Content) -> StartRun {
-        StartRun {
-            content,
-            content_field: "input",
-            conversation_id: Some(run.conversation_id.clone()),
-            agent: None,
-            model: None,
-            options: None,
-            limits: None,
-            tools: Vec::new(),
-            on_busy: OnBusy::Steer,
-            create: false,
-            stored_choice: None,
-            edits: None,
-            setup: crate::service::RunSetup::default(),
-            trace: self.trace.clone(),
-        }
+        let new = StartRun::new(content, "input", self.trace.clone());
+        StartRun { conversation_id: Some(run.conversation_id.clone()), on_busy: OnBusy::Steer, ..new }
     }
 }
 

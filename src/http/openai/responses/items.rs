@@ -24,11 +24,35 @@ pub(super) enum TextKind {
     Reasoning,
 }
 
+/// The names that the protocol gives a kind of text.
+pub(super) struct TextNames {
+    id_prefix: &'static str,
+    pub index: &'static str,
+    pub part_added: &'static str,
+    pub delta: &'static str,
+    pub text_done: &'static str,
+    pub part_done: &'static str,
+}
+
 impl TextKind {
-    pub(super) fn index(self) -> &'static str {
+    pub(super) fn names(self) -> TextNames {
         match self {
-            Self::Answer => "content_index",
-            Self::Reasoning => "summary_index",
+            Self::Answer => TextNames {
+                id_prefix: "msg_",
+                index: "content_index",
+                part_added: "response.content_part.added",
+                delta: "response.output_text.delta",
+                text_done: "response.output_text.done",
+                part_done: "response.content_part.done",
+            },
+            Self::Reasoning => TextNames {
+                id_prefix: "rs_",
+                index: "summary_index",
+                part_added: "response.reasoning_summary_part.added",
+                delta: "response.reasoning_summary_text.delta",
+                text_done: "response.reasoning_summary_text.done",
+                part_done: "response.reasoning_summary_part.done",
+            },
         }
     }
 
@@ -38,46 +62,13 @@ impl TextKind {
             Self::Reasoning => json!({ "type": "summary_text", "text": text }),
         }
     }
-
-    pub(super) fn part_added(self) -> &'static str {
-        match self {
-            Self::Answer => "response.content_part.added",
-            Self::Reasoning => "response.reasoning_summary_part.added",
-        }
-    }
-
-    pub(super) fn delta(self) -> &'static str {
-        match self {
-            Self::Answer => "response.output_text.delta",
-            Self::Reasoning => "response.reasoning_summary_text.delta",
-        }
-    }
-
-    pub(super) fn text_done(self) -> &'static str {
-        match self {
-            Self::Answer => "response.output_text.done",
-            Self::Reasoning => "response.reasoning_summary_text.done",
-        }
-    }
-
-    pub(super) fn part_done(self) -> &'static str {
-        match self {
-            Self::Answer => "response.content_part.done",
-            Self::Reasoning => "response.reasoning_summary_part.done",
-        }
-    }
 }
 
 /// Returns the id of the item of a text or reasoning part. It contains the message's id, so that a reference finds the message.
 pub(super) fn text_id(kind: TextKind, message: &MessageId, index: u32) -> String {
-    let prefix = match kind {
-        TextKind::Answer => "msg_",
-        TextKind::Reasoning => "rs_",
-    };
-    format!("{}_{index}", derived(prefix, message.as_str()))
+    format!("{}_{index}", derived(kind.names().id_prefix, message.as_str()))
 }
 
-/// Returns the id of the message that asks a question.
 pub(super) fn question_id(id: &InputId) -> String {
     derived("msg_", id.as_str())
 }
@@ -209,7 +200,6 @@ fn sent_id<'m>(message: &Message, call: &'m ToolCallPart) -> Option<&'m str> {
     call.provider_call_id.as_deref().filter(|_| message.model.is_none())
 }
 
-/// The calls of a list of messages, and their results.
 struct Calls<'m> {
     /// The ids under which the client knows its calls. Calls of server tools have none.
     ids: HashMap<&'m CallId, Option<&'m str>>,

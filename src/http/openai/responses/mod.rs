@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Path;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::Value;
@@ -29,7 +28,7 @@ pub(in crate::http) use create::{__path_create, create};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
-use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::problem::ProblemCode;
 use crate::domain::run::Run;
 use crate::http::clients::pauses::RunPauses;
 use crate::http::clients::stream::{self, ChunkTranslator as _};
@@ -51,7 +50,6 @@ const EVENTS: u32 = 500;
 /// Number of events to read for the first one of a response. Messages may precede it.
 const FIRST_EVENTS: u32 = 100;
 
-/// Finds the run of a response.
 async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
     find_with_pauses(app, principal, id).await.map(|(run, facts, _)| (run, facts))
 }
@@ -85,7 +83,6 @@ async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<
     }
 }
 
-/// Returns the details of a response of a run with this profile.
 async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), profile: &AgentProfile) -> Answer<ResponseDetails> {
     let continued = match segment {
         0 => Value::Null,
@@ -94,7 +91,6 @@ async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), 
     Ok(ResponseDetails::of(run, segment, profile, &continued))
 }
 
-/// Returns a reader of all events of a run.
 async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
     match app.service.stream_run(principal, &run.id, None).await? {
         StreamStart::Stream(reader) => Ok(reader),
@@ -222,13 +218,4 @@ async fn unfinished(app: &App, principal: &Principal, error: Error) -> Problem {
 fn unfinished_response(response: &ResponseId) -> Problem {
     let detail = format!("the response {response} of this conversation is unfinished; wait for its end, or cancel it");
     Problem::new(ProblemCode::RunActive, detail)
-}
-
-/// Returns the problem of a run whose answer cannot be read. The run continues, so the problem is not marked as retryable.
-fn failure(problem: ProblemBody) -> Problem {
-    Problem::from(ProblemBody { retryable: false, ..problem })
-}
-
-fn json_answer(value: Value) -> Response {
-    (StatusCode::OK, Json(value)).into_response()
 }

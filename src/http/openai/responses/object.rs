@@ -38,7 +38,6 @@ impl std::fmt::Display for ResponseId {
     }
 }
 
-/// The progress of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Queued,
@@ -76,7 +75,6 @@ pub(super) struct ResponseDetails {
     client_tools: Vec<String>,
     created_at: i64,
     limits_calls: bool,
-    /// The system items of the request.
     pub system_items: Vec<SystemItem>,
 }
 

@@ -16,7 +16,7 @@ use crate::domain::run::question::InputRequest;
 use crate::http::openai::content::question_text;
 use crate::http::openai::responses::items;
 use crate::http::openai::responses::request::{KnownItems, Reference};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{Answer, Problem, found};
 use crate::service::{Error, Service};
 
 /// The stored object that an item shows.
@@ -124,11 +124,7 @@ async fn question_item(
     id: &InputId,
     of: impl Fn(InputRequest) -> Option<Value>,
 ) -> Answer<Option<Value>> {
-    match service.input_request(principal, id).await {
-        Ok(found) => Ok(of(found.request)),
-        Err(Error::NotFound(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    Ok(found(service.input_request(principal, id).await)?.and_then(|record| of(record.request)))
 }
 
 fn item_of_question(InputRequest { id, question, .. }: InputRequest) -> Option<Value> {

@@ -13,7 +13,7 @@ use crate::domain::run::OnBusy;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::trace::TraceId;
 use crate::http::clients::pauses::RunPauses;
-use crate::http::openai::content::{WireContent, merged};
+use crate::http::openai::content::{WireContent, add_result, merged};
 use crate::http::openai::responses::items;
 use crate::http::openai::target::Target;
 use crate::http::openai::tool_choice::ToolChoiceField;
@@ -84,7 +84,6 @@ impl ConversationRequest {
         Ok(SentConversation { messages: input.messages, system_prompt, metadata, field: "items" })
     }
 
-    /// Returns the items to add to a conversation.
     pub(super) fn into_added(self, known: &KnownItems) -> Result<SentConversation> {
         match self.items.as_ref().map_or(0, Vec::len) {
             1..=MAX_ADDED_ITEMS => self.into_conversation(known),
@@ -141,7 +140,6 @@ pub(super) type KnownItems = BTreeMap<String, WireItem>;
 /// A reference of a request to a stored item.
 #[derive(Debug)]
 pub(super) struct Reference<'a> {
-    /// The JSON pointer of the id.
     pub pointer: String,
     pub id: &'a str,
 }
@@ -170,7 +168,6 @@ pub(super) struct WireItem {
     reason: Option<String>,
 }
 
-/// An answer to an approval request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ApprovalResponse {
     pub id: InputId,
@@ -192,7 +189,6 @@ fn texts_of(items: &[SystemItem]) -> impl Iterator<Item = &str> {
 /// The system items of a response, as the agent profile of its run stores them for later responses.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct SystemTextRecord {
-    /// The system items of the request.
     #[serde(default)]
     system_items: Vec<SystemItem>,
     /// The texts of the system items of earlier responses.
@@ -211,7 +207,6 @@ pub(super) fn system_items(stored: &Value) -> Vec<SystemItem> {
     SystemTextRecord::of(stored).system_items
 }
 
-/// The input of a request.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Input {
     system_items: Vec<SystemItem>,
@@ -459,20 +454,14 @@ impl CreateRequest {
             ..RunSetup::default()
         };
         Ok(StartRun {
-            content: content.unwrap_or_else(|| Content::Parts(Vec::new())),
-            content_field: "input",
             conversation_id: conversation,
             agent: target.agent,
             model: target.model,
             options: Some(options),
-            limits: None,
             tools,
             on_busy: OnBusy::Reject,
-            create: false,
-            stored_choice: None,
-            edits: None,
             setup,
-            trace,
+            ..StartRun::new(content.unwrap_or(Content::Parts(Vec::new())), "input", trace)
         })
     }
 }
@@ -640,13 +629,6 @@ fn add_call(messages: &mut Vec<SentMessage>, call: SentCall) {
             let (text, reasoning) = (String::new(), String::new());
             messages.push(SentMessage::Assistant { text, reasoning, calls: vec![call] });
         }
-    }
-}
-
-fn add_result(messages: &mut Vec<SentMessage>, result: SentResult) {
-    match messages.last_mut() {
-        Some(SentMessage::Results(results)) => results.push(result),
-        Some(SentMessage::User(_) | SentMessage::Assistant { .. }) | None => messages.push(SentMessage::Results(vec![result])),
     }
 }
 

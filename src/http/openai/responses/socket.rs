@@ -4,7 +4,7 @@
 //! stream, one in a frame. Requests with the same `stream_id` are answered one after another, others at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::response::Response;
 use futures_util::StreamExt as _;
@@ -28,6 +28,7 @@ use crate::http::streams::ws::{self, Close, Handshake, SocketProtocol};
 use crate::http::wire::extract::parse;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{Access, Error, Reader, StoreError};
+use crate::support::locks::lock;
 
 /// Limit of requests that wait for the end of earlier responses. Each may contain a whole history.
 const MAX_WAITING: usize = 8;
@@ -73,7 +74,6 @@ impl FrameHead {
     }
 }
 
-/// A request that waits for its turn.
 struct WaitingRequest {
     body: Answer<CreateRequest>,
     /// Counts the request among those that wait, until it begins.
@@ -83,7 +83,6 @@ struct WaitingRequest {
 /// The lines of one stream of the socket. Its requests are answered one after another.
 type Lines = BoxStream<'static, Result<Vec<String>, StoreError>>;
 
-/// The responses of one socket.
 struct ResponseSocket {
     app: App,
     access: Access,
@@ -206,7 +205,6 @@ fn error_event(problem: &ProblemBody, code: &str, stream_id: Option<&str>) -> St
     named(json!({ "type": "error", "status": problem.status, "error": error }), stream_id)
 }
 
-/// Returns an event with the name of its stream.
 fn named(mut event: Value, stream_id: Option<&str>) -> String {
     if let Some(stream_id) = stream_id {
         event["stream_id"] = stream_id.into();
@@ -221,7 +219,7 @@ struct Guards(Mutex<BTreeMap<RunId, (Option<String>, DisconnectGuard)>>);
 impl Guards {
     /// Records that a stream follows a run. Drops the guard of the other run that the stream has followed, which cancels that run.
     fn follow(&self, stream_id: Option<&str>, run: &RunId, guard: Option<DisconnectGuard>) {
-        let mut guards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guards = lock(&self.0);
         let known = guards.remove(run).map(|(_, guard)| guard);
         guards.retain(|_, (stream, _)| stream.as_deref() != stream_id);
         if let Some(guard) = known.or(guard) {
@@ -229,14 +227,13 @@ impl Guards {
         }
     }
 
-    /// Returns the names of the streams with a guard.
     fn streams(&self) -> BTreeSet<Option<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(stream, _)| stream.clone()).collect()
+        lock(&self.0).values().map(|(stream, _)| stream.clone()).collect()
     }
 
     /// Removes the guard of a run that has ended.
     fn end(&self, run: &RunId) {
-        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        let guard = lock(&self.0).remove(run);
         if let Some((_, mut guard)) = guard {
             guard.settle(Flow::End);
         }
@@ -250,7 +247,6 @@ struct ResponseSequence {
     trace: TraceId,
     stream_id: Option<String>,
     waiting: mpsc::UnboundedReceiver<WaitingRequest>,
-    /// The response under way.
     current: Option<CurrentResponse>,
     guards: Arc<Guards>,
 }

@@ -31,7 +31,6 @@ pub(super) fn event_of_frame(base: i64, number: i64) -> i64 {
     base.saturating_add(number / MAX_FRAMES)
 }
 
-/// An item of the output.
 struct Item {
     value: Value,
     /// Whether the step that added the item was reset.
@@ -162,8 +161,8 @@ impl ResponseTranslator {
 
     fn part_started(&mut self, id: PartId, item_id: String, kind: items::TextKind) {
         let index = self.add(items::text(kind, &item_id, None, "in_progress"));
-        let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part("") });
-        self.push(kind.part_added(), fields);
+        let fields = json!({ "item_id": item_id, "output_index": index, kind.names().index: 0, "part": kind.part("") });
+        self.push(kind.names().part_added, fields);
         self.open.insert(id, OpenPart { item_id, index, kind, text: String::new() });
     }
 
@@ -171,22 +170,22 @@ impl ResponseTranslator {
         let Some(part) = self.open.get_mut(id) else { return };
         part.text.push_str(delta);
         let kind = part.kind;
-        let mut fields = json!({ "item_id": part.item_id, "output_index": part.index, kind.index(): 0, "delta": delta });
+        let mut fields = json!({ "item_id": part.item_id, "output_index": part.index, kind.names().index: 0, "delta": delta });
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
         }
-        self.push(kind.delta(), fields);
+        self.push(kind.names().delta, fields);
     }
 
     fn part_ended(&mut self, id: &PartId, text: &str) {
         let Some(OpenPart { item_id, index, kind, .. }) = self.open.remove(id) else { return };
-        let mut fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "text": text });
+        let mut fields = json!({ "item_id": item_id, "output_index": index, kind.names().index: 0, "text": text });
         if kind == items::TextKind::Answer {
             fields["logprobs"] = json!([]);
         }
-        self.push(kind.text_done(), fields);
-        let fields = json!({ "item_id": item_id, "output_index": index, kind.index(): 0, "part": kind.part(text) });
-        self.push(kind.part_done(), fields);
+        self.push(kind.names().text_done, fields);
+        let fields = json!({ "item_id": item_id, "output_index": index, kind.names().index: 0, "part": kind.part(text) });
+        self.push(kind.names().part_done, fields);
         let item = items::text(kind, &item_id, Some(text), "completed");
         if kind == items::TextKind::Reasoning {
             self.finish_item(index, item);
@@ -272,7 +271,6 @@ impl ResponseTranslator {
         flow
     }
 
-    /// Begins the next response of the run.
     fn next_segment(&mut self) {
         self.segment += 1;
         (self.base, self.outcome, self.usage) = (None, Outcome::InProgress, Usage::default());

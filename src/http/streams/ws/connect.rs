@@ -21,7 +21,6 @@ use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, TicketOrigin};
 
-/// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
 /// A subprotocol that contains a key, for browsers, which cannot set headers of a WebSocket.
 const BEARER: &str = "bearer.";

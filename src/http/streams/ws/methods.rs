@@ -16,10 +16,9 @@ use crate::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use crate::domain::trace::TraceId;
 use crate::http::options::App;
 use crate::http::streams::render;
-use crate::http::wire::extract;
-use crate::http::wire::idempotency_header;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::{StartRunBody, ToolResultBody, ToolResultsBody};
+use crate::http::wire::{extract, idempotency_header};
 use crate::service::{Cursor, Error, ListSubscription, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
 /// The response to a request, and its effect. `Finished`: the requested stream has already ended.

@@ -73,7 +73,6 @@ impl Subscriptions {
         self.hold(Target::of(&reader.scope), rendered(app.clone(), reader));
     }
 
-    /// Adds the list of the socket's user.
     pub(super) fn insert_list(&mut self, app: &App, list: ListSubscription) {
         self.hold(Target::Owner, rendered_list(app.clone(), list));
     }
