@@ -180,7 +180,7 @@ impl Service {
 }
 
 impl Service {
-    /// Checks every second, in one query, which of the keys in use here are still valid, and closes what the others opened. Ends
+    /// Checks every second, in one query, which of the keys and sessions in use here are still valid, and closes what the others opened. Ends
     /// with `stop`.
     ///
     /// While the store does not answer, everything stays open: no key can be revoked then, and no new event can be stored for a
@@ -198,11 +198,11 @@ impl Service {
             if hashes.is_empty() {
                 continue;
             }
-            let live: HashSet<String> = match self.store.live_keys(&hashes).await {
+            let live: HashSet<String> = match self.store.live_hashes(&hashes).await {
                 Ok(live) => live.into_iter().collect(),
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys of open streams could not be checked");
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys and sessions of open streams could not be checked");
                     }
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The access of a request, and its end: everything that a key has opened closes soon after the key was revoked.
+//! The access of a request, and its end: everything that a key or a session has opened closes soon after its end.
 //!
 //! Owns keys, tickets, sessions and logins. Must not know how a client sends a key.
 
@@ -22,21 +22,27 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::access::principal::Principal;
 use crate::support::locks::lock;
 
-/// The principal of a request while its key is valid. A stream or socket holds it, and ends when [`Access::wait_until_revoked`]
-/// returns.
+/// The principal of a request while its key and its session are valid. A stream or socket holds it, and ends when
+/// [`Access::wait_until_revoked`] returns.
 #[derive(Debug, Clone)]
 pub struct Access {
     principal: Principal,
     key: Option<Arc<KeyInUse>>,
+    session: Option<Arc<KeyInUse>>,
 }
 
 impl Access {
     pub fn without_key(principal: Principal) -> Self {
-        Self { principal, key: None }
+        Self { principal, key: None, session: None }
     }
 
     pub(in crate::service) fn with_key(principal: Principal, key: Arc<KeyInUse>) -> Self {
-        Self { principal, key: Some(key) }
+        Self { principal, key: Some(key), session: None }
+    }
+
+    /// Ends with this session too.
+    pub(in crate::service) fn within_session(self, session: Arc<KeyInUse>) -> Self {
+        Self { session: Some(session), ..self }
     }
 
     pub fn principal(&self) -> &Principal {
@@ -48,18 +54,23 @@ impl Access {
     }
 
     pub fn is_over(&self) -> bool {
-        self.key.as_deref().is_some_and(|key| key.revoked.is_cancelled())
+        [&self.key, &self.session].into_iter().flatten().any(|key| key.revoked.is_cancelled())
     }
 
-    /// Waits until a check finds the key revoked. Cancel-safe.
+    /// Waits until the session has ended, or a check finds the key revoked. Cancel-safe.
     pub async fn wait_until_revoked(&self) {
-        match &self.key {
+        let end = async |key: &Option<Arc<KeyInUse>>| match key {
             Some(key) => key.revoked.cancelled().await,
             None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = end(&self.key) => {}
+            () = end(&self.session) => {}
         }
     }
 }
 
+/// A key, or the session of a browser.
 #[derive(Debug)]
 pub(in crate::service) struct KeyInUse {
     hash: String,
@@ -73,7 +84,7 @@ impl KeyInUse {
     }
 }
 
-/// The stored keys that have anything open in this process, each once.
+/// The stored keys and sessions that have anything open in this process, each once.
 #[derive(Default)]
 pub(in crate::service) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
 

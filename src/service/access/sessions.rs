@@ -20,16 +20,21 @@ impl Service {
         if token.len() > MAX_KEY_BYTES {
             return Ok(None);
         }
-        let Some((owner, key_hash)) = self.store.session(&hash_key(token)).await? else { return Ok(None) };
+        let hash = hash_key(token);
+        let Some((owner, key_hash)) = self.store.session(&hash).await? else { return Ok(None) };
         // A configured key may belong to another user since a restart.
-        Ok(self.access_by_hash(key_hash).await?.filter(|access| access.principal().user_id == owner))
+        let access = self.access_by_hash(key_hash).await?.filter(|access| access.principal().user_id == owner);
+        Ok(access.map(|access| access.within_session(self.keys_in_use.enter(hash))))
     }
 
-    /// Ends a session. Its key and the other sessions of the key stay valid.
+    /// Ends a session, and closes what it has opened. Its key and the other sessions of the key stay valid.
     pub async fn end_session(&self, token: &str) -> Result<()> {
-        match token.len() > MAX_KEY_BYTES {
-            true => Ok(()),
-            false => Ok(self.store.delete_session(&hash_key(token)).await?),
+        if token.len() > MAX_KEY_BYTES {
+            return Ok(());
         }
+        let hash = hash_key(token);
+        self.store.delete_session(&hash).await?;
+        self.keys_in_use.end(&hash);
+        Ok(())
     }
 }

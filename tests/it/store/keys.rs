@@ -64,12 +64,12 @@ async fn a_revoked_key_is_nobodys(world: &World) {
     world.store.create_key(first.clone(), &ann.id, "hash-1", "cap_1", NOW).await.unwrap();
     world.store.create_key(second.clone(), &bob.id, "hash-2", "cap_2", UnixMillis(NOW.0 + 1)).await.unwrap();
     let live = || async {
-        let mut live = world.store.live_keys(&["hash-1", "hash-2", "hash-3"].map(str::to_owned)).await.unwrap();
+        let mut live = world.store.live_hashes(&["hash-1", "hash-2", "hash-3"].map(str::to_owned)).await.unwrap();
         live.sort();
         live
     };
     assert_eq!(live().await, ["hash-1", "hash-2"]);
-    assert_eq!(world.store.live_keys(&[]).await.unwrap(), [""; 0]);
+    assert_eq!(world.store.live_hashes(&[]).await.unwrap(), [""; 0]);
 
     let later = UnixMillis(NOW.0 + 2);
     assert!(!world.store.revoke_key(&KeyId::generate(&UuidIds), later).await.unwrap(), "there is no such key");

@@ -36,7 +36,8 @@ interface Props {
 export default function Palette({ close, go, openShares, share }: Props) {
   const [query, setQuery] = useState("");
   const [place, setPlace] = useState(0);
-  const wanted = useDeferredValue(query.trim());
+  const typed = query.trim();
+  const wanted = useDeferredValue(typed);
   const { data } = useQuery({
     queryKey: ["palette", wanted],
     queryFn: async (): Promise<Entry[]> => {
@@ -48,11 +49,12 @@ export default function Palette({ close, go, openShares, share }: Props) {
         ...messages.data.map((found) => ({ key: found.message_id, label: brief(found.title || "Untitled", 60), detail: brief(found.snippet.map((part) => part.text).join(""), 80), to: `${found.conversation_id}/${found.message_id}` })),
       ];
     },
-    placeholderData: (before) => before,
   });
   const commands: Entry[] = [...COMMANDS, { key: "shares", label: "Shared links", to: "", act: openShares }];
   if (share !== null) commands.push({ key: "share", label: "Share this conversation…", to: "", act: share });
-  const entries = [...commands.filter((entry) => entry.label.toLowerCase().includes(wanted.toLowerCase())), ...(data ?? [])];
+  // Enter may follow the last letter before anything was found, so nothing of an earlier text is offered then.
+  const found = typed === wanted ? (data ?? []) : [];
+  const entries = [...commands.filter((entry) => entry.label.toLowerCase().includes(typed.toLowerCase())), ...found];
   const at = Math.min(place, Math.max(0, entries.length - 1));
   const choose = (entry: Entry | undefined) => {
     if (entry === undefined) return;
@@ -97,7 +99,7 @@ export default function Palette({ close, go, openShares, share }: Props) {
             {entry.detail !== undefined && <span className="option-detail">{entry.detail}</span>}
           </div>
         ))}
-        {entries.length === 0 && <p className="faint empty">No matches</p>}
+        {entries.length === 0 && typed === wanted && data !== undefined && <p className="faint empty">No matches</p>}
       </div>
     </Dialog>
   );

@@ -264,6 +264,11 @@ interface RowProps {
 
 function Row({ row, now, isOpen, isWaiting, close, onDeleted, go, share }: RowProps) {
   const [edited, setEdited] = useState<"title" | "tags" | null>(null);
+  const isFocused = useRef(false);
+  const done = (byKey: boolean) => {
+    isFocused.current = byKey;
+    setEdited(null);
+  };
   const title = brief(row.title || "Untitled", 200);
   const isAsking = isWaiting || (row.status === "waiting" && (row.reason === "approval" || row.reason === "input"));
   const state = isAsking ? "waits for you" : ((row.status === "waiting" ? REASONS[row.reason ?? ""] : undefined) ?? STATES[row.status]);
@@ -274,10 +279,10 @@ function Row({ row, now, isOpen, isWaiting, close, onDeleted, go, share }: RowPr
       showChange(row.id, { title });
       await change(row.id, { title });
     };
-    return <LineEditor label="Title" value={row.title} keep={rename} done={() => setEdited(null)} />;
+    return <LineEditor label="Title" value={row.title} keep={rename} done={done} />;
   }
   if (edited === "tags") {
-    return <LineEditor label="Tags, with commas between them" value={(row.tags ?? []).join(", ")} keep={(text) => change(row.id, { tags: tagsOf(text) })} done={() => setEdited(null)} />;
+    return <LineEditor label="Tags, with commas between them" value={(row.tags ?? []).join(", ")} keep={(text) => change(row.id, { tags: tagsOf(text) })} done={done} />;
   }
   const remove = () => {
     removeLater(row.id, title, () => {
@@ -287,7 +292,15 @@ function Row({ row, now, isOpen, isWaiting, close, onDeleted, go, share }: RowPr
   };
   return (
     <div className={`conversation${isOpen ? " open" : ""}`}>
-      <a href={`#/${row.id}`} className="name" aria-current={isOpen ? "page" : undefined} title={[title, ago(row.updated_at, now.getTime()), ...(row.tags ?? []).map((tag) => brief(tag, 40))].join(" · ")} onClick={close}>
+      <a
+        ref={(link) => {
+          // The field is gone, and with it the focus.
+          if (link === null || !isFocused.current) return;
+          isFocused.current = false;
+          link.focus();
+        }}
+        href={`#/${row.id}`}
+        className="name" aria-current={isOpen ? "page" : undefined} title={[title, ago(row.updated_at, now.getTime()), ...(row.tags ?? []).map((tag) => brief(tag, 40))].join(" · ")} onClick={close}>
         <span className="words" dir="auto">{title}</span>
         <time className="when" dateTime={row.updated_at}>{since(row.updated_at, now)}</time>
         {state !== undefined && (
@@ -369,7 +382,8 @@ interface EditorProps {
   label: string;
   value: string;
   keep: (text: string) => Promise<void>;
-  done: () => void;
+  /** Called at the end, with whether a key ended it. */
+  done: (byKey: boolean) => void;
 }
 
 /** A field in the place of a row. Enter and leaving it keep the text; Escape does not. */
@@ -384,11 +398,11 @@ function LineEditor({ label, value, keep, done }: EditorProps) {
     });
     return () => clearTimeout(timer);
   }, []);
-  const end = async (isKept: boolean) => {
+  const end = async (isKept: boolean, byKey: boolean) => {
     if (isDone.current) return;
     isDone.current = true;
     const text = field.current?.value.trim() ?? "";
-    done();
+    done(byKey);
     if (isKept && text !== value) await keep(text);
   };
   return (
@@ -400,12 +414,12 @@ function LineEditor({ label, value, keep, done }: EditorProps) {
         aria-label={label}
         placeholder={label}
         defaultValue={value}
-        onBlur={() => void end(true)}
+        onBlur={() => void end(true, false)}
         onKeyDown={(event) => {
           if (event.key !== "Enter" && event.key !== "Escape") return;
           event.preventDefault();
           event.stopPropagation();
-          void end(event.key === "Enter");
+          void end(event.key === "Enter", true);
         }}
       />
     </div>

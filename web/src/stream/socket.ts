@@ -80,7 +80,9 @@ export class TabSocket {
       stop: () => {
         fallback?.stop();
         subscription.reader.stop();
-        if (this.#subscription === subscription) this.#leave();
+        if (this.#subscription !== subscription) return;
+        this.#leave();
+        this.#fallBack = () => undefined;
       },
       hurry: () => (fallback === null ? this.hurry() : fallback.hurry()),
     };

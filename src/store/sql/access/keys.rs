@@ -34,7 +34,10 @@ statements! {
 
     COUNT = ["SELECT count(*) FROM api_keys WHERE user_id = $1 AND revoked_at IS NULL"];
 
-    LIVE = ["SELECT hash FROM api_keys WHERE hash ", (in_list "$1"), " AND revoked_at IS NULL"];
+    LIVE = [
+        "SELECT hash FROM api_keys WHERE hash ", (in_list "$1"), " AND revoked_at IS NULL
+         UNION ALL SELECT hash FROM browser_sessions WHERE hash ", (in_list "$1"), " AND expires_at > ", now
+    ];
 
     ALL = [keys_of_users, " ORDER BY k.created_at, k.id"];
 
@@ -100,7 +103,7 @@ impl dyn RecordStore + '_ {
     }
 
     /// Returns those of the hashes whose keys are not revoked. A process checks all its keys in one call.
-    pub async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+    pub async fn live_hashes(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
         let hashes: Value<'_> = hashes.iter().map(String::as_str).collect();
         self.maintenance_database().read_all(LIVE, &[hashes], |row| Ok(row.only()?)).await
     }

@@ -328,9 +328,9 @@ mod tests {
         for n in 0..20 {
             redactor.add_token("access_token", &SecretString::from(long(100 + n)));
         }
-        let bytes = redactor.tokens().finder.as_ref().unwrap().automaton.memory_usage();
+        let bytes = lock(&redactor.tokens).finder.as_ref().unwrap().automaton.memory_usage();
         assert!(bytes < 4 * 1024 * 1024, "{bytes} bytes");
-        assert_eq!(redactor.tokens().known.len(), TOKENS);
+        assert_eq!(lock(&redactor.tokens).known.len(), TOKENS);
     }
 
     #[test]
