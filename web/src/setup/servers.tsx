@@ -8,6 +8,7 @@ import type { McpServer, McpServerTool } from "../api/types";
 import { queries, useServers } from "../shell/queries";
 import { serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
+import { ServerLogin } from "./login";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
 
 const refresh = (): void => {
@@ -159,10 +160,6 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
     await method();
     refresh();
   };
-  const login = async () => {
-    const { url } = await api.post<{ url: string }>(`${path}/login`);
-    window.open(url, "_blank", "noopener");
-  };
   return (
     <div className={`card${isTarget ? " target" : ""}`} data-server={server.name} ref={card} tabIndex={-1}>
       <div className="card-head">
@@ -170,7 +167,7 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
         <Scope scope={scope} />
         <State look={state.look}>{server.enabled ? `${state.words}, ${toolCount(status.tools)}` : state.words}</State>
         <span className="fill" />
-        {status.auth === "needed" && <Action act={login} className="small primary">Log in</Action>}
+        {status.auth === "needed" && <ServerLogin server={server} />}
         {status.auth === "ok" && <Action act={act(() => api.remove(`${path}/login`))}>Log out</Action>}
         <Action act={act(() => api.post(`${path}/restart`))}>Restart</Action>
         {mayChange && <Action act={act(() => api.patch(path, { enabled: !server.enabled }))}>{server.enabled ? "Turn off" : "Turn on"}</Action>}

@@ -59,9 +59,11 @@ export const useReviews = () =>
 export const mayAccept = (review: Pick<ToolReview, "owner_id">, me: Pick<Me, "id" | "role"> | undefined): boolean =>
   me !== undefined && (review.owner_id === undefined ? me.role === "admin" : review.owner_id === me.id);
 
+export const readServers = (): Promise<McpServer[]> => all<McpServer>("/mcp-servers");
+
 /** The MCP servers with their states, which are read again in this interval in milliseconds. */
 export const useServers = (isWanted = true, interval: number | false = false) =>
-  useQuery({ queryKey: ["mcp-servers"], queryFn: () => all<McpServer>("/mcp-servers"), enabled: isWanted, refetchInterval: interval });
+  useQuery({ queryKey: ["mcp-servers"], queryFn: readServers, enabled: isWanted, refetchInterval: interval });
 
 /** Returns the name of an MCP server that records name by its id. A server that is gone, or of another user, keeps its id. */
 export function useServerName(server: string | null | undefined): string {
