@@ -5,8 +5,9 @@ import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
 import type { McpServer, McpServerTool } from "../api/types";
+import { useMe } from "../shell/me";
 import { queries, useServers } from "../shell/queries";
-import { serverState, toolCount } from "../shell/server-state";
+import { failureCount, mayLogIn, needsLogin, serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
 import { ServerLogin } from "./login";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
@@ -155,7 +156,9 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
   const { status, scope } = server;
   const path = `/mcp-servers/${server.id}`;
   const mayChange = useMayChange(scope);
+  const { data: me } = useMe();
   const state = serverState(server);
+  const failures = failureCount(status);
   const act = (method: () => Promise<unknown>) => async () => {
     await method();
     refresh();
@@ -167,13 +170,14 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
         <Scope scope={scope} />
         <State look={state.look}>{server.enabled ? `${state.words}, ${toolCount(status.tools)}` : state.words}</State>
         <span className="fill" />
-        {status.auth === "needed" && <ServerLogin server={server} />}
+        {needsLogin(server) && mayLogIn(server, me) && <ServerLogin server={server} />}
         {status.auth === "ok" && <Action act={act(() => api.remove(`${path}/login`))}>Log out</Action>}
         <Action act={act(() => api.post(`${path}/restart`))}>Restart</Action>
         {mayChange && <Action act={act(() => api.patch(path, { enabled: !server.enabled }))}>{server.enabled ? "Turn off" : "Turn on"}</Action>}
         {mayChange && <Action className="small danger" act={act(() => api.remove(path))}>Remove</Action>}
       </div>
       {status.error !== undefined && <p className="trouble">{brief(status.error, 600)}</p>}
+      {failures !== null && <p className="faint">{failures}</p>}
       {status.left_out === true && <p className="warning">The server lists more tools than are offered. The log names those that are left out.</p>}
       {server.warnings?.map((warning) => <p key={warning} className="warning">{brief(warning, 300)}</p>)}
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>

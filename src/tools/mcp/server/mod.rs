@@ -274,7 +274,8 @@ impl Server {
             Phase::Failed { fault: ServerError { reason, stderr }, .. } => ("error", Some(reason), stderr, 0),
         };
         let since = Some(lock(&self.phase_began).to_rfc3339());
-        ServerStatus { status: status.to_owned(), since, error, stderr, tools, auth, left_out, ..unknown }
+        let failures = lock(&self.restarts).failures();
+        ServerStatus { status: status.to_owned(), since, error, failures, stderr, tools, auth, left_out, ..unknown }
     }
 
     /// Returns whether some of its listed tools are omitted, as far as is known.

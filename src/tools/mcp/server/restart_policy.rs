@@ -36,6 +36,11 @@ impl RestartPolicy {
         self.in_a_row > 0
     }
 
+    /// Returns the number of failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.in_a_row
+    }
+
     /// Records a successful start.
     pub fn started(&mut self) {
         (self.in_a_row, self.has_run, self.lost_at) = (0, true, None);
@@ -88,7 +93,7 @@ mod tests {
         assert_eq!(policy.failed(), Duration::from_secs(1));
         assert!(!policy.reconnects_automatically(), "it has never run");
         policy.started();
-        assert!(!policy.has_failed());
+        assert!(!policy.has_failed() && policy.failures() == 0);
         assert!(!policy.is_due(now) && policy.is_due(now + Duration::from_secs(1)));
         assert_eq!(policy.record_loss(now, true), None);
         let mut waits = vec![1];
@@ -100,6 +105,7 @@ mod tests {
             waits.push(wait);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16]);
+        assert_eq!(policy.failures(), 6, "the loss, and five attempts");
         assert_eq!(policy.failed(), Duration::from_secs(16), "whoever needs it may ask that often");
         policy.started();
         assert!(policy.reconnects_automatically());
