@@ -118,6 +118,9 @@ pub struct ServerStatus {
     /// The redacted reason for the error. Visible to administrators and to the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Number of failures in a row: a lost connection, and failed attempts to connect.
+    #[serde(skip)]
+    pub failures: u32,
     /// The redacted end of its process's standard error stream. Visible to administrators and to the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
@@ -138,7 +141,7 @@ impl ServerStatus {
     /// Returns the status of a server that was not tried yet.
     pub fn unknown(id: McpServerId, name: String, owner: Option<UserId>) -> Self {
         let (status, auth) = ("unknown".to_owned(), AuthState::None);
-        Self { id, name, status, since: None, error: None, stderr: None, tools: 0, left_out: false, auth, owner }
+        Self { id, name, status, since: None, error: None, failures: 0, stderr: None, tools: 0, left_out: false, auth, owner }
     }
 }
 

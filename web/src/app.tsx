@@ -18,7 +18,7 @@ import { Icon } from "./shell/icons";
 import { KeyDialog } from "./shell/key-dialog";
 import { useMe } from "./shell/me";
 import { useNotices } from "./shell/notify";
-import { mayAccept, queries, useOpenQuestions, useReviews } from "./shell/queries";
+import { mayAccept, queries, useLogins, useOpenQuestions, useReviews } from "./shell/queries";
 import { Sidebar } from "./shell/sidebar";
 import { Toasts, toast } from "./shell/toasts";
 import { sharedToken } from "./share/shares";
@@ -98,6 +98,7 @@ function Page() {
   const { data: changed } = useReviews();
   const openQuestions = useMemo(() => questions && [...questions.approvals, ...questions.inputs], [questions]);
   const reviews = useMemo(() => me && changed?.filter((review) => mayAccept(review, me)), [changed, me]);
+  const logins = useLogins(me);
   const waiting = new Set(openQuestions?.map((question) => question.conversation_id));
 
   const go = useCallback((to: string) => {
@@ -106,6 +107,7 @@ function Page() {
   }, []);
   useNotices(openQuestions, go);
   useNotices(reviews, go);
+  useNotices(logins, go);
   useEffect(followList, []);
   /** Leaves a conversation that is gone, so that the way back does not lead to it. */
   const leave = useCallback(() => {
@@ -171,7 +173,7 @@ function Page() {
     };
   }, [open]);
 
-  const inboxCount = (openQuestions?.length ?? 0) + (reviews?.length ?? 0);
+  const inboxCount = (openQuestions?.length ?? 0) + (reviews?.length ?? 0) + (logins?.length ?? 0);
   useEffect(() => {
     const base = document.title.replace(/^\(\d+\) /, "");
     document.title = inboxCount > 0 ? `(${inboxCount}) ${base}` : base;

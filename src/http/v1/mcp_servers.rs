@@ -36,6 +36,8 @@ pub(crate) struct McpServerStatus {
     since: Option<String>,
     /// The reason for the error. Visible to administrators and to the owner of the server.
     error: Option<String>,
+    /// Number of failures in a row: a lost connection, and failed attempts to connect. Absent while there are none.
+    failures: Option<u32>,
     /// The end of the standard error stream of the server's process: up to 64 KiB, and in lists the last 2,000 characters. Visible
     /// to administrators and to the owner of the server.
     stderr: Option<String>,
@@ -81,8 +83,9 @@ pub(crate) struct McpServer {
 
 impl McpServer {
     pub(in crate::http) fn of(view: McpServerView, viewer: &Principal) -> Self {
-        let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = view.status;
-        let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
+        let ServerStatus { id, name, status: state, since, error, failures, stderr, tools, left_out, auth, owner: _ } = view.status;
+        let failures = Some(failures).filter(|count| *count > 0);
+        let status = McpServerStatus { state, since, error, failures, stderr, tools, left_out, auth };
         let (id, name, entry, enabled, scope, record) = match view.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {

@@ -1,7 +1,7 @@
 // Requests to the API of the server that this page comes from, with the session of this browser.
 
 import { parse } from "./json";
-import type { Conversation, ProblemBody } from "./types";
+import type { Conversation, FieldError, ProblemBody } from "./types";
 
 const BASE = new URL("api/v1", document.baseURI).href;
 
@@ -13,6 +13,8 @@ const FILE_PATIENCE_MS = 600_000;
 export class Problem extends Error {
   readonly status: number;
   readonly code: string;
+  /** The invalid fields of the request. */
+  readonly errors: readonly FieldError[];
 
   constructor(status: number, body: Partial<ProblemBody>) {
     const said = body.detail || body.title || `the server answered ${status}`;
@@ -20,6 +22,7 @@ export class Problem extends Error {
     super([said, fields.join("; ")].filter(Boolean).join(" — "));
     this.status = status;
     this.code = body.code ?? "";
+    this.errors = body.errors ?? [];
   }
 }
 

@@ -6,7 +6,8 @@ import type { Call, MessageItem, ShownPart, State } from "../conversation/state"
 import { Icon, type IconName } from "../shell/icons";
 import { webUrl } from "../text/link_urls";
 import { Link, Markdown } from "../text/markdown";
-import { brief, clock, copy, tokens } from "../text/words";
+import { When } from "../text/when";
+import { brief, copy, tokens } from "../text/words";
 import { useActions } from "./actions";
 import { AttachedChip } from "./attached";
 import { CallGroup, CallView } from "./calls";
@@ -129,10 +130,9 @@ function Foot({ item, isOver, edit }: { item: MessageItem; isOver: boolean; edit
       )}
       {!isAnswer && (text !== "" || filesOf(item).length > 0) && isOver && <Act icon="rename" label="Edit and send again" act={edit} />}
       {item.at !== undefined && (
-        <time className="faint" dateTime={item.at} title={new Date(item.at).toLocaleString()}>
-          {clock(item.at)}
+        <When at={item.at} className="faint">
           {item.usage !== undefined && ` · ${tokens(item.usage.output_tokens)} tokens`}
-        </time>
+        </When>
       )}
     </div>
   );

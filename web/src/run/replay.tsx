@@ -15,13 +15,14 @@ import { conversationAt, readSurroundings } from "./conversation";
 
 const NOTHING = { events: [], messages: [], isCut: false };
 
-export function Replay({ run, events }: { run: Run; events: StreamEvent[] }) {
+/** `isCut` is whether the run has events after these. */
+export function Replay({ run, events, isCut }: { run: Run; events: StreamEvent[]; isCut: boolean }) {
   // `null` is the last event: a run under way gets more of them.
   const [chosen, choose] = useState<number | null>(null);
   const place = Math.min(chosen ?? events.length, events.length);
   const event = events[place - 1];
   const hasEnded = run.finished_at !== undefined;
-  const { data: around, error } = useQuery({ queryKey: ["surroundings", run.id, hasEnded], queryFn: () => readSurroundings(run, events), enabled: events.length > 0 });
+  const { data: around, error } = useQuery({ queryKey: ["surroundings", run.id, hasEnded, isCut ? events.length : null], queryFn: () => readSurroundings(run, events), enabled: events.length > 0 });
   // A large conversation takes longer to replay than the slider takes to move.
   const shown = useDeferredValue(place);
   const state = useMemo(() => conversationAt(around ?? NOTHING, events, shown), [around, events, shown]);
@@ -47,6 +48,7 @@ export function Replay({ run, events }: { run: Run; events: StreamEvent[] }) {
         </pre>
       </details>
       <Failure error={error} />
+      {isCut && place === events.length && <p className="faint">The run has events after this one, which are not read yet.</p>}
       {around?.isCut === true && <p className="warning">The conversation is too long to be shown whole. Some messages are missing.</p>}
       {around === undefined && error === null && <p className="faint">Reading the messages before this run…</p>}
       <Conversation run={run.id} state={state} />

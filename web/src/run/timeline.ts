@@ -30,40 +30,88 @@ export interface Step {
 const WAITS: Record<string, { kind: PhaseKind; label: string }> = {
   approval: { kind: "human", label: "waits for a decision" },
   input: { kind: "human", label: "waits for an answer" },
+  client_tool: { kind: "human", label: "waits for its client" },
   backoff: { kind: "backoff", label: "waits, and tries again" },
   budget: { kind: "backoff", label: "waits for a budget" },
 };
 
+const TAKEOVER = { kind: "takeover", label: "its worker was lost, until the next claim" } as const;
+
+/** The time between the last event of a worker and the next claim, by the cause of that claim. */
+const LOST: Record<string, { kind: PhaseKind; label: string }> = {
+  crash: TAKEOVER,
+  handed_back: { kind: "queued", label: "was handed back, and waited for a worker" },
+  reload: { kind: "backoff", label: "its worker waited for the database" },
+};
+
+/** Events that requests write too. They do not show that a worker was alive. */
+const OF_REQUESTS = new Set(["run.queued", "message.created", "approval.resolved", "input.resolved"]);
+
 /** Returns the phases of a run, in their order. The last one ends at `end`. */
 export function phases(events: StreamEvent[], end: number): Phase[] {
   const found: Phase[] = [];
-  let attempt: number | undefined;
+  let attempt = 0;
+  /** The time of the last event of a worker. */
+  let lastSign = 0;
+  let isWorking = false;
+  let step: { number: number; kind: PhaseKind } | null = null;
   const begin = (kind: PhaseKind, at: number, label: string) => {
     const last = found.at(-1);
     if (last !== undefined) last.to = at;
     found.push({ kind, from: at, to: end, label });
   };
+  const work = (at: number) => {
+    isWorking = true;
+    if (step === null) begin("model", at, "prepares a step");
+    else begin(step.kind, at, `step ${step.number}: ${step.kind}`);
+  };
+  /** Begins a phase without a worker, unless the run waits already. */
+  const lose = ({ kind, label }: { kind: PhaseKind; label: string }) => {
+    if (isWorking) begin(kind, lastSign, label);
+    isWorking = false;
+  };
   for (const event of events) {
     const at = Date.parse(event.at);
-    if ("attempt" in event && event.attempt !== undefined && attempt !== undefined && event.attempt > attempt) begin("takeover", at, `attempt ${event.attempt}`);
-    if ("attempt" in event) attempt = event.attempt ?? attempt;
+    if (!OF_REQUESTS.has(event.type)) {
+      const isNewClaim = "attempt" in event && (event.attempt ?? 0) > attempt;
+      if (isNewClaim) attempt = event.attempt ?? attempt;
+      if (event.type === "run.resumed") lose(LOST[event.data.cause] ?? { kind: "queued", label: "waited for a worker" });
+      // A claim may end the run at once, without `run.resumed`.
+      else if (isNewClaim) lose((event.type === "step.reset" ? LOST[event.data.reason] : undefined) ?? TAKEOVER);
+      lastSign = at;
+    }
     switch (event.type) {
       case "run.queued":
         begin("queued", at, "queued");
         break;
+      case "run.started":
+      case "run.resumed":
+        work(at);
+        break;
       case "step.started":
-        begin(event.data.kind === "model" ? "model" : "tools", at, event.data.kind === "model" ? `step ${event.data.step}: model` : `step ${event.data.step}: tools`);
+        step = { number: event.data.step, kind: event.data.kind === "model" ? "model" : "tools" };
+        work(at);
+        break;
+      case "step.completed":
+        step = null;
+        break;
+      case "tool.started":
+        // A run that repeats a call of another run begins inside of a step.
+        if (step === null && found.at(-1)?.kind === "model") begin("tools", at, "calls tools");
         break;
       case "run.waiting": {
         const { kind, label } = WAITS[event.data.reason] ?? { kind: "backoff", label: "waits" };
+        isWorking = false;
         begin(kind, at, label);
         break;
       }
+      case "approval.resolved":
+      case "input.resolved":
+        // The answer is stored, and a worker must claim the run.
+        if (found.at(-1)?.kind === "human") begin("queued", at, "waits for a worker");
+        break;
       case "run.retrying":
         begin("backoff", at, `tries again in ${Math.ceil(event.data.after_ms / 1000)} s`);
-        break;
-      case "run.resumed":
-        begin("queued", at, "goes on");
         break;
       default:
         break;
@@ -83,8 +131,9 @@ export function steps(events: StreamEvent[]): Step[] {
     switch (event.type) {
       case "step.started": {
         const { step: number, kind, tools = null } = event.data;
-        // A step that another worker repeats keeps its calls.
-        current = { number, kind, from: Date.parse(event.at), ms: null, usage: null, request: null, tools, failedAttempts: [], calls: found.get(number)?.calls ?? [] };
+        // A step that is tried again, or that another worker repeats, keeps its failures and calls.
+        const { failedAttempts = [], calls = [] } = found.get(number) ?? {};
+        current = { number, kind, from: Date.parse(event.at), ms: null, usage: null, request: null, tools, failedAttempts, calls };
         found.set(number, current);
         break;
       }

@@ -1,11 +1,12 @@
 // Connects a provider: its key or address is stored and tested, and one of its models is chosen.
 
-import { useState } from "react";
+import { useRef, useState } from "react";
 
 import * as api from "../api/client";
 import type { Provider, ProviderModel, TestedProvider } from "../api/types";
 import { queries } from "../shell/queries";
 import { brief } from "../text/words";
+import { Login } from "./login";
 import { Action, Field, Form, textOf } from "./parts";
 
 interface Kind {
@@ -59,6 +60,11 @@ export function AddProvider({ done, cancel }: { done: (model: string | null) => 
   );
 }
 
+function refresh(): void {
+  void queries.invalidateQueries({ queryKey: ["providers"] });
+  void queries.invalidateQueries({ queryKey: ["models"] });
+}
+
 /** Stores the provider, and removes it again if its test fails, so that a second attempt begins afresh. */
 async function connect(kind: Kind, values: FormData): Promise<Ready> {
   const url = textOf(values, "url") || kind.url;
@@ -69,8 +75,7 @@ async function connect(kind: Kind, values: FormData): Promise<Ready> {
     const models = await api.all<ProviderModel>(`/providers/${provider.id}/models`);
     const first = models[0];
     if (first === undefined) throw new api.Problem(0, { detail: kind.kind === "ollama" ? "Ollama has no models yet: pull one, for example with `ollama pull qwen3:4b`" : "the provider lists no models" });
-    void queries.invalidateQueries({ queryKey: ["providers"] });
-    void queries.invalidateQueries({ queryKey: ["models"] });
+    refresh();
     return { provider, models };
   } catch (error) {
     await api.remove(`/providers/${provider.id}`).catch(() => undefined);
@@ -79,24 +84,12 @@ async function connect(kind: Kind, values: FormData): Promise<Ready> {
 }
 
 function Connect({ kind, ready, cancel }: { kind: Kind; ready: (ready: Ready) => void; cancel?: () => void }) {
-  const [isWaiting, setWaiting] = useState(false);
-  const login = async () => {
-    const { url } = await api.post<{ url: string }>("/providers/openrouter/login");
-    window.open(url, "_blank", "noopener");
-    setWaiting(true);
-  };
-  const check = async () => {
-    const found = (await api.all<Provider>("/providers")).find((provider) => provider.name === "openrouter" && provider.key.set);
-    if (found === undefined) throw new api.Problem(0, { detail: "the login is not finished yet" });
-    ready({ provider: found, models: await api.all<ProviderModel>(`/providers/${found.id}/models`) });
-  };
   return (
     <Form label="Connect" {...(cancel === undefined ? {} : { cancel })} submit={async (values) => ready(await connect(kind, values))}>
       <p className="faint">{kind.hint}</p>
       {kind.id === "openrouter" && (
         <div className="buttons">
-          <Action act={login}>Log in to OpenRouter</Action>
-          {isWaiting && <Action act={check}>I have logged in</Action>}
+          <OpenRouterLogin ready={ready} />
         </div>
       )}
       {kind.id === "other" && (
@@ -115,6 +108,31 @@ function Connect({ kind, ready, cancel }: { kind: Kind; ready: (ready: Ready) =>
         </Field>
       )}
     </Form>
+  );
+}
+
+/** The provider of the user's login at OpenRouter, if there is one. */
+const ofLogin = async () => (await api.all<Provider>("/providers")).find(({ name, scope, key }) => name === "openrouter" && scope === "own" && key.set);
+
+function OpenRouterLogin({ ready }: { ready: (ready: Ready) => void }) {
+  /** The time of the last change before the login, which changes the provider. */
+  const before = useRef<string | undefined>(undefined);
+  const begin = async () => {
+    before.current = (await ofLogin())?.updated_at;
+    return api.post<{ url: string; expires_in: number }>("/providers/openrouter/login");
+  };
+  const check = async () => {
+    const provider = await ofLogin();
+    if (provider === undefined || provider.updated_at === before.current) return false;
+    const models = await api.all<ProviderModel>(`/providers/${provider.id}/models`);
+    refresh();
+    ready({ provider, models });
+    return true;
+  };
+  return (
+    <Login begin={begin} check={check}>
+      Log in to OpenRouter
+    </Login>
   );
 }
 

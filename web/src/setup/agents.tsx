@@ -6,10 +6,11 @@ import { useState } from "react";
 import * as api from "../api/client";
 import { print } from "../api/json";
 import type { Agent } from "../api/types";
-import { queries, useAgents, useModels } from "../shell/queries";
+import { queries, useAgents } from "../shell/queries";
 import { Diff } from "../text/diff-view";
 import { brief, clock } from "../text/words";
-import { Action, Field, ForAllUsers, Form, Scope, Section, scopeOf, textOf, useMayChange } from "./parts";
+import { AgentForm } from "./agent-form";
+import { Action, Scope, Section, useMayChange } from "./parts";
 
 interface Version {
   version: number;
@@ -38,7 +39,7 @@ export function Agents() {
     >
       {edited !== null && (
         <div className="card">
-          <AgentForm key={edited === "new" ? "new" : edited.id} agent={edited === "new" ? null : edited} done={() => setEdited(null)} />
+          <AgentForm key={edited === "new" ? "new" : edited.id} agent={edited === "new" ? null : edited} saved={refresh} done={() => setEdited(null)} />
         </div>
       )}
       {error !== null && <p className="trouble">{api.words(error)}</p>}
@@ -111,56 +112,4 @@ function Difference({ before, after }: { before: Record<string, unknown>; after:
       <Diff label={`Changes of ${name}`} before={written(before[name])} after={written(after[name])} isShort />
     </div>
   ));
-}
-
-/** The fields of a profile that the form shows one by one; the others stay in the field for JSON. */
-const OWN = ["model", "system_prompt", "max_rounds"];
-
-function AgentForm({ agent, done }: { agent: Agent | null; done: () => void }) {
-  const { data: models = [] } = useModels();
-  const profile = agent?.profile ?? {};
-  const rest = Object.fromEntries(Object.entries(profile).filter(([name]) => !OWN.includes(name)));
-  const shown = (name: string): string => (typeof profile[name] === "string" || typeof profile[name] === "number" ? String(profile[name]) : "");
-  const submit = async (values: FormData) => {
-    const more = textOf(values, "rest");
-    const next: Record<string, unknown> = more === "" ? {} : (JSON.parse(more) as Record<string, unknown>);
-    for (const name of ["model", "system_prompt"]) if (textOf(values, name) !== "") next[name] = textOf(values, name);
-    if (textOf(values, "max_rounds") !== "") next.max_rounds = Number(textOf(values, "max_rounds"));
-    const body = { name: textOf(values, "name"), description: textOf(values, "description"), profile: next, note: textOf(values, "note") };
-    if (agent === null) await api.post("/agents", { ...body, ...scopeOf(values) }, api.newKey());
-    else await api.patch(`/agents/${agent.id}`, body);
-    refresh();
-    done();
-  };
-  return (
-    <Form label={agent === null ? "Make" : "Save as a new version"} submit={submit} cancel={done}>
-      <Field label="Name" hint="Lower case, as in short-poet.">
-        <input name="name" required maxLength={60} defaultValue={agent?.name} autoComplete="off" spellCheck={false} />
-      </Field>
-      <Field label="Description" hint="Its purpose, for those who choose an agent.">
-        <input name="description" maxLength={300} defaultValue={agent?.description} />
-      </Field>
-      <Field label="Model" hint="Empty for the default model.">
-        <input name="model" list="agent-models" defaultValue={shown("model")} autoComplete="off" spellCheck={false} />
-      </Field>
-      <datalist id="agent-models">
-        {models.map((model) => (
-          <option key={model.id} value={model.id} />
-        ))}
-      </datalist>
-      <Field label="Instructions" hint="The system prompt.">
-        <textarea name="system_prompt" rows={5} defaultValue={shown("system_prompt")} />
-      </Field>
-      <Field label="Most steps" hint="Model calls of one run.">
-        <input name="max_rounds" type="number" min={1} max={1000} defaultValue={shown("max_rounds")} />
-      </Field>
-      <Field label="Other fields" hint="As JSON, with the names of the section [agent] of the settings, such as tools, approval or context.">
-        <textarea name="rest" rows={5} className="mono" spellCheck={false} defaultValue={Object.keys(rest).length === 0 ? "" : print(rest, 2)} />
-      </Field>
-      <Field label="Note" hint="The reason for this version.">
-        <input name="note" maxLength={200} />
-      </Field>
-      {agent === null && <ForAllUsers />}
-    </Form>
-  );
 }

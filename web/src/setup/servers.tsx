@@ -5,9 +5,11 @@ import { useEffect, useRef, useState } from "react";
 
 import * as api from "../api/client";
 import type { McpServer, McpServerTool } from "../api/types";
+import { useMe } from "../shell/me";
 import { queries, useServers } from "../shell/queries";
-import { serverState, toolCount } from "../shell/server-state";
+import { failureCount, mayLogIn, needsLogin, serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
+import { ServerLogin } from "./login";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
 
 const refresh = (): void => {
@@ -100,6 +102,8 @@ function AddServer({ done }: { done: () => void }) {
   );
 }
 
+const OUTCOMES: Record<Imported["data"][number]["outcome"], string> = { made: "added", replaced: "replaced", refused: "refused" };
+
 function Import({ done }: { done: () => void }) {
   const [result, setResult] = useState<Imported | null>(null);
   const text = useRef<HTMLTextAreaElement>(null);
@@ -114,7 +118,7 @@ function Import({ done }: { done: () => void }) {
         <ul className="plain-list">
           {result.data.map((one) => (
             <li key={one.name}>
-              <strong>{brief(one.name, 60)}</strong> {one.outcome} {one.reason !== undefined && <span className="faint">{brief(one.reason, 300)}</span>}
+              <strong>{brief(one.name, 60)}</strong> {OUTCOMES[one.outcome]} {one.reason !== undefined && <span className="faint">{brief(one.reason, 300)}</span>}
             </li>
           ))}
         </ul>
@@ -154,14 +158,17 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
   const { status, scope } = server;
   const path = `/mcp-servers/${server.id}`;
   const mayChange = useMayChange(scope);
+  const { data: me } = useMe();
   const state = serverState(server);
+  const failures = failureCount(status);
   const act = (method: () => Promise<unknown>) => async () => {
     await method();
     refresh();
   };
-  const login = async () => {
-    const { url } = await api.post<{ url: string }>(`${path}/login`);
-    window.open(url, "_blank", "noopener");
+  // The next start finds that there is no login, and the card offers one.
+  const logOut = async () => {
+    await api.remove(`${path}/login`);
+    await api.post(`${path}/restart`);
   };
   return (
     <div className={`card${isTarget ? " target" : ""}`} data-server={server.name} ref={card} tabIndex={-1}>
@@ -170,18 +177,19 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
         <Scope scope={scope} />
         <State look={state.look}>{server.enabled ? `${state.words}, ${toolCount(status.tools)}` : state.words}</State>
         <span className="fill" />
-        {status.auth === "needed" && <Action act={login} className="small primary">Log in</Action>}
-        {status.auth === "ok" && <Action act={act(() => api.remove(`${path}/login`))}>Log out</Action>}
+        {needsLogin(server) && mayLogIn(server, me) && <ServerLogin server={server} />}
+        {status.auth === "ok" && <Action act={act(logOut)}>Log out</Action>}
         <Action act={act(() => api.post(`${path}/restart`))}>Restart</Action>
         {mayChange && <Action act={act(() => api.patch(path, { enabled: !server.enabled }))}>{server.enabled ? "Turn off" : "Turn on"}</Action>}
         {mayChange && <Action className="small danger" act={act(() => api.remove(path))}>Remove</Action>}
       </div>
       {status.error !== undefined && <p className="trouble">{brief(status.error, 600)}</p>}
+      {failures !== null && <p className="faint">{failures}</p>}
       {status.left_out === true && <p className="warning">The server lists more tools than are offered. The log names those that are left out.</p>}
       {server.warnings?.map((warning) => <p key={warning} className="warning">{brief(warning, 300)}</p>)}
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>Tools and output</summary>
-        {isOpen && <ServerTools server={server} />}
+        {isOpen && (server.enabled ? <ServerTools server={server} /> : <LastOutput server={server} />)}
       </details>
     </div>
   );
@@ -209,17 +217,17 @@ function ServerTools({ server }: { server: McpServer }) {
           ))}
         </ul>
       </div>
-      {status(server)}
+      <LastOutput server={server} />
     </>
   );
 }
 
-const status = ({ status: { stderr } }: McpServer) =>
-  stderr === undefined || stderr === "" ? null : (
+const LastOutput = ({ server: { status } }: { server: McpServer }) =>
+  status.stderr === undefined || status.stderr === "" ? null : (
     <>
       <div className="label">Last output</div>
       <pre className="output" tabIndex={0}>
-        {cut(stderr, 8_000)}
+        {cut(status.stderr, 8_000)}
       </pre>
     </>
   );

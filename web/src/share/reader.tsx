@@ -8,7 +8,8 @@ import type { SharedConversation, SharedMessage } from "../api/types";
 import { Action } from "../setup/parts";
 import { Icon, Mark } from "../shell/icons";
 import { Markdown } from "../text/markdown";
-import { brief, clock, date } from "../text/words";
+import { When } from "../text/when";
+import { brief, date } from "../text/words";
 import { counted, isToken, nextEnd, shownMessages, type Piece, type ShownMessage } from "./shares";
 
 export default function Reader({ token }: { token: string }) {
@@ -141,9 +142,7 @@ function Message({ role, created_at, pieces }: ShownMessage) {
           <PieceView key={at} piece={piece} isUser={isUser} />
         ))}
       </div>
-      <time dateTime={created_at} title={new Date(created_at).toLocaleString()}>
-        {clock(created_at)}
-      </time>
+      <When at={created_at} />
     </article>
   );
 }

@@ -4,14 +4,16 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
 import * as api from "../api/client";
-import type { ApprovalData, QuestionData } from "../api/types";
+import type { ApprovalData, McpServer, QuestionData, Run } from "../api/types";
 import { QuestionView } from "../chat/questions";
 import type { QuestionState } from "../conversation/state";
+import { ServerLogin } from "../setup/login";
 import { ReviewCard } from "../setup/review";
-import { brief, clock } from "../text/words";
+import { When } from "../text/when";
+import { brief } from "../text/words";
 import { useMe } from "./me";
 import { canNotify, setNotifying, useNotifying } from "./notify";
-import { mayAccept, useOpenQuestions, useReviews } from "./queries";
+import { mayAccept, useClientWaits, useLogins, useOpenQuestions, useReviews } from "./queries";
 
 const questionState = (kind: QuestionState["kind"], data: ApprovalData | QuestionData): QuestionState => ({ kind, id: data.id, status: "pending", data, answer: null, item: null });
 
@@ -20,6 +22,8 @@ export default function Inbox() {
   const { data: me } = useMe();
   const { data: changed = [] } = useReviews();
   const reviews = changed.filter((review) => mayAccept(review, me));
+  const logins = useLogins(me) ?? [];
+  const { data: waits = [] } = useClientWaits();
   const entries = [
     ...(data?.approvals ?? []).map((approval) => ({ at: approval.created_at, conversation: approval.conversation_id, question: questionState("approval", approval) })),
     ...(data?.inputs ?? []).map((input) => ({ at: input.created_at, conversation: input.conversation_id, question: questionState("question", input) })),
@@ -27,24 +31,51 @@ export default function Inbox() {
   return (
     <div className="scroll-page">
       <div className="inbox">
-        {data !== undefined && entries.length === 0 && reviews.length === 0 && (
+        {data !== undefined && entries.length + reviews.length + logins.length + waits.length === 0 && (
           <p className="faint inbox-empty">Nothing waits for you.</p>
         )}
         {entries.map((entry) => (
           <article key={entry.question.id} className="inbox-entry">
             <div className="inbox-head">
               <ConversationLink id={entry.conversation} />
-              <time className="faint" dateTime={entry.at}>
-                {clock(entry.at)}
-              </time>
+              <When at={entry.at} className="faint" />
             </div>
             <QuestionView question={entry.question} rev={0} />
           </article>
         ))}
+        {logins.map((server) => <LoginCard key={server.id} server={server} />)}
         {reviews.map((review) => <ReviewCard key={review.id} review={review} />)}
+        {waits.map((run) => <ClientWait key={run.id} run={run} />)}
         <Notify />
       </div>
     </div>
+  );
+}
+
+/** An MCP server that can do nothing before a login. */
+function LoginCard({ server }: { server: McpServer }) {
+  return (
+    <article className="card" data-login={server.name} aria-label={`Login at ${brief(server.name, 60)}`}>
+      <div className="card-head">
+        <strong>{brief(server.name, 60)}</strong>
+        <span className="faint">needs a login. Its tools are not offered until then.</span>
+        <span className="fill" />
+        <ServerLogin server={server} />
+      </div>
+    </article>
+  );
+}
+
+/** A run that only the program that started it can continue. */
+function ClientWait({ run }: { run: Run }) {
+  return (
+    <article className="inbox-entry" data-client-wait={run.id}>
+      <div className="inbox-head">
+        <ConversationLink id={run.conversation_id} />
+        <When at={run.started_at ?? run.created_at} className="faint" />
+      </div>
+      <p className="faint">The program that started this run has to execute a tool call. It is answered there, not here.</p>
+    </article>
   );
 }
 

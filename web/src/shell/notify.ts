@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useSyncExternalStore } from "react";
 
-import type { Approval, InputRecord, ToolReview } from "../api/types";
+import type { Approval, InputRecord, McpServer, ToolReview } from "../api/types";
 import { brief } from "../text/words";
 
 /** The switch of this browser: absent while it is off. */
@@ -50,9 +50,10 @@ export class SeenEntries {
   }
 }
 
-type Open = Approval | InputRecord | ToolReview;
+type Open = Approval | InputRecord | ToolReview | McpServer;
 
 export function notice(open: Open): string {
+  if ("enabled" in open) return `The MCP server ${brief(open.name, 60)} needs a login.`;
   if ("definition_hash" in open) return `The tool ${brief(open.tool, 80)} has changed, and waits for your review.`;
   return "tool" in open ? `${brief(open.tool, 80)} needs your permission.` : "A question waits for your answer.";
 }
@@ -71,7 +72,7 @@ function notify(open: Open, go: (to: string) => void): void {
   }
 }
 
-/** Notifies of questions, or tool reviews, that are new since the last list. */
+/** Notifies of questions, tool reviews or logins that are new since the last list. */
 export function useNotices(list: readonly Open[] | undefined, go: (to: string) => void): void {
   const seen = useRef(new SeenEntries());
   useEffect(() => {

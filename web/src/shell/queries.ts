@@ -1,13 +1,15 @@
 // Cached reads of the API that several views share.
 
 import { QueryClient, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
 
 import { Problem, all, get } from "../api/client";
-import type { Agent, Approval, InputRecord, McpServer, Me, Model, ToolReview, User } from "../api/types";
+import type { Agent, Approval, InputRecord, McpServer, Me, Model, Run, ToolReview, User } from "../api/types";
 import { tokens } from "../text/words";
 import type { Option } from "../chat/picker";
 import { usePolling } from "./live";
 import { useNotifying } from "./notify";
+import { mayLogIn, needsLogin } from "./server-state";
 
 export const queries = new QueryClient({
   defaultOptions: {
@@ -46,6 +48,14 @@ export const useOpenQuestions = () =>
     refetchIntervalInBackground: useNotifying(),
   });
 
+/** The runs whose client has to execute a tool call. The page cannot do that, and no feed tells of it. */
+export const useClientWaits = () =>
+  useQuery({
+    queryKey: ["client-waits"],
+    queryFn: async () => (await all<Run>("/runs?status=waiting", 3)).filter(({ reason }) => reason === "client_tool"),
+    refetchInterval: 10_000,
+  });
+
 /** The tool reviews that wait for a decision. */
 export const useReviews = () =>
   useQuery({
@@ -59,9 +69,17 @@ export const useReviews = () =>
 export const mayAccept = (review: Pick<ToolReview, "owner_id">, me: Pick<Me, "id" | "role"> | undefined): boolean =>
   me !== undefined && (review.owner_id === undefined ? me.role === "admin" : review.owner_id === me.id);
 
+export const readServers = (): Promise<McpServer[]> => all<McpServer>("/mcp-servers");
+
 /** The MCP servers with their states, which are read again in this interval in milliseconds. */
 export const useServers = (isWanted = true, interval: number | false = false) =>
-  useQuery({ queryKey: ["mcp-servers"], queryFn: () => all<McpServer>("/mcp-servers"), enabled: isWanted, refetchInterval: interval });
+  useQuery({ queryKey: ["mcp-servers"], queryFn: readServers, enabled: isWanted, refetchInterval: interval });
+
+/** The MCP servers at which this user has to log in. */
+export function useLogins(me: Pick<Me, "role"> | undefined): McpServer[] | undefined {
+  const { data } = useQuery({ queryKey: ["mcp-servers"], queryFn: readServers, refetchInterval: usePolling(30_000), refetchIntervalInBackground: useNotifying() });
+  return useMemo(() => me && data?.filter((server) => needsLogin(server) && mayLogIn(server, me)), [data, me]);
+}
 
 /** Returns the name of an MCP server that records name by its id. A server that is gone, or of another user, keeps its id. */
 export function useServerName(server: string | null | undefined): string {

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { McpServer } from "../api/types";
-import { serverState, toolCount, worstState } from "./server-state";
+import { failureCount, mayLogIn, needsLogin, serverState, toolCount, worstState } from "./server-state";
 
 const server = (state: string, more: object = {}) => ({ enabled: true, status: { state, tools: 1, auth: "none" }, ...more }) as unknown as McpServer;
 
@@ -23,4 +23,21 @@ it("tells of the worst state only", () => {
   expect(worstState([server("ok"), server("unknown"), server("error", { enabled: false })])).toBeNull();
   expect(worstState([server("starting"), server("ok")])?.words).toBe("starting");
   expect(worstState([server("starting"), server("error"), server("error")])).toEqual({ words: "2 failed", look: "bad" });
+});
+
+it("counts failures of servers that are away", () => {
+  const status = (more: object) => ({ state: "error", tools: 0, auth: "none", ...more }) as McpServer["status"];
+  expect([status({ failures: 1 }), status({ failures: 4 }), status({}), status({ failures: 2, auth: "needed" }), status({ failures: 1, state: "ok" })].map(failureCount)).toEqual(["failed once", "failed 4 times in a row", null, null, null]);
+});
+
+it("offers a login to those who may change the server", () => {
+  const [admin, member] = [{ role: "admin" }, { role: "member" }] as const;
+  const may = (scope: McpServer["scope"]) => [mayLogIn({ scope }, member), mayLogIn({ scope }, admin), mayLogIn({ scope }, undefined)];
+  expect([may("own"), may("global"), may("config")]).toEqual([
+    [true, true, false],
+    [false, true, false],
+    [false, true, false],
+  ]);
+  const login = { status: { state: "error", tools: 0, auth: "needed" } };
+  expect([needsLogin(server("error", login)), needsLogin(server("error", { ...login, enabled: false })), needsLogin(server("ok"))]).toEqual([true, false, false]);
 });

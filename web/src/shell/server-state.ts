@@ -1,6 +1,6 @@
 // The state of an MCP server in words.
 
-import type { McpServer } from "../api/types";
+import type { McpServer, Me } from "../api/types";
 
 export type Look = "good" | "bad" | "wait" | "off";
 
@@ -22,6 +22,17 @@ export function serverState({ enabled, status }: Pick<McpServer, "enabled" | "st
   if (!enabled) return { words: "off", look: "off" };
   if (status.auth === "needed") return { words: "needs a login", look: "wait" };
   return STATES[status.state] ?? { words: status.state, look: "wait" };
+}
+
+export const needsLogin = ({ enabled, status }: Pick<McpServer, "enabled" | "status">): boolean => enabled && status.auth === "needed";
+
+/** Returns whether this user may log in at a server: that changes the server for all its users. */
+export const mayLogIn = ({ scope }: Pick<McpServer, "scope">, me: Pick<Me, "role"> | undefined): boolean => me !== undefined && (scope === "own" || me.role === "admin");
+
+/** Returns in words how often in a row a server failed; `null` if it has not, or if a login is all that it needs. */
+export function failureCount({ failures = 0, auth, state }: McpServer["status"]): string | null {
+  if (failures === 0 || auth === "needed" || state === "ok") return null;
+  return failures === 1 ? "failed once" : `failed ${failures} times in a row`;
 }
 
 /** Returns the number of tools in words. */

@@ -1,6 +1,6 @@
 import { afterEach, expect, it, vi } from "vitest";
 
-import type { Approval, Conversation, InputRecord, ToolReview } from "../api/types";
+import type { Approval, Conversation, InputRecord, McpServer, ToolReview } from "../api/types";
 import { importFile, tagsOf, usedTags } from "./conversations";
 import { SeenEntries, isNotifying, notice, setNotifying } from "./notify";
 import { mayAccept } from "./queries";
@@ -43,6 +43,7 @@ it("tells only of questions that came after the first list, and of each once", (
 it("names the tool of an approval on one line", () => {
   expect(notice({ id: "1", tool: "send\u202e\nmail" } as unknown as Approval)).toBe("send mail needs your permission.");
   expect(notice({ id: "2" } as InputRecord)).toBe("A question waits for your answer.");
+  expect(notice({ id: "4", name: "mail", enabled: true } as McpServer)).toBe("The MCP server mail needs a login.");
   expect(notice({ id: "3", tool: "pay", definition_hash: "0" } as ToolReview)).toBe("The tool pay has changed, and waits for your review.");
 });
 

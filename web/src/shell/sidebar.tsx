@@ -16,7 +16,7 @@ import { worstState } from "./server-state";
 import { toast } from "./toasts";
 
 const STATES: Record<string, string> = { queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits", failed: "failed" };
-const REASONS: Record<string, string> = { approval: "waits for you", input: "waits for you", backoff: "waits to try again", budget: "waits for a budget" };
+const REASONS: Record<string, string> = { approval: "waits for you", input: "waits for you", client_tool: "waits for its client", backoff: "waits to try again", budget: "waits for a budget" };
 
 const isMac = navigator.userAgent.includes("Mac");
 

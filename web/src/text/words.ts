@@ -87,6 +87,19 @@ export function clock(iso: string, now = new Date()): string {
   return `${at.toLocaleDateString(undefined, { day: "numeric", month: "short" })}, ${hour}`;
 }
 
+/** Returns the time of a message for one who reads it now: minutes of the last hour, the time of today and yesterday, else the date too. */
+export function relative(iso: string, now = new Date()): string {
+  const at = new Date(iso);
+  const minutes = Math.floor((now.getTime() - at.getTime()) / 60_000);
+  if (Number.isNaN(minutes)) return "";
+  // The clock of the server may be a little ahead.
+  if (minutes < 1) return minutes < -1 ? clock(iso, now) : "just now";
+  if (minutes < 60) return `${minutes} ${minutes === 1 ? "minute" : "minutes"} ago`;
+  const yesterday = new Date(now.getFullYear(), now.getMonth(), now.getDate() - 1);
+  if (at.toDateString() === yesterday.toDateString()) return `yesterday, ${clock(iso, at)}`;
+  return at.getFullYear() === now.getFullYear() ? clock(iso, now) : `${date(iso)}, ${clock(iso, at)}`;
+}
+
 /** Returns the group of the list of conversations that a time belongs to. */
 export function dayGroup(iso: string, now = new Date()): string {
   const midnight = (at: Date) => new Date(at.getFullYear(), at.getMonth(), at.getDate()).getTime();

@@ -219,7 +219,7 @@ impl Server {
     }
 
     async fn listed(self: &Arc<Self>, time_limit: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
-        let time_limit = if lock(&self.restarts).has_failed() { time_limit / 5 } else { time_limit };
+        let time_limit = if lock(&self.restarts).failures() > 0 { time_limit / 5 } else { time_limit };
         let began = if let Phase::Starting { since } = &*self.phase.borrow() { *since } else { Instant::now() };
         let connected = tokio::time::timeout_at(began + time_limit, self.connected())
             .await
@@ -274,7 +274,8 @@ impl Server {
             Phase::Failed { fault: ServerError { reason, stderr }, .. } => ("error", Some(reason), stderr, 0),
         };
         let since = Some(lock(&self.phase_began).to_rfc3339());
-        ServerStatus { status: status.to_owned(), since, error, stderr, tools, auth, left_out, ..unknown }
+        let failures = lock(&self.restarts).failures();
+        ServerStatus { status: status.to_owned(), since, error, failures, stderr, tools, auth, left_out, ..unknown }
     }
 
     /// Returns whether some of its listed tools are omitted, as far as is known.

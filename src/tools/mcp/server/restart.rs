@@ -241,9 +241,9 @@ impl RestartPolicy {
     pub const TOO_MANY: &str = "it is crash-looping: it ended more than 5 times within 5 minutes; a call starts it again once the \
                                 first of these ends is 5 minutes old, or start it through POST /api/v1/mcp-servers/{id}/start";
 
-    /// Returns whether the last attempt failed.
-    pub fn has_failed(&self) -> bool {
-        self.in_a_row > 0
+    /// Returns the number of failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.in_a_row
     }
 
     /// Records a successful start.
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(policy.failed(), Duration::from_secs(1));
         assert!(!policy.reconnects_automatically(), "it has never run");
         policy.started();
-        assert!(!policy.has_failed());
+        assert_eq!(policy.failures(), 0);
         assert!(!policy.is_due(now) && policy.is_due(now + Duration::from_secs(1)));
         assert_eq!(policy.record_loss(now, true), None);
         let mut waits = vec![1];
@@ -310,6 +310,7 @@ mod tests {
             waits.push(wait);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16]);
+        assert_eq!(policy.failures(), 6, "the loss, and five attempts");
         assert_eq!(policy.failed(), Duration::from_secs(16), "whoever needs it may ask that often");
         policy.started();
         assert!(policy.reconnects_automatically());

@@ -1,0 +1,130 @@
+import { QueryClientProvider } from "@tanstack/react-query";
+import { act } from "react";
+import { createRoot, type Root } from "react-dom/client";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+
+import type { Agent } from "../api/types";
+import { queries } from "../shell/queries";
+import { AgentForm } from "./agent-form";
+
+const AGENT = { id: "agent_1", name: "poet", description: "", scope: "own", version: 1, latest_version: 1, profile: { system_prompt: "Rhyme.", fallbacks: ["a/b"], tools: ["mail__send", "gone"] } } as Agent;
+const TOOLS = [
+  { name: "mail__send", server: "mail", tool: "send", description: "Sends a mail" },
+  { name: "clock", tool: "clock", description: "Tells the time" },
+];
+
+let root: Root;
+let box: HTMLElement;
+let sent: { url: string; method: string; body: Record<string, unknown> }[];
+let answer: () => Response;
+
+beforeEach(() => {
+  vi.stubGlobal("IS_REACT_ACT_ENVIRONMENT", true);
+  queries.setQueryData(["me"], { id: "user_1", role: "admin" });
+  queries.setQueryData(["agents"], [AGENT, { name: "writer" }]);
+  queries.setQueryData(["agent", "default"], { effective: { max_rounds: 20, on_limit: "summarize" } });
+  queries.setQueryData(["models"], [{ id: "a/b" }, { id: "c/d" }]);
+  queries.setQueryData(["tools", "offered"], TOOLS);
+  sent = [];
+  answer = () => new Response("{}");
+  vi.stubGlobal("fetch", (url: string, init: RequestInit) => {
+    sent.push({ url, method: init.method ?? "", body: JSON.parse(init.body as string) as Record<string, unknown> });
+    return Promise.resolve(answer());
+  });
+  box = document.createElement("div");
+  document.body.append(box);
+  root = createRoot(box);
+});
+afterEach(() => {
+  act(() => {
+    root.unmount();
+  });
+  box.remove();
+  queries.clear();
+  vi.unstubAllGlobals();
+});
+
+const done = vi.fn();
+
+function show(agent: Agent | null): void {
+  act(() => {
+    root.render(
+      <QueryClientProvider client={queries}>
+        <AgentForm agent={agent} saved={() => undefined} done={done} />
+      </QueryClientProvider>,
+    );
+  });
+}
+
+function one<T extends Element>(selector: string): T {
+  const found = box.querySelector<T>(selector);
+  if (found === null) throw new Error(selector);
+  return found;
+}
+
+const send = () =>
+  act(async () => {
+    one<HTMLFormElement>("form").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true }));
+    await new Promise((resolve) => setTimeout(resolve, 0));
+  });
+
+const choose = (select: HTMLSelectElement, value: string) =>
+  act(() => {
+    select.value = value;
+    select.dispatchEvent(new Event("change", { bubbles: true }));
+  });
+
+it("has a label and an explanation for each input", () => {
+  show(AGENT);
+  const inputs = [...box.querySelectorAll<HTMLInputElement>("input:not([type=hidden]), select, textarea")];
+  expect(inputs.length).toBeGreaterThan(90);
+  const isNamed = (input: HTMLInputElement) => input.hasAttribute("aria-label") || input.closest("label") !== null || box.querySelector(`label[for="${input.id}"]`) !== null;
+  expect(inputs.filter((input) => !isNamed(input)).map(({ name }) => name)).toEqual([]);
+  const described = [...box.querySelectorAll("[aria-describedby]")].flatMap((input) => (input.getAttribute("aria-describedby") ?? "").split(" "));
+  expect(described.filter((id) => box.querySelector(`[id="${id}"]`) === null)).toEqual([]);
+});
+
+it("shows what an empty field inherits", () => {
+  show(AGENT);
+  expect(one<HTMLInputElement>("[name=max_rounds]").placeholder).toBe("20");
+  expect(one("[name=on_limit] option").textContent).toBe("As inherited: an answer from what is known");
+});
+
+it("sends a new version with what was changed, and all else as it was", async () => {
+  show(AGENT);
+  one<HTMLInputElement>("[name=max_rounds]").value = "5";
+  choose(one("[aria-label='Permission of clock']"), "ask");
+  act(() => {
+    one<HTMLInputElement>("[data-field=tools] input[type=checkbox]:checked").click();
+  });
+  act(() => {
+    one<HTMLButtonElement>("[aria-label='Remove a/b']").click();
+  });
+  await send();
+  expect(sent).toMatchObject([{ method: "PATCH", body: { name: "poet", profile: { system_prompt: "Rhyme.", max_rounds: 5, fallbacks: [], tools: ["gone"], approval: { tools: { clock: "ask" } } } } }]);
+  expect(done).toHaveBeenCalledOnce();
+});
+
+it("shows the errors of the server at their fields, and opens their groups", async () => {
+  show(null);
+  const errors = [
+    { pointer: "/profile/max_parallel_calls", detail: "must be at least 1" },
+    { pointer: "/profile/tools/0", detail: "no such name" },
+  ];
+  answer = () => new Response(JSON.stringify({ title: "Invalid", detail: "the request is invalid", errors }), { status: 400 });
+  await send();
+  expect(one("[data-field=max_parallel_calls] .trouble").textContent).toBe("must be at least 1");
+  expect([one("[name=max_parallel_calls]").getAttribute("aria-invalid"), one("[data-field=tools] fieldset").hasAttribute("data-invalid")]).toEqual(["true", true]);
+  expect(one("[data-group=Tools]").hasAttribute("open")).toBe(true);
+  // A field that was mended loses its error.
+  answer = () => new Response(JSON.stringify({ detail: "no", errors: errors.slice(1) }), { status: 400 });
+  await send();
+  expect(box.querySelector("[data-field=max_parallel_calls] .trouble")).toBeNull();
+});
+
+it("sends nothing that it cannot read", async () => {
+  show(null);
+  one<HTMLTextAreaElement>("[name='repair/aliases']").value = "{";
+  await send();
+  expect([sent.length, one("[data-field='repair/aliases'] .trouble").textContent.startsWith("is no JSON")]).toEqual([0, true]);
+});

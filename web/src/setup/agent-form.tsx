@@ -1,0 +1,275 @@
+// The form of an agent: each field of its profile with its explanation. An empty field inherits its value.
+
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useId, useRef, useState, type ReactNode } from "react";
+
+import * as api from "../api/client";
+import { print } from "../api/json";
+import type { Agent, ToolList } from "../api/types";
+import { useAgents, useDefaultAgent, useModels } from "../shell/queries";
+import { brief } from "../text/words";
+import { GROUPS, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
+import { ApprovalRules, ModelList, NameChoice, namedTools } from "./agent-lists";
+import { errorsByField, inheritedWords, readProfile, restOf, written, type Profile } from "./agent-profile";
+import { ForAllUsers, Form, scopeOf, textOf } from "./parts";
+
+const useOfferedTools = () => useQuery({ queryKey: ["tools", "offered"], queryFn: async () => (await api.get<ToolList>("/tools")).data });
+
+/** `saved` is called after the agent was stored, `done` at the end of the form. */
+export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: () => void; done: () => void }) {
+  const profile = (agent?.profile ?? {}) as Profile;
+  const rest = restOf(profile);
+  const base = useBase(profile);
+  const [errors, setErrors] = useState<ReadonlyMap<string, string>>(new Map());
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const first = errors.size === 0 ? null : box.current?.querySelector<HTMLElement>("[aria-invalid=true], [data-invalid]");
+    first?.closest("details")?.setAttribute("open", "");
+    first?.focus();
+  }, [errors]);
+  const submit = async (values: FormData) => {
+    const read = readProfile((path) => textOf(values, path), textOf(values, "rest"), profile);
+    setErrors(errorsByField(read.errors));
+    if (read.errors.length > 0) throw new api.Problem(0, { detail: "The agent is not saved. Look at the marked fields." });
+    const body = { name: textOf(values, "name"), description: textOf(values, "description"), profile: read.profile, note: textOf(values, "note") };
+    try {
+      if (agent === null) await api.post("/agents", { ...body, ...scopeOf(values) }, api.newKey());
+      else await api.patch(`/agents/${agent.id}`, body);
+    } catch (error) {
+      if (error instanceof api.Problem) setErrors(errorsByField(error.errors));
+      throw error;
+    }
+    saved();
+    done();
+  };
+  const own = (name: string, label: string, hint: string, input: (props: InputProps) => ReactNode) => (
+    <Labelled label={label} hint={hint} error={errors.get(name)}>
+      {input}
+    </Labelled>
+  );
+  return (
+    <Form label={agent === null ? "Make" : "Save as a new version"} submit={submit} cancel={done}>
+      <div className="agent-form" ref={box}>
+        {own("name", "Name", "Lower case, as in short-poet.", (props) => (
+          <input {...props} name="name" required maxLength={60} defaultValue={agent?.name} autoComplete="off" spellCheck={false} />
+        ))}
+        {own("description", "Description", "Its purpose, for those who choose an agent.", (props) => (
+          <input {...props} name="description" maxLength={300} defaultValue={agent?.description} />
+        ))}
+        <p className="faint">A field that stays empty inherits its value.</p>
+        {GROUPS.map((group, at) => (
+          <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} />
+        ))}
+        <details className="field-group">
+          <summary>Advanced</summary>
+          <div className="field-group-body">
+            {own("rest", "Other fields", "Fields of a newer server that have no input here, as JSON.", (props) => (
+              <textarea {...props} name="rest" rows={4} className="mono" spellCheck={false} defaultValue={Object.keys(rest).length === 0 ? "" : print(rest, 2)} />
+            ))}
+          </div>
+        </details>
+        {own("note", "Note", "The reason for this version.", (props) => (
+          <input {...props} name="note" maxLength={200} />
+        ))}
+        {agent === null && <ForAllUsers />}
+      </div>
+    </Form>
+  );
+}
+
+/** Returns the profile that empty fields inherit from, as far as this user may see it. */
+function useBase(profile: Profile): Profile | undefined {
+  const { data: usual } = useDefaultAgent();
+  const { data: agents } = useAgents();
+  const name = profile.extends;
+  const of = typeof name === "string" ? agents?.find((agent) => agent.name === name) : usual;
+  return of?.effective as Profile | undefined;
+}
+
+interface GroupProps {
+  group: FieldGroup;
+  isFirst: boolean;
+  profile: Profile;
+  base: Profile | undefined;
+  errors: ReadonlyMap<string, string>;
+  /** The name of the edited agent, which cannot extend itself. */
+  itself: string | null;
+}
+
+function Group({ group: { title, fields }, isFirst, profile, base, errors, itself }: GroupProps) {
+  const set = fields.filter((field) => written(field, profile) !== "").length;
+  return (
+    <details
+      className="field-group"
+      open={isFirst}
+      data-group={title}
+      onInvalidCapture={(event) => {
+        // The browser can only show an input that is visible.
+        event.currentTarget.open = true;
+      }}
+    >
+      <summary>
+        {title} {set > 0 && <span className="faint">{`${set} set`}</span>}
+      </summary>
+      <div className="field-group-body">
+        {fields.map((field) => (
+          <AgentInput key={field.path} field={field} initial={written(field, profile)} inherited={inheritedWords(field, base)} error={errors.get(field.path)} itself={itself} />
+        ))}
+      </div>
+    </details>
+  );
+}
+
+interface InputProps {
+  id: string;
+  "aria-describedby": string;
+  "aria-invalid": boolean | undefined;
+}
+
+/** A label, an input and its explanation. */
+function Labelled({ label, hint, error, path, children }: { label: string; hint: string; error: string | undefined; path?: string; children: (props: InputProps) => ReactNode }) {
+  const id = useId();
+  return (
+    <div className="field-line" data-field={path}>
+      <label className="field-label" htmlFor={id}>
+        {label}
+      </label>
+      {children({ id, "aria-describedby": `${id}-hint${error === undefined ? "" : ` ${id}-error`}`, "aria-invalid": error === undefined ? undefined : true })}
+      <Explanation id={id} hint={hint} error={error} />
+    </div>
+  );
+}
+
+function Explanation({ id, hint, error }: { id: string; hint: string; error: string | undefined }) {
+  return (
+    <>
+      <small className="faint" id={`${id}-hint`}>
+        {hint}
+      </small>
+      {error !== undefined && (
+        <small className="trouble" id={`${id}-error`} role="alert">
+          {brief(error, 400)}
+        </small>
+      )}
+    </>
+  );
+}
+
+interface AgentInputProps {
+  field: AgentField;
+  initial: string;
+  inherited: string;
+  error: string | undefined;
+  itself: string | null;
+}
+
+function AgentInput(props: AgentInputProps) {
+  const { field, error } = props;
+  const { label, hint, path, kind } = field;
+  if (kind === "models" || kind === "tools" || kind === "builtins" || kind === "classes" || kind === "approvals") return <ListInput {...props} />;
+  return (
+    <Labelled label={label} hint={hint} error={error} path={path}>
+      {(input) => <OneInput {...props} input={input} />}
+    </Labelled>
+  );
+}
+
+/** A field with one input. */
+function OneInput({ field, initial, inherited, itself, input }: AgentInputProps & { input: InputProps }) {
+  const { path, kind, options = [], min, max, step } = field;
+  const common = { ...input, name: path, defaultValue: initial };
+  const hint = brief(inherited, 60);
+  switch (kind) {
+    case "number":
+    case "seconds":
+      return <input {...common} type="number" inputMode="decimal" min={min} max={max} step={step} placeholder={hint} />;
+    case "long":
+      return <textarea {...common} rows={path === "system_prompt" ? 5 : 3} placeholder={brief(inherited, 300)} />;
+    case "lines":
+      return <textarea {...common} rows={2} spellCheck={false} placeholder={hint} />;
+    case "json":
+      return <textarea {...common} rows={3} className="mono" spellCheck={false} placeholder={hint} />;
+    case "choice":
+      return <Select common={common} hint={hint} options={options} />;
+    case "flag":
+      return <Select common={common} hint={hint} options={[["true", "yes"], ["false", "no"]]} />;
+    case "agent":
+      return <AgentSelect common={common} itself={itself} />;
+    case "model":
+      return <ModelInput common={common} hint={hint} />;
+    case "toolChoice":
+      return <ToolChoice common={common} hint={hint} />;
+    default:
+      return <input {...common} autoComplete="off" placeholder={hint} />;
+  }
+}
+
+type Common = InputProps & { name: string; defaultValue: string };
+
+/** A choice whose first option inherits. An unknown value stays. */
+function Select({ common, hint, options }: { common: Common; hint: string; options: readonly Option[] }) {
+  const isKnown = common.defaultValue === "" || options.some(([value]) => value === common.defaultValue);
+  return (
+    <select {...common}>
+      <option value="">{hint === "" ? "As inherited" : `As inherited: ${hint}`}</option>
+      {options.map(([value, words]) => (
+        <option key={value} value={value}>
+          {words}
+        </option>
+      ))}
+      {!isKnown && <option value={common.defaultValue}>{brief(common.defaultValue, 60)}</option>}
+    </select>
+  );
+}
+
+function AgentSelect({ common, itself }: { common: Common; itself: string | null }) {
+  const { data = [] } = useAgents();
+  const names = data.map(({ name }) => name).filter((name) => name !== itself);
+  return <Select key={names.length} common={common} hint="the agent of the settings" options={names.map((name): Option => [name, brief(name, 60)])} />;
+}
+
+function ModelInput({ common, hint }: { common: Common; hint: string }) {
+  const { data: models = [] } = useModels();
+  const id = `${common.id}-models`;
+  return (
+    <>
+      <input {...common} list={id} placeholder={hint} autoComplete="off" spellCheck={false} />
+      <datalist id={id}>
+        {models.map((model) => (
+          <option key={model.id} value={model.id} />
+        ))}
+      </datalist>
+    </>
+  );
+}
+
+function ToolChoice({ common, hint }: { common: Common; hint: string }) {
+  const { data: tools = [] } = useOfferedTools();
+  const words: Option[] = [
+    ["auto", "the model decides"],
+    ["none", "no tool"],
+    ["required", "any tool, at first"],
+  ];
+  return <Select key={tools.length} common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
+}
+
+/** A field whose value is a list. */
+function ListInput({ field, initial, inherited, error }: AgentInputProps) {
+  const { path, label, hint, kind } = field;
+  const { data: models = [] } = useModels();
+  const { data: tools = [] } = useOfferedTools();
+  const id = useId();
+  const props = { path, label, initial, inherited, describedBy: `${id}-hint${error === undefined ? "" : ` ${id}-error`}`, isInvalid: error !== undefined };
+  return (
+    <div className="field-line" data-field={path}>
+      {kind === "models" ? (
+        <ModelList {...props} models={models.map((model) => model.id)} />
+      ) : kind === "approvals" ? (
+        <ApprovalRules {...props} offered={namedTools(tools)} />
+      ) : (
+        <NameChoice {...props} offered={kind === "classes" ? RETRYABLE.map((name) => ({ name, about: "" })) : namedTools(kind === "tools" ? tools : tools.filter(({ server }) => server === undefined))} />
+      )}
+      <Explanation id={id} hint={hint} error={error} />
+    </div>
+  );
+}

@@ -1,0 +1,107 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+
+import { parse, print } from "../api/json";
+import { FIELDS } from "./agent-fields";
+import { errorsByField, inheritedWords, readProfile, restOf, valueAt, written, type Profile } from "./agent-profile";
+
+const fieldAt = (path: string) => {
+  const found = FIELDS.find((field) => field.path === path);
+  if (found === undefined) throw new Error(path);
+  return found;
+};
+
+/** The texts of the inputs of a profile, after a person changed some. */
+const form = (profile: Profile, typed: Record<string, string> = {}) => (path: string) => typed[path] ?? written(fieldAt(path), profile).trim();
+
+/** A profile with a value of each kind. */
+const PROFILE: Profile = {
+  extends: "poet",
+  system_prompt: "Rhyme.",
+  options: { temperature: 0.7, stop: ["END", "STOP"], tool_choice: { tool: "mail__send" }, output_schema: { name: "a", schema: {} } },
+  tools: null,
+  builtin_tools: [],
+  tool_timeout_ms: 1500,
+  approval: { tools: { mail__send: "always_ask" }, ask_untrusted: false },
+  llm_retry: { delays_ms: [500, 3000], classes: ["timeout"] },
+  fallbacks: ["a/b"],
+  budget: { run_usd: 0.5, unknown: 1 },
+  newer: { field: [1] },
+};
+
+describe("the profile of an agent", () => {
+  it("stays as it is when its form is saved without a change", () => {
+    const rest = restOf(PROFILE);
+    expect(rest).toEqual({ budget: { unknown: 1 }, newer: { field: [1] } });
+    expect(readProfile(form(PROFILE), print(rest), PROFILE)).toEqual({ profile: PROFILE, errors: [] });
+  });
+
+  it("has the values that were typed, and inherits those that were removed", () => {
+    const typed = {
+      max_rounds: "7",
+      system_prompt: "",
+      tool_timeout_ms: "2.5",
+      "options/stop": " END \n\n",
+      "options/tool_choice": "none",
+      "llm_retry/delays_ms": "1 2.5",
+      "llm_retry/classes": "",
+      "approval/rationale": "true",
+      "context/unit": "chars",
+      tools: '["mail__send"]',
+    };
+    const { profile, errors } = readProfile(form(PROFILE, typed), "", PROFILE);
+    expect(errors).toEqual([]);
+    expect(profile).toMatchObject({ max_rounds: 7, tool_timeout_ms: 2500, options: { stop: ["END"], tool_choice: "none" }, tools: ["mail__send"], context: { unit: "chars" } });
+    expect(profile.approval).toEqual({ tools: { mail__send: "always_ask" }, ask_untrusted: false, rationale: true });
+    expect(profile.llm_retry).toEqual({ delays_ms: [1000, 2500] });
+    expect(Object.keys(profile)).not.toContain("system_prompt");
+    expect(valueAt(profile, "budget/run_usd")).toBe(0.5);
+  });
+
+  it("keeps the digits of numbers", () => {
+    const profile = parse('{"options": {"temperature": 0.70}}') as Profile;
+    const text = written(fieldAt("options/temperature"), profile);
+    expect(JSON.stringify(readProfile(form(profile), "", profile).profile)).toBe(`{"options":{"temperature":${text}}}`);
+  });
+
+  it("names the inputs that cannot be sent", () => {
+    const { errors } = readProfile(form({}, { max_rounds: "many", tool_timeout_ms: "soon", "repair/aliases": "{" }), "[]", {});
+    expect([...errorsByField(errors).keys()]).toEqual(["rest", "tool_timeout_ms", "repair/aliases", "max_rounds"]);
+  });
+
+  it("shows an error of the server at its field", () => {
+    const at = (pointer: string) => [...errorsByField([{ pointer, detail: "no" }]).keys()][0];
+    expect(["/name", "/profile/max_rounds", "/profile/tools/3", "/profile/approval/tools/mail__send", "/profile/options/tool_choice/tool", "/profile/tool_filter/k", "/profile/elsewhere", "/profile"].map(at)).toEqual([
+      "name",
+      "max_rounds",
+      "tools",
+      "approval/tools",
+      "options/tool_choice",
+      "tool_filter/k",
+      undefined,
+      undefined,
+    ]);
+  });
+
+  it("tells in words what an empty field inherits", () => {
+    const base = { max_rounds: 20, on_limit: "summarize", approval: { ask_untrusted: false }, tools: null, tool_timeout_ms: 30_000 };
+    expect(["max_rounds", "on_limit", "approval/ask_untrusted", "tools", "tool_timeout_ms", "title"].map((path) => inheritedWords(fieldAt(path), base))).toEqual(["20", "an answer from what is known", "no", "", "30", ""]);
+  });
+});
+
+describe("the fields of the form", () => {
+  it("are explained in one sentence each, and each path is there once", () => {
+    expect(new Set(FIELDS.map(({ path }) => path)).size).toBe(FIELDS.length);
+    expect(FIELDS.filter(({ hint }) => !/^[A-Z].{8,110}\.$/.test(hint)).map(({ path }) => path)).toEqual([]);
+  });
+
+  it("are those of the reference of settings", () => {
+    const reference = readFileSync("../docs/reference/settings.md", "utf8");
+    const rows = reference.split("\n").filter((line) => line.startsWith("| `agent."));
+    const names = rows.flatMap((row) => [...(row.split(" | ")[0] ?? "").matchAll(/`agent\.([a-z_.]+)/g)].map(([, name]) => (name ?? "").replace(/\.$/, "").replaceAll(".", "/")));
+    expect(names.length).toBeGreaterThan(80);
+    // The server sets the name and the version.
+    const missing = names.filter((name) => name !== "name" && name !== "version" && !FIELDS.some(({ path }) => path === name || path.startsWith(`${name}/`)));
+    expect(missing).toEqual([]);
+  });
+});

@@ -1,0 +1,185 @@
+// The profile of an agent as the texts of a form, and back. A field that stays as it is keeps its value to the digit.
+
+import { exact, print, spelling, typedNumber } from "../api/json";
+import type { FieldError } from "../api/types";
+import { FIELDS, type AgentField } from "./agent-fields";
+
+export type Profile = Record<string, unknown>;
+
+const isObject = (value: unknown): value is Profile => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** Returns the object that has the value at a path, and the name of the value in it. */
+function holderOf(profile: Profile, path: string): [Profile | null, string] {
+  const names = path.split("/");
+  const last = names.pop() ?? "";
+  let at: unknown = profile;
+  for (const name of names) at = isObject(at) ? at[name] : undefined;
+  return [isObject(at) ? at : null, last];
+}
+
+/** Returns the value at a path; `undefined` where the profile has none. */
+export function valueAt(profile: Profile, path: string): unknown {
+  const [holder, name] = holderOf(profile, path);
+  return holder?.[name];
+}
+
+/** Sets a value at a path, and creates the objects above it. */
+function setAt(profile: Profile, path: string, value: unknown): void {
+  const names = path.split("/");
+  const last = names.pop() ?? "";
+  let at = profile;
+  for (const name of names) {
+    const next = isObject(at[name]) ? at[name] : {};
+    at[name] = next;
+    at = next;
+  }
+  at[last] = value;
+}
+
+/** Returns the parts of a profile that no field of the form shows. */
+export function restOf(profile: Profile, under = ""): Profile {
+  const rest: Profile = {};
+  for (const [name, value] of Object.entries(profile)) {
+    const path = `${under}${name}`;
+    if (FIELDS.some((field) => field.path === path)) continue;
+    const hasFields = FIELDS.some((field) => field.path.startsWith(`${path}/`));
+    const left = hasFields && isObject(value) ? restOf(value, `${path}/`) : value;
+    if (!hasFields || !isObject(left) || Object.keys(left).length > 0) rest[name] = left;
+  }
+  return rest;
+}
+
+/** Returns the value of a field as the text of its input. It is empty where the profile inherits the value. */
+export function written(field: AgentField, profile: Profile): string {
+  const [holder, name] = holderOf(profile, field.path);
+  const value = holder?.[name];
+  if (holder === null || value === undefined) return "";
+  switch (field.kind) {
+    case "number":
+      return typeof value === "number" ? spelling(holder, name) : "";
+    case "seconds":
+      return typeof value === "number" ? String(value / 1000) : "";
+    case "flag":
+      return String(value);
+    case "lines":
+      return Array.isArray(value) ? value.map(String).join("\n") : "";
+    case "times":
+      return Array.isArray(value) ? value.map((ms) => Number(ms) / 1000).join(" ") : "";
+    case "toolChoice":
+      return isObject(value) ? `tool:${String(value.tool)}` : String(value);
+    case "json":
+      return print(value, 2);
+    case "models":
+    case "tools":
+    case "builtins":
+    case "classes":
+    case "approvals":
+      return print(value);
+    default:
+      return typeof value === "string" ? value : print(value);
+  }
+}
+
+/** An input that cannot be sent. */
+class InvalidInput extends Error {}
+
+function numberOf(text: string): unknown {
+  const value = typedNumber(text);
+  if (value === undefined || (typeof value === "number" && !Number.isFinite(value))) throw new InvalidInput("must be a number");
+  return value;
+}
+
+function milliseconds(text: string): number {
+  const ms = Math.round(Number(text.replace(",", ".")) * 1000);
+  if (!Number.isFinite(ms)) throw new InvalidInput("must be a number of seconds");
+  return ms;
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new InvalidInput(`is no JSON: ${(error as Error).message}`);
+  }
+}
+
+/** Returns the value of an input's text; `undefined` for an empty one. */
+function valueOf({ kind }: AgentField, text: string): unknown {
+  if (text === "") return undefined;
+  switch (kind) {
+    case "number":
+      return numberOf(text);
+    case "seconds":
+      return milliseconds(text);
+    case "flag":
+      return text === "true";
+    case "lines":
+      return text.split("\n").map((line) => line.trim()).filter(Boolean);
+    case "times":
+      return text.split(/[\s;]+/).filter(Boolean).map(milliseconds);
+    case "toolChoice":
+      return text.startsWith("tool:") ? { tool: text.slice("tool:".length) } : text;
+    case "json":
+    case "models":
+    case "tools":
+    case "builtins":
+    case "classes":
+    case "approvals":
+      return jsonOf(text);
+    default:
+      return text;
+  }
+}
+
+export interface ReadProfile {
+  profile: Profile;
+  /** The inputs that cannot be sent, with pointers as those of the server. */
+  errors: FieldError[];
+}
+
+/** Reads the profile from the texts of a form. `rest` is the JSON of what has no field. */
+export function readProfile(textOf: (path: string) => string, rest: string, before: Profile): ReadProfile {
+  const errors: FieldError[] = [];
+  let profile: Profile = {};
+  try {
+    const parsed = rest === "" ? {} : jsonOf(rest);
+    if (!isObject(parsed)) throw new InvalidInput("must be a JSON object");
+    profile = parsed;
+  } catch (error) {
+    errors.push({ pointer: "/profile/rest", detail: (error as Error).message });
+  }
+  for (const field of FIELDS) {
+    const text = textOf(field.path);
+    try {
+      const [holder, name] = holderOf(before, field.path);
+      const isKept = holder !== null && text !== "" && text === written(field, before).trim();
+      const value = isKept ? exact(holder, name) : valueOf(field, text);
+      if (value !== undefined) setAt(profile, field.path, value);
+    } catch (error) {
+      errors.push({ pointer: `/profile/${field.path}`, detail: (error as Error).message });
+    }
+  }
+  return { profile, errors };
+}
+
+/** Returns the errors of a request by the paths of the fields that show them. Other errors are not among them. */
+export function errorsByField(errors: readonly FieldError[]): Map<string, string> {
+  const found = new Map<string, string>();
+  for (const { pointer, detail } of errors) {
+    const place = pointer.replace(/^\/(profile\/)?/, "").replaceAll("~1", "/").replaceAll("~0", "~");
+    // An error inside of a value, as in /profile/tools/3, belongs to its field.
+    const path = [...FIELDS.map((field) => field.path), "rest", "name", "description", "note"].filter((one) => place === one || place.startsWith(`${one}/`)).sort((one, other) => other.length - one.length)[0];
+    if (path !== undefined && !found.has(path)) found.set(path, detail);
+  }
+  return found;
+}
+
+/** Returns a value that an empty field inherits in few words; empty where none is known. */
+export function inheritedWords(field: AgentField, base: Profile | undefined): string {
+  const value = base === undefined ? undefined : valueAt(base, field.path);
+  if (value === undefined || value === null || value === "") return "";
+  const text = written(field, base ?? {});
+  if (field.kind === "flag") return value === true ? "yes" : "no";
+  if (field.kind === "choice") return field.options?.find(([id]) => id === value)?.[1] ?? text;
+  return text.replace(/\s+/g, " ");
+}
