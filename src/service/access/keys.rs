@@ -202,7 +202,10 @@ impl Service {
                 Ok(live) => live.into_iter().collect(),
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys and sessions of open streams could not be checked");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "the keys and sessions of open streams could not be checked"
+                        );
                     }
                     continue;
                 }
