@@ -32,5 +32,7 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     target: ["chrome114", "firefox121", "safari17"],
   },
+  // A test compares the fields of agents with the reference.
+  server: { fs: { allow: [".", "../docs/reference"] } },
   test: { environment: "happy-dom", include: ["src/**/*.test.ts", "src/**/*.test.tsx"] },
 });

@@ -83,7 +83,7 @@ function useBase(profile: Profile): Profile | undefined {
   const { data: agents } = useAgents();
   const name = profile.extends;
   const of = typeof name === "string" ? agents?.find((agent) => agent.name === name) : usual;
-  return of?.effective as Profile | undefined;
+  return of?.effective;
 }
 
 interface GroupProps {

@@ -1,6 +1,6 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 
+import reference from "../../../docs/reference/settings.md?raw";
 import { parse, print } from "../api/json";
 import { FIELDS } from "./agent-fields";
 import { errorsByField, inheritedWords, readProfile, restOf, valueAt, written, type Profile } from "./agent-profile";
@@ -96,7 +96,6 @@ describe("the fields of the form", () => {
   });
 
   it("are those of the reference of settings", () => {
-    const reference = readFileSync("../docs/reference/settings.md", "utf8");
     const rows = reference.split("\n").filter((line) => line.startsWith("| `agent."));
     const names = rows.flatMap((row) => [...(row.split(" | ")[0] ?? "").matchAll(/`agent\.([a-z_.]+)/g)].map(([, name]) => (name ?? "").replace(/\.$/, "").replaceAll(".", "/")));
     expect(names.length).toBeGreaterThan(80);

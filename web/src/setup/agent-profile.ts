@@ -59,14 +59,12 @@ export function written(field: AgentField, profile: Profile): string {
       return typeof value === "number" ? spelling(holder, name) : "";
     case "seconds":
       return typeof value === "number" ? String(value / 1000) : "";
-    case "flag":
-      return String(value);
     case "lines":
       return Array.isArray(value) ? value.map(String).join("\n") : "";
     case "times":
       return Array.isArray(value) ? value.map((ms) => Number(ms) / 1000).join(" ") : "";
     case "toolChoice":
-      return isObject(value) ? `tool:${String(value.tool)}` : String(value);
+      return isObject(value) ? `tool:${String(value.tool)}` : plain(value);
     case "json":
       return print(value, 2);
     case "models":
@@ -76,9 +74,11 @@ export function written(field: AgentField, profile: Profile): string {
     case "approvals":
       return print(value);
     default:
-      return typeof value === "string" ? value : print(value);
+      return plain(value);
   }
 }
+
+const plain = (value: unknown): string => (typeof value === "string" ? value : print(value));
 
 /** An input that cannot be sent. */
 class InvalidInput extends Error {}
