@@ -188,7 +188,7 @@ async fn palette_opens_by_button_and_scrolls_with_keys() {
     let browser = looking_at(&server).await;
     browser.shows("#go-to", "Ctrl+K").await;
     browser.click("#go-to").await;
-    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 13").await;
+    browser.until("the conversations", "return document.querySelectorAll('.palette .option').length === 14").await;
     browser.press(UP).await;
     let is_seen = "const [list, option] = ['.palette .options', '.palette .option:last-child.at']
             .map((css) => document.querySelector(css)?.getBoundingClientRect());

@@ -141,7 +141,7 @@ async fn mcp_server_login_begins_and_ends_on_the_page() {
     add_server(&browser, "Address", "bank", "url", &bank.url).await;
     browser.shows("[data-server=bank] .state", "needs a login").await;
     // The login opens in another tab, which this one plays afterwards.
-    browser.run("window.open = (url) => { window.opened = url; return null; }", &[]).await;
+    browser.run("window.open = () => ({ close() {}, location: { replace: (url) => { window.opened = url; } } })", &[]).await;
     press_button(&browser, "[data-server=bank]", "Log in").await;
     let login = browser.until("the page of the login", "return window.opened ?? null").await;
     browser.open(login.as_str().unwrap()).await;

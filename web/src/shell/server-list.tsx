@@ -87,7 +87,10 @@ function ToolNames({ server: { id, name, status } }: { server: McpServer }) {
   const { data, error } = useQuery({ queryKey: ["tools", id], queryFn: () => api.all<McpServerTool>(`/mcp-servers/${id}/tools`), enabled: isOpen });
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary aria-label={`Tools of ${brief(name, 60)}`}>{toolCount(status.tools)}</summary>
+      <summary className="tool-count">
+        {toolCount(status.tools)}
+        <span className="unseen"> of {brief(name, 60)}</span>
+      </summary>
       {error !== null && <p className="trouble">{api.words(error)}</p>}
       {isOpen && data === undefined && error === null && <p className="faint">Reading the tools…</p>}
       {data !== undefined && (

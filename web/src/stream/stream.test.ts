@@ -200,6 +200,24 @@ describe("the socket of a tab", () => {
     expect(calls).toEqual(["opened", "owner.reset", "closed", "opened"]);
   });
 
+  it("follows no conversation that was left when it gives up sockets", async () => {
+    const read: string[] = [];
+    vi.stubGlobal("fetch", (url: URL | string) => {
+      read.push(String(url));
+      return Promise.resolve(new Response("{}"));
+    });
+    const socket = new TabSocket();
+    socket.followOwner({ opened: () => undefined, event: () => undefined, closed: () => undefined });
+    socket.follow("conv_1", new Seen()).stop();
+    for (const refused of [1, 2]) {
+      expect(FakeSocket.made).toHaveLength(refused);
+      FakeSocket.made.at(-1)?.onclose?.({ code: 1006 });
+      await vi.advanceTimersByTimeAsync(3000);
+    }
+    expect(read.filter((url) => url.endsWith("/readyz"))).toHaveLength(1);
+    expect(read.filter((url) => url.includes("/events"))).toEqual([]);
+  });
+
   it("opens no feed where the server refuses it", () => {
     const calls: string[] = [];
     new TabSocket().followOwner({ opened: () => calls.push("opened"), event: () => undefined, closed: () => undefined });
