@@ -180,7 +180,7 @@ async fn fast_answer_takes_less_than_half_a_core() {
         browser.until("the end", "return document.querySelector('.newest .end .usage') !== null").await;
         assert_eq!(browser.count(".message").await, 500 + 2 * answer);
         figures.push(format!("{:.0} % of a core at {rate:.0} tokens/s", share * 100.0));
-        if share < 0.5 && rate >= 180.0 {
+        if share < 0.5 && rate >= 100.0 {
             return print_figure(&figures.join(", "));
         }
     }
