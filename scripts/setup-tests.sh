@@ -8,9 +8,8 @@ cd "$(dirname "$0")/.."
 missing=()
 command -v git >/dev/null || missing+=(git)
 command -v pkill >/dev/null || missing+=(procps)
-# A browser tests the chat page.
-command -v chromium >/dev/null || missing+=(chromium)
-command -v chromedriver >/dev/null || missing+=(chromium-driver)
+# A browser tests the chat page. Its driver must have the same version, so they are installed together.
+command -v chromium-headless-shell >/dev/null && command -v chromedriver >/dev/null || missing+=(chromium-headless-shell chromium-driver)
 # PgBouncer runs between the servers and Postgres in some tests. Its folder is in the PATH of root only.
 PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || missing+=(pgbouncer)
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
