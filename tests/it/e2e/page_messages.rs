@@ -166,6 +166,7 @@ async fn fast_answer_takes_less_than_half_a_core() {
         };
         const timer = setInterval(() => isShown() && (clearInterval(timer), done(performance.now())), 100);
     })";
+    let limit = 0.5 * browser.slowness().await;
     // One of several answers counts, because other processes may delay a single one. Each next one comes faster.
     let mut figures = Vec::new();
     for (answer, pause) in [(1, 3), (2, 2), (3, 1)] {
@@ -180,7 +181,7 @@ async fn fast_answer_takes_less_than_half_a_core() {
         browser.until("the end", "return document.querySelector('.newest .end .usage') !== null").await;
         assert_eq!(browser.count(".message").await, 500 + 2 * answer);
         figures.push(format!("{:.0} % of a core at {rate:.0} tokens/s", share * 100.0));
-        if share < 0.5 && rate >= 100.0 {
+        if share < limit && rate >= 180.0 {
             return print_figure(&figures.join(", "));
         }
     }

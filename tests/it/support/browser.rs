@@ -34,6 +34,8 @@ const SHELL: &str = "/usr/bin/chromium-headless-shell";
 
 /// How long anything on a page may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the piece of work of [`Browser::slowness`] takes on a machine on which limits of time hold as they are written.
+const WORK_MS: f64 = 70.0;
 /// How long Chromium may take to exit. In any case it exits when the pipe to its driver closes.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -214,6 +216,21 @@ impl Browser {
         let of = |name: &str| metrics.iter().find(|metric| metric["name"] == name).and_then(|metric| metric["value"].as_f64());
         let time = |name: &str| of(name).unwrap_or_else(|| panic!("no {name} in {answer}"));
         (time("ProcessTime"), time("Timestamp"))
+    }
+
+    /// Returns how many times longer this machine takes for a fixed piece of work than one on which limits of time hold as they are
+    /// written; 1 on a faster machine. The best of several attempts counts, because other processes may delay a single one.
+    pub async fn slowness(&self) -> f64 {
+        let work = "const begun = performance.now();
+            let text = '';
+            for (let at = 0; at < 60000; at += 1) text = JSON.stringify(JSON.parse(JSON.stringify({ at, text: text.slice(0, 40) })));
+            return performance.now() - begun";
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            best = best.min(self.run(work, &[]).await.as_f64().unwrap());
+        }
+        super::print_figure(&format!("the piece of work takes {best:.0} ms"));
+        (best / WORK_MS).max(1.0)
     }
 
     async fn execute(&self, script: &str, arguments: &[&str]) -> Result<Value, Value> {

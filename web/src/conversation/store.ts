@@ -11,7 +11,7 @@ const RECALLED_PAGES = 20;
 /** A snapshot with fewer messages is followed by a page of those before them. */
 const FEW_MESSAGES = 4;
 /** The shortest time between two drawings, in milliseconds. Faster is not seen, and costs the processor. */
-const FRAME_MS = 45;
+const FRAME_MS = 60;
 
 /** The connection: there, or lost until a next try in so many seconds. */
 export type Link = { lost: number } | null;
