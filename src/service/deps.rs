@@ -17,7 +17,7 @@ use crate::domain::run::admission::Admission;
 use crate::domain::run::budget::Allowance;
 use crate::domain::setting::Setting;
 use crate::live::Hub;
-use crate::service::access::KeysInUse;
+use crate::service::access::CredentialsInUse;
 use crate::service::access::default_models::{DefaultModels, default_models};
 use crate::service::access::key_cache::KeyCache;
 use crate::service::access::login_limit::LoginLimit;
@@ -146,7 +146,7 @@ pub struct Service {
     pub(in crate::service) limits: ServiceLimits,
     pub(in crate::service) commits: TaskTracker,
     pub(in crate::service) keys: KeyCache,
-    pub(in crate::service) keys_in_use: KeysInUse,
+    pub(in crate::service) credentials_in_use: CredentialsInUse,
     pub(in crate::service) configured_keys: HashMap<String, Principal>,
     pub(in crate::service) find_model: Option<Arc<dyn FindModel>>,
     pub(in crate::service) providers: Option<ProviderDeps>,
@@ -171,7 +171,7 @@ impl Service {
             limits: deps.limits,
             commits: deps.commits,
             keys: KeyCache::default(),
-            keys_in_use: KeysInUse::default(),
+            credentials_in_use: CredentialsInUse::default(),
             configured_keys: deps.configured_keys,
             find_model: deps.find_model,
             providers: deps.providers,

@@ -186,7 +186,7 @@ impl<W: FrameWriter> TranslatedBody<W> {
                 let shutdown = self.app.options.shutdown.clone();
                 tokio::select! {
                     biased;
-                    () = self.access.wait_until_revoked() => return self.interrupt(&revoked(), out),
+                    () = self.access.wait_until_over() => return self.interrupt(&revoked(), out),
                     () = shutdown.cancelled() => return self.interrupt(&ProblemCode::Unavailable.body("the server restarts"), out),
                     items = self.reader.next() => match items {
                         Ok(Some(items)) => self.pending = items.into(),

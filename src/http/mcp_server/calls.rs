@@ -96,7 +96,7 @@ impl McpToolCall {
     pub(super) async fn wait_until_ended(&self) {
         tokio::select! {
             () = self.context.ct.cancelled() => {}
-            () = self.access.wait_until_revoked() => {}
+            () = self.access.wait_until_over() => {}
         }
     }
 

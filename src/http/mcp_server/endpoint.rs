@@ -107,7 +107,7 @@ async fn serve(
         response.extensions_mut().insert(RenderedError);
     }
     if has_type(response.headers(), "text/event-stream") {
-        let revoked = async move { access.wait_until_revoked().await };
+        let revoked = async move { access.wait_until_over().await };
         response = response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(revoked))));
     }
     Ok(response)

@@ -108,7 +108,7 @@ impl Writer {
             let shutdown = self.app.options.shutdown.clone();
             tokio::select! {
                 biased;
-                () = self.access.wait_until_revoked() => return self.end_with(self.framing.key_is_over()),
+                () = self.access.wait_until_over() => return self.end_with(self.framing.key_is_over()),
                 () = shutdown.cancelled() => return self.end_with(self.framing.restart_frame()),
                 items = self.reader.next() => match items {
                     Ok(Some(items)) => self.pending = items.into(),

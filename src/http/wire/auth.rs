@@ -66,7 +66,7 @@ async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Respo
     tokio::select! {
         biased;
         response = next.run(request) => Ok(response),
-        () = access.wait_until_revoked() => Err(unauthorized()),
+        () = access.wait_until_over() => Err(unauthorized()),
     }
 }
 

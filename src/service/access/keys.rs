@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::domain::access::principal::{Principal, SHORT_NAME, User, UserRole, short_name};
 use crate::domain::ids::{KeyId, UserId};
-use crate::service::access::KeyInUse;
+use crate::service::access::CredentialInUse;
 use crate::service::access::users::require_administrator;
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
 use crate::service::{Access, Error, Result, Service};
@@ -174,14 +174,14 @@ impl Service {
         }
         // A request that asked the store before may still cache the key, as in other processes: `KEY_CACHE_TTL` limits that.
         self.keys.forget(&key.hash);
-        self.keys_in_use.end(&key.hash);
+        self.credentials_in_use.end(&key.hash);
         Ok(())
     }
 }
 
 impl Service {
-    /// Checks every second, in one query, which of the keys and sessions in use here are still valid, and closes what the others opened. Ends
-    /// with `stop`.
+    /// Checks every second, in one query, which of the keys and sessions in use here are still valid, and closes what the others
+    /// opened. Ends with `stop`.
     ///
     /// While the store does not answer, everything stays open: no key can be revoked then, and no new event can be stored for a
     /// stream.
@@ -194,7 +194,7 @@ impl Service {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let hashes = self.keys_in_use.hashes();
+            let hashes = self.credentials_in_use.hashes();
             if hashes.is_empty() {
                 continue;
             }
@@ -213,7 +213,7 @@ impl Service {
             failing = false;
             for hash in hashes.iter().filter(|hash| !live.contains(*hash)) {
                 self.keys.forget(hash);
-                self.keys_in_use.end(hash);
+                self.credentials_in_use.end(hash);
             }
         }
     }
@@ -230,7 +230,7 @@ impl Service {
 
     pub(in crate::service) async fn access_by_hash(&self, hash: String) -> Result<Option<Access>> {
         if let Some(principal) = self.configured_keys.get(&hash) {
-            return Ok(Some(Access::with_key(principal.clone(), KeyInUse::unwatched(hash))));
+            return Ok(Some(Access::with_key(principal.clone(), CredentialInUse::unwatched(hash))));
         }
         let principal = match self.keys.get(&hash) {
             Some(principal) => principal,
@@ -243,7 +243,7 @@ impl Service {
                 principal
             }
         };
-        Ok(Some(Access::with_key(principal, self.keys_in_use.enter(hash))))
+        Ok(Some(Access::with_key(principal, self.credentials_in_use.enter(hash))))
     }
 }
 

@@ -23,12 +23,12 @@ use crate::domain::access::principal::Principal;
 use crate::support::locks::lock;
 
 /// The principal of a request while its key and its session are valid. A stream or socket holds it, and ends when
-/// [`Access::wait_until_revoked`] returns.
+/// [`Access::wait_until_over`] returns.
 #[derive(Debug, Clone)]
 pub struct Access {
     principal: Principal,
-    key: Option<Arc<KeyInUse>>,
-    session: Option<Arc<KeyInUse>>,
+    key: Option<Arc<CredentialInUse>>,
+    session: Option<Arc<CredentialInUse>>,
 }
 
 impl Access {
@@ -36,12 +36,12 @@ impl Access {
         Self { principal, key: None, session: None }
     }
 
-    pub(in crate::service) fn with_key(principal: Principal, key: Arc<KeyInUse>) -> Self {
+    pub(in crate::service) fn with_key(principal: Principal, key: Arc<CredentialInUse>) -> Self {
         Self { principal, key: Some(key), session: None }
     }
 
     /// Ends with this session too.
-    pub(in crate::service) fn within_session(self, session: Arc<KeyInUse>) -> Self {
+    pub(in crate::service) fn within_session(self, session: Arc<CredentialInUse>) -> Self {
         Self { session: Some(session), ..self }
     }
 
@@ -54,13 +54,13 @@ impl Access {
     }
 
     pub fn is_over(&self) -> bool {
-        [&self.key, &self.session].into_iter().flatten().any(|key| key.revoked.is_cancelled())
+        [&self.key, &self.session].into_iter().flatten().any(|credential| credential.ended.is_cancelled())
     }
 
     /// Waits until the session has ended, or a check finds the key revoked. Cancel-safe.
-    pub async fn wait_until_revoked(&self) {
-        let end = async |key: &Option<Arc<KeyInUse>>| match key {
-            Some(key) => key.revoked.cancelled().await,
+    pub async fn wait_until_over(&self) {
+        let end = async |credential: &Option<Arc<CredentialInUse>>| match credential {
+            Some(credential) => credential.ended.cancelled().await,
             None => std::future::pending().await,
         };
         tokio::select! {
@@ -70,47 +70,48 @@ impl Access {
     }
 }
 
-/// A key, or the session of a browser.
+/// A key, or the session of a browser, while something is open with it.
 #[derive(Debug)]
-pub(in crate::service) struct KeyInUse {
+pub(in crate::service) struct CredentialInUse {
     hash: String,
-    revoked: CancellationToken,
+    ended: CancellationToken,
 }
 
-impl KeyInUse {
-    /// Creates an entry for a key that is valid as long as the process. For a key that can be revoked, see [`KeysInUse::enter`].
+impl CredentialInUse {
+    /// Creates an entry for a key that is valid as long as the process. For a key that can be revoked, see [`CredentialsInUse::enter`].
     pub(in crate::service) fn unwatched(hash: String) -> Arc<Self> {
-        Arc::new(Self { hash, revoked: CancellationToken::new() })
+        Arc::new(Self { hash, ended: CancellationToken::new() })
     }
 }
 
 /// The stored keys and sessions that have anything open in this process, each once.
 #[derive(Default)]
-pub(in crate::service) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
+pub(in crate::service) struct CredentialsInUse(Mutex<HashMap<String, Weak<CredentialInUse>>>);
 
-impl KeysInUse {
-    /// Registers a key that opens something, so that it is checked from now on.
-    pub(in crate::service) fn enter(&self, hash: String) -> Arc<KeyInUse> {
-        let mut keys = lock(&self.0);
-        if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
-            return key;
+impl CredentialsInUse {
+    /// Registers a key or session that opens something, so that it is checked from now on.
+    pub(in crate::service) fn enter(&self, hash: String) -> Arc<CredentialInUse> {
+        let mut credentials = lock(&self.0);
+        if let Some(credential) = credentials.get(&hash).and_then(Weak::upgrade) {
+            return credential;
         }
-        let key = KeyInUse::unwatched(hash.clone());
-        keys.insert(hash, Arc::downgrade(&key));
-        key
+        let credential = CredentialInUse::unwatched(hash.clone());
+        credentials.insert(hash, Arc::downgrade(&credential));
+        credential
     }
 
-    /// Returns the hashes of all keys in use, and removes those with nothing open.
+    /// Returns the hashes of all keys and sessions in use, and removes those with nothing open.
     pub(in crate::service) fn hashes(&self) -> Vec<String> {
-        let mut keys = lock(&self.0);
-        keys.retain(|_, key| key.strong_count() > 0);
-        keys.keys().cloned().collect()
+        let mut credentials = lock(&self.0);
+        credentials.retain(|_, credential| credential.strong_count() > 0);
+        credentials.keys().cloned().collect()
     }
 
-    /// Closes what a key has opened. A request that still accepts the cached key creates a new entry, which ends at the next check.
+    /// Closes what a key or session has opened. A request that still accepts the cached key creates a new entry, which ends at the
+    /// next check.
     pub(in crate::service) fn end(&self, hash: &str) {
-        if let Some(key) = lock(&self.0).remove(hash).and_then(|key| key.upgrade()) {
-            key.revoked.cancel();
+        if let Some(credential) = lock(&self.0).remove(hash).and_then(|credential| credential.upgrade()) {
+            credential.ended.cancel();
         }
     }
 }
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_key_is_in_use_as_long_as_something_is_open_with_it() {
-        let keys = KeysInUse::default();
+        let keys = CredentialsInUse::default();
         let principal = Principal { user_id: UserId::from_stored("user_1".into()), role: UserRole::Member };
         let access = |hash: &str| Access::with_key(principal.clone(), keys.enter(hash.to_owned()));
         let (first, second, other) = (access("a"), access("a"), access("b"));

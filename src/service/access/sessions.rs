@@ -24,7 +24,7 @@ impl Service {
         let Some((owner, key_hash)) = self.store.session(&hash).await? else { return Ok(None) };
         // A configured key may belong to another user since a restart.
         let access = self.access_by_hash(key_hash).await?.filter(|access| access.principal().user_id == owner);
-        Ok(access.map(|access| access.within_session(self.keys_in_use.enter(hash))))
+        Ok(access.map(|access| access.within_session(self.credentials_in_use.enter(hash))))
     }
 
     /// Ends a session, and closes what it has opened. Its key and the other sessions of the key stay valid.
@@ -34,7 +34,7 @@ impl Service {
         }
         let hash = hash_key(token);
         self.store.delete_session(&hash).await?;
-        self.keys_in_use.end(&hash);
+        self.credentials_in_use.end(&hash);
         Ok(())
     }
 }

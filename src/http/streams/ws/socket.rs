@@ -95,7 +95,7 @@ pub(super) async fn run<P: SocketProtocol>(app: App, mut socket: WebSocket, iden
     let end = tokio::select! {
         biased;
         // Checked at any time, because a client that does not read can block the session for long.
-        () = access.wait_until_revoked() => Err(Some(Close::Unauthorized)),
+        () = access.wait_until_over() => Err(Some(Close::Unauthorized)),
         end = session.serve(first) => end,
     };
     if let Err(Some(reason)) = end {
