@@ -1,5 +1,7 @@
-//! From a server without a setting to the first answer of a real model, on the page alone.
+//! From `make run` without a setting to the first answer of a real model, on the page alone.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,17 +13,48 @@ use support::database::Kind;
 use support::dialects::Dialect;
 use support::model::ModelMock;
 use support::refusing::RefusingProvider;
-use support::server::Site;
+use support::server::{Site, program};
 
 /// The most time between opening the page and the first answer.
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns a site whose servers are started by `make run`, with the settings that it has: an address to listen on, and none else. The
+/// program is built already, so the recipe finds a `cargo` that starts it. Its folder of data is that of the site.
+async fn site_of_make_run() -> Site {
+    let site = Site::new(Kind::Sqlite).await;
+    let folder = site.folder.path();
+    let tools = folder.join("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    // `-o page`: the program embeds the page already. The server ends with make, also where a test panics.
+    let make = format!(
+        "#!/bin/sh\nlisten=$CAPSTAN_LISTEN\nunset DATABASE_URL $(env | sed -n 's/^\\(CAPSTAN_[A-Z_]*\\)=.*/\\1/p')\n\
+         PATH={}:$PATH exec make -s -C {repository} -o page run ARGS=\"--listen $listen\"\n",
+        tools.display()
+    );
+    let cargo = format!(
+        "#!/bin/sh\n[ \"$1 $2 $3\" = 'run --locked --' ] || exit 64\nshift 3\ncd {}\n\
+         exec setpriv --pdeathsig KILL {} \"$@\"\n",
+        folder.display(),
+        program().display()
+    );
+    let run = folder.join("make-run");
+    write_script(&run, &make);
+    write_script(&tools.join("cargo"), &cargo);
+    site.program(&run)
+}
+
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
 
 // P3: a machine with Ollama: its models are found, one becomes the default, and it answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomer_with_ollama_chooses_a_found_model() {
     let ollama =
         RefusingProvider::start_with(Dialect::Ollama, Arc::new(|_, _, _| None), &["nomic-embed-text", "acme-1", "acme-2"]).await;
-    let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
+    let site = site_of_make_run().await.env("OLLAMA_HOST", ollama.base_url.trim_end_matches("/v1"));
     let server = site.start().await;
     let browser = Browser::start().await;
     let opened = Instant::now();
@@ -51,7 +84,7 @@ async fn newcomer_with_ollama_chooses_a_found_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomer_connects_a_model_on_the_page() {
     let model = ModelMock::start().await;
-    let site = Site::new(Kind::Sqlite).await;
+    let site = site_of_make_run().await;
     let server = site.start().await;
     let browser = Browser::start().await;
     let opened = Instant::now();
