@@ -1,5 +1,6 @@
-//! Parts of the page that are seldom shown have no violation of WCAG 2.2 AA that axe finds, light and dark.
+//! The page has no violation of WCAG 2.2 AA that axe finds, light and dark.
 
+use reqwest::Method;
 use serde_json::json;
 
 use support::browser::{Browser, ENTER, ESCAPE};
@@ -7,7 +8,102 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations_in, import, pick_in_menu};
+use super::approvals;
+use super::page::{import, looking_at, pick_in_menu};
+
+/// Returns the violations of WCAG 2.2 AA that axe finds in what is shown.
+pub(super) async fn axe_violations(browser: &Browser) -> Vec<String> {
+    axe_violations_in(browser, "html").await
+}
+
+/// Returns those in one element.
+async fn axe_violations_in(browser: &Browser, css: &str) -> Vec<String> {
+    if browser.run("return window.axe === undefined", &[]).await == true {
+        let axe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/node_modules/axe-core/axe.min.js");
+        browser.run(&std::fs::read_to_string(axe).unwrap(), &[]).await;
+    }
+    let check = "const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+        return axe.run(arguments[0], { runOnly: tags, resultTypes: ['violations'] }).then(({ violations }) =>
+            violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).join(' | ')}`))";
+    let found = browser.run(check, &[css]).await;
+    found.as_array().unwrap().iter().map(|violation| violation.as_str().unwrap().to_owned()).collect()
+}
+
+// The page has no violation of WCAG 2.2 AA that axe finds, light and dark, wide and narrow.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_has_no_axe_violation() {
+    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    let browser = looking_at(&server).await;
+    browser.write("#message", &format!("{}{ENTER}", approvals::INPUT)).await;
+    browser.shows(".ask:not([data-fresh])", "Allow once").await;
+    let chat = browser.run("return location.hash", &[]).await;
+    let mut found = Vec::new();
+    for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)] {
+        browser.look(scheme, width).await;
+        for (place, shown) in [
+            (chat.as_str().unwrap(), "#transcript .ask .arguments"),
+            ("#/", ".preset"),
+            ("#/inbox", ".inbox .ask .arguments"),
+            ("#/usage", ".chart"),
+            ("#/setup", "[data-provider=openai]"),
+            ("#/setup/tools", "[data-server=ledger]"),
+            ("#/setup/agents", "[data-agent]"),
+            ("#/setup/permissions", "[id$=-permissions] .setup-section"),
+            ("#/setup/audit", "[id$=-audit] .setup-section"),
+            ("#/setup/keys", "[id$=-keys] .setup-section"),
+            ("#/setup/users", "[data-user]"),
+            ("#/setup/settings", ".settings tbody tr"),
+            ("#/setup/account", ".account"),
+        ] {
+            browser.run("location.hash = arguments[0]", &[place]).await;
+            browser.until(place, &format!("return document.querySelector('main {shown}') !== null")).await;
+            let violations = axe_violations(&browser).await;
+            found.extend(violations.iter().map(|violation| format!("{scheme} {width} {place} {violation}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+// Cards, lists, menus and forms that a click opens have no violation of WCAG 2.2 AA that axe finds.
+#[tokio::test(flavor = "multi_thread")]
+async fn opened_parts_have_no_axe_violation() {
+    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
+    let (run, _) = approvals::waiting(&server, approvals::INPUT).await;
+    let (_, made) = server.post_json("/agents", &json!({"name": "poet", "profile": {"system_prompt": "Rhyme."}})).await;
+    let change = server.request(Method::PATCH, &format!("/agents/{}", made["id"].as_str().unwrap()));
+    let changed = change.json(&json!({"profile": {"system_prompt": "Rhyme always."}})).send().await.unwrap();
+    assert_eq!(changed.status(), 200);
+    let browser = looking_at(&server).await;
+    let inspector = format!("#/run/{run}");
+    let mut found = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.look(scheme, 1280).await;
+        for (place, button, opened) in [
+            ("#/setup/tools", "[data-server=ledger] summary", ".tool-list li"),
+            ("#/setup/models", "[data-provider=openai] summary", "details[open] :is(.model-list, .trouble)"),
+            ("#/setup/agents", "[data-agent=poet] summary", ".versions .diff mark"),
+            ("#/setup/agents", ".setup-head .primary", ".setup-form [name=rest]"),
+            ("#/setup/tools", ".setup-head .primary", ".setup-form [name=pairs]"),
+            (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
+            (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
+            ("#/", "#servers", ".server-list [data-server=ledger]"),
+            ("#/", "#shares", "dialog.share h2"),
+            ("#/", "#go-to", ".palette .option"),
+            ("#/", "#model", ".picker .option"),
+            ("#/", ".conversation .row-menu", ".menu-item"),
+        ] {
+            show(&browser, place).await;
+            browser.click(button).await;
+            browser.until(opened, &format!("return document.querySelector('{opened}') !== null")).await;
+            let violations = axe_violations(&browser).await;
+            found.extend(violations.iter().map(|violation| format!("{scheme} {place} {button} {violation}")));
+            browser.press(ESCAPE).await;
+            let is_closed = "return document.querySelector('dialog[open], .popover') === null";
+            browser.until("the end of what lies above", is_closed).await;
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
 
 /// Code, a formula, tasks and a table.
 const RICH: &str = concat!(
@@ -56,7 +152,7 @@ async fn seldom_seen_parts_have_no_axe_violation() {
     let key = site.key_of("ann").await;
     let mut server = site.start().await;
     server.set_key(&key);
-    let browser = super::page::looking_at(&server).await;
+    let browser = looking_at(&server).await;
     let mut checks = Checks { browser: &browser, found: Vec::new() };
     browser.write("#key-dialog[open] #key", &format!("cap_wrong{ENTER}")).await;
     browser.shows("#key-trouble:not([hidden])", "does not let you in").await;
@@ -93,7 +189,7 @@ async fn seldom_seen_parts_have_no_axe_violation() {
         "seats": {"type": "integer", "enum": [1, 2, 3]},
         "quiet": {"type": "boolean", "title": "Quiet"},
     }});
-    let record = server.request(reqwest::Method::PATCH, &format!("/conversations/{conversation}"));
+    let record = server.request(Method::PATCH, &format!("/conversations/{conversation}"));
     assert_eq!(record.json(&json!({"model": "openai/mock"})).send().await.unwrap().status(), 200);
     let question = json!({"question": "When?", "form": form});
     browser.write(".editing textarea", &format!("[[id:form]][[call:ask_user {question}]][[next]][[say:bye]]")).await;

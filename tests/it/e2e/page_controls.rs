@@ -1,4 +1,4 @@
-//! The page's controls: attachments of edited messages, tool reviews and policies, keys, search, the palette, phones, accessibility.
+//! The page's controls: attachments of edited messages, tool reviews and policies, keys, search, the palette, phones.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use support::model::ModelMock;
 use support::server::{Server, Site};
 
 use super::approvals;
-use super::page::{axe_violations, import, looking_at};
+use super::page::{import, looking_at};
 
 /// The key that selects the option above.
 const UP: &str = "\u{e013}";
@@ -269,47 +269,6 @@ async fn composer_of_an_active_run_fits_a_phone() {
     browser.until("whole names", is_whole).await;
     model.release("fit");
     browser.until("the end", "return document.querySelector('.end .usage') !== null").await;
-}
-
-// Cards, lists, menus and forms that a click opens have no violation of WCAG 2.2 AA that axe finds.
-#[tokio::test(flavor = "multi_thread")]
-async fn opened_parts_have_no_axe_violation() {
-    let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
-    let (run, _) = approvals::waiting(&server, approvals::INPUT).await;
-    let (_, made) = server.post_json("/agents", &json!({"name": "poet", "profile": {"system_prompt": "Rhyme."}})).await;
-    let change = server.request(Method::PATCH, &format!("/agents/{}", made["id"].as_str().unwrap()));
-    let changed = change.json(&json!({"profile": {"system_prompt": "Rhyme always."}})).send().await.unwrap();
-    assert_eq!(changed.status(), 200);
-    let browser = looking_at(&server).await;
-    let inspector = format!("#/run/{run}");
-    let mut found = Vec::new();
-    for scheme in ["light", "dark"] {
-        browser.look(scheme, 1280).await;
-        for (place, button, opened) in [
-            ("#/setup/tools", "[data-server=ledger] summary", ".tool-list li"),
-            ("#/setup/models", "[data-provider=openai] summary", "details[open] :is(.model-list, .trouble)"),
-            ("#/setup/agents", "[data-agent=poet] summary", ".versions .diff mark"),
-            ("#/setup/agents", ".setup-head .primary", ".setup-form [name=rest]"),
-            ("#/setup/tools", ".setup-head .primary", ".setup-form [name=pairs]"),
-            (inspector.as_str(), ".step-tree .call summary", ".step-tree .body pre"),
-            (inspector.as_str(), ".step-tree .sent > summary", ".sent-body"),
-            ("#/", "#servers", ".server-list [data-server=ledger]"),
-            ("#/", "#shares", "dialog.share h2"),
-            ("#/", "#go-to", ".palette .option"),
-            ("#/", "#model", ".picker .option"),
-            ("#/", ".conversation .row-menu", ".menu-item"),
-        ] {
-            show(&browser, place).await;
-            browser.click(button).await;
-            browser.until(opened, &format!("return document.querySelector('{opened}') !== null")).await;
-            let violations = axe_violations(&browser).await;
-            found.extend(violations.iter().map(|violation| format!("{scheme} {place} {button} {violation}")));
-            browser.press(ESCAPE).await;
-            let is_closed = "return document.querySelector('dialog[open], .popover') === null";
-            browser.until("the end of what lies above", is_closed).await;
-        }
-    }
-    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 // The budget of the first load holds for styles and all scripts, also for those that the first one imports.

@@ -8,7 +8,8 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations, choose, looking_at};
+use super::page::{choose, looking_at};
+use super::page_axe::axe_violations;
 
 /// The answers of the replayed conversation, also those out of sight.
 const ANSWERS: &str = "[...document.querySelectorAll('#replay .message.assistant .text')].map((text) => text.textContent)";

@@ -7,7 +7,8 @@ use support::database::Kind;
 use support::model::ModelMock;
 use support::server::{Server, Site};
 
-use super::page::{axe_violations, import, looking_at, pick_in_menu};
+use super::page::{import, looking_at, pick_in_menu};
+use super::page_axe::axe_violations;
 
 /// Records what a page sends and what its policy refuses, from the first script on.
 const WATCH: &str = "window.sent = [];
