@@ -1,4 +1,4 @@
-//! Scripts say which program is missing and how to get it.
+//! Scripts say which program is missing and how to get it, and the image has the files of its build.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -38,4 +38,25 @@ fn page_build_without_node_says_how_to_get_it() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     check();
+}
+
+/// The image is built from the manifests of all packages, and from a part of their files.
+#[test]
+fn docker_image_has_the_files_that_cargo_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let dockerfile = std::fs::read_to_string(root().join("docker/Dockerfile")).unwrap();
+    let build = dockerfile.split("\nFROM ").find(|stage| stage.contains("cargo build")).unwrap();
+    for line in build.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let to = folder.path().join(words.pop().unwrap());
+        for from in words {
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            let copied = Command::new("cp").arg("-r").arg(root().join(from)).arg(&to).status().unwrap();
+            assert!(copied.success(), "{line}");
+        }
+    }
+    let mut cargo = Command::new("cargo");
+    cargo.args(["metadata", "--no-deps", "--offline", "--locked", "--format-version", "1"]).current_dir(folder.path());
+    let output = cargo.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
