@@ -39,7 +39,7 @@ struct SettingFlags {
     /// Address and port to listen on.
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// The role of this process: all, api or worker. `keys create` has a different `--role`.
+    /// The role of this process: all, api or worker. `keys create --role` is the role of a user.
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
     /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it contains a password.
@@ -201,7 +201,7 @@ enum SecretsCommand {
     Rotate(RotateArgs),
 }
 
-/// Parses the name of a role, because the domain must not know the command line.
+/// Parses the name of a role. The domain must not depend on the parser of the command line.
 fn role_parser() -> impl TypedValueParser<Value = UserRole> {
     PossibleValuesParser::new(UserRole::ALL.map(UserRole::as_str)).try_map(|name| UserRole::from_name(&name).ok_or("unknown role"))
 }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_role_of_a_key_is_not_that_of_the_process() {
+    fn role_of_a_key_differs_from_that_of_the_process() {
         for (arguments, expected) in [(&["--role", "admin"][..], "Some(Admin)"), (&[][..], "None")] {
             let whole = ["capstan", "keys", "create", "--user", "ada"].iter().chain(arguments);
             let cli = Cli::try_parse_from(whole).unwrap();

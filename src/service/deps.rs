@@ -20,7 +20,7 @@ use crate::live::Hub;
 use crate::service::access::CredentialsInUse;
 use crate::service::access::default_models::{DefaultModels, default_models};
 use crate::service::access::key_cache::KeyCache;
-use crate::service::access::login_limit::LoginLimit;
+use crate::service::access::mcp_login_limit::McpLoginLimit;
 use crate::service::error::{Error, Result};
 use crate::service::files::uploads::Uploads;
 use crate::service::records::endpoints::ProviderDeps;
@@ -154,7 +154,7 @@ pub struct Service {
     pub(in crate::service) files: FileDeps,
     pub(in crate::service) settings: Vec<Setting>,
     pub(in crate::service) uploads: Uploads,
-    pub(in crate::service) login_limit: LoginLimit,
+    pub(in crate::service) mcp_login_limit: McpLoginLimit,
     pub(in crate::service) default_models: DefaultModels,
 }
 
@@ -179,7 +179,7 @@ impl Service {
             files: deps.files,
             settings: deps.settings,
             uploads: Uploads::default(),
-            login_limit: LoginLimit::default(),
+            mcp_login_limit: McpLoginLimit::default(),
             default_models: default_models(),
         }
     }

@@ -33,7 +33,7 @@ const Usage = lazy(() => import("./usage/usage"));
 const Versions = lazy(() => import("./versions/page"));
 const Inspector = lazy(() => import("./run/inspector"));
 const ShareDialog = lazy(() => import("./share/dialog"));
-const AllShares = lazy(() => import("./share/all"));
+const AllShares = lazy(() => import("./share/all-shares"));
 const Reader = lazy(() => import("./share/reader"));
 const FirstRun = lazy(() => import("./chat/first-run"));
 

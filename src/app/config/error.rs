@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An error in the settings. It contains the key and its source, never a value, because that may be a secret.
+/// Names the key and its source. It contains no value, because a value may be a secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{source_name}: {reason}")]
 pub struct ConfigError {

@@ -35,8 +35,8 @@ const HTTP2_STREAMS: u32 = 250;
 /// The size of the kernel's send buffer. It limits the memory for a client that does not read. The default grows to 4 MiB.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 
-/// The unsent part of that buffer. With a small value, Capstan notices soon that a client has stopped reading. Bytes on their way to a
-/// distant client do not count.
+/// The unsent part of that buffer. With a small value, Capstan notices soon that a client has stopped reading. Sent bytes that
+/// are not acknowledged yet do not count.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 32 * 1024;
 
@@ -44,12 +44,12 @@ const UNSENT_BYTES: u32 = 32 * 1024;
 #[cfg(target_os = "linux")]
 const UNREAD_LIMIT: Duration = Duration::from_secs(45);
 
-/// The most connections above the limit that are accepted at a time. Each gets at most one response.
-const MAX_EXTRA: usize = 64;
+/// The largest number of excess connections, which are above the limit, at a time. Each gets at most one response.
+const MAX_EXCESS: usize = 64;
 
-/// Time limit for the first byte of such a connection. The limit is short, because further connections wait to be accepted.
-const EXTRA_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
-const EXTRA_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for the first byte of an excess connection. The limit is short, because further connections wait to be accepted.
+const EXCESS_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
+const EXCESS_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const BACKLOG: u32 = 1024;
 
@@ -79,7 +79,7 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
     let mut http1 = http1::Builder::new();
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let mut http1_single_response = http1.clone();
-    http1_single_response.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
+    http1_single_response.keep_alive(false).header_read_timeout(EXCESS_HEAD_TIMEOUT);
     let permits = ConnectionPermits::new(max_connections);
     let mut connections = JoinSet::new();
     loop {
@@ -88,7 +88,7 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             accepted = accept(&listener, &permits) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let (stream, peer, ConnectionPermit { permit, is_extra }) = match accepted {
+        let (stream, peer, ConnectionPermit { permit, is_excess }) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a connection could not be accepted");
@@ -98,13 +98,13 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
         };
         let service = app.clone().map_request(move |request: axum::http::Request<_>| {
             let mut request = request.map(axum::body::Body::new);
-            if is_extra {
+            if is_excess {
                 request.extensions_mut().insert(ExcessConnection);
             }
             request
         });
-        let (http1, time_limit) = match is_extra {
-            true => (http1_single_response.clone(), EXTRA_FIRST_BYTE_TIMEOUT),
+        let (http1, time_limit) = match is_excess {
+            true => (http1_single_response.clone(), EXCESS_FIRST_BYTE_TIMEOUT),
             false => (http1.clone(), FIRST_BYTE_TIMEOUT),
         };
         let (http1_or_http2, drain) = (http1_or_http2.clone(), drain.clone());
@@ -116,8 +116,8 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
             let outcome = match is_http1 {
                 // HTTP/2 has no simple single response. Its clients retry when the connection is closed.
-                Ok(Ok(false)) if is_extra => Ok(()),
-                // Boxed, so that a connection only uses the memory of its HTTP version.
+                Ok(Ok(false)) if is_excess => Ok(()),
+                // Boxed, so that an HTTP/1 connection does not reserve memory for HTTP/2.
                 Ok(Ok(false)) => {
                     let mut connection = Box::pin(http1_or_http2.serve_connection_with_upgrades(io, service));
                     until_drained(connection.as_mut(), &drain, |connection| connection.graceful_shutdown()).await
@@ -165,34 +165,34 @@ async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
 /// The permits for connections: a regular one for each connection within the limit, and a few extra ones.
 struct ConnectionPermits {
     regular: Arc<Semaphore>,
-    extra: Arc<Semaphore>,
+    excess: Arc<Semaphore>,
 }
 
 struct ConnectionPermit {
     permit: OwnedSemaphorePermit,
     /// Whether the connection is above the limit.
-    is_extra: bool,
+    is_excess: bool,
 }
 
 impl ConnectionPermits {
     fn new(max_connections: usize) -> Self {
         let regular = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-        Self { regular, extra: Arc::new(Semaphore::new(MAX_EXTRA)) }
+        Self { regular, excess: Arc::new(Semaphore::new(MAX_EXCESS)) }
     }
 
     async fn acquire(&self) -> std::io::Result<ConnectionPermit> {
-        let (permit, is_extra) = tokio::select! {
+        let (permit, is_excess) = tokio::select! {
             biased;
             permit = Arc::clone(&self.regular).acquire_owned() => (permit, false),
-            permit = Arc::clone(&self.extra).acquire_owned() => (permit, true),
+            permit = Arc::clone(&self.excess).acquire_owned() => (permit, true),
         };
-        Ok(ConnectionPermit { permit: permit.map_err(std::io::Error::other)?, is_extra })
+        Ok(ConnectionPermit { permit: permit.map_err(std::io::Error::other)?, is_excess })
     }
 
     /// Replaces an extra permit by a regular one, if one is free.
     fn prefer_regular(&self, current: ConnectionPermit) -> ConnectionPermit {
         match Arc::clone(&self.regular).try_acquire_owned() {
-            Ok(permit) if current.is_extra => ConnectionPermit { permit, is_extra: false },
+            Ok(permit) if current.is_excess => ConnectionPermit { permit, is_excess: false },
             Ok(_) | Err(_) => current,
         }
     }

@@ -1,4 +1,4 @@
-//! User servers of the database, with their secrets decrypted.
+//! Reads user servers from the database, and decrypts their secrets.
 //!
 //! The servers of an owner are cached for a second, so that many runs that start at once read the database once.
 
@@ -22,7 +22,7 @@ use crate::tools::mcp::{MemberRules, UserServer, UserServerSource};
 const TTL: Duration = Duration::from_secs(1);
 /// How long runs and requests wait for the database. After that a run starts without these tools.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit of cached owners. One more clears the cache.
+/// Limit of cached owners. The cache is cleared before another one is added.
 const MAX_OWNERS: usize = 1_000;
 
 pub struct StoredUserServers {
@@ -82,7 +82,7 @@ impl UserServerSource for StoredUserServers {
         Some(Arc::clone(&self.tokens) as _)
     }
 
-    fn changed(&self) {
+    fn clear_cache(&self) {
         let mut cache = lock(&self.cache);
         cache.servers.clear();
         cache.changes += 1;

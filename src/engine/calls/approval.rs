@@ -118,15 +118,15 @@ pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
 /// Returns the arguments of a model after JSON repair.
 fn repaired_arguments<'a>(call: &ToolCall, tool: Option<&ToolDefinition>, written: &'a Value) -> Cow<'a, Value> {
     let raw = written.get("_raw").and_then(Value::as_str);
-    let is_mended = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
-    let mut mended = match raw.filter(|_| is_mended).and_then(json_repair::repair) {
-        Some(mended) => Cow::Owned(mended.value),
+    let is_repaired = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
+    let mut repaired = match raw.filter(|_| is_repaired).and_then(json_repair::repair) {
+        Some(repaired) => Cow::Owned(repaired.value),
         None => Cow::Borrowed(written),
     };
-    if is_mended && let Some(tool) = tool {
-        arguments::leave_out_nulls(mended.to_mut(), &tool.parameters);
+    if is_repaired && let Some(tool) = tool {
+        arguments::leave_out_nulls(repaired.to_mut(), &tool.parameters);
     }
-    mended
+    repaired
 }
 
 fn calls_waiting_for_approval<'d>(decision: &'d DecisionBuilder<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {

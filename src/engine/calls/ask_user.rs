@@ -1,4 +1,4 @@
-//! The tool `ask_user`: its calls are questions, and the answers are their outcomes.
+//! The tool `ask_user`: a call asks the user a question, and the answer is the outcome of the call.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const MAX_CHOICES: usize = 20;
 
 const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];
 
-pub fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn is_ask_user_call(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let tools = decision.before.tools.iter().flatten();
     let name = find(decision, id).map(|call| call.name.as_str());
     tools.into_iter().any(|tool| tool.server.is_none() && tool.tool == ASK_USER && Some(tool.name.as_str()) == name)

@@ -16,10 +16,10 @@ pub struct RepairedJson {
 
 /// Repairs a text; `None` if it cannot be repaired.
 pub fn repair(raw: &str) -> Option<RepairedJson> {
-    mend_within(raw, 0)
+    repair_within(raw, 0)
 }
 
-fn mend_within(raw: &str, strings: u32) -> Option<RepairedJson> {
+fn repair_within(raw: &str, strings: u32) -> Option<RepairedJson> {
     let text = raw.trim_start_matches('\u{feff}').trim();
     let bare = unfenced(text);
     let mut reader = Reader { text: bare, at: 0, open: Vec::new(), fixes: Vec::new() };
@@ -28,7 +28,7 @@ fn mend_within(raw: &str, strings: u32) -> Option<RepairedJson> {
     }
     if bare.starts_with('"') && strings == 0 {
         let inner: String = serde_json::from_str(bare).ok()?;
-        let RepairedJson { value, mut fixes } = mend_within(&inner, 1)?;
+        let RepairedJson { value, mut fixes } = repair_within(&inner, 1)?;
         fixes.insert(0, "encoded_twice");
         return Some(RepairedJson { value, fixes });
     }
@@ -299,11 +299,11 @@ mod tests {
     #[case("\u{feff}{\"a\": -1.5e3}", json!({"a": -1500.0}), &[])]
     fn mends(#[case] raw: &str, #[case] value: Value, #[case] fixes: &[&str]) {
         match repair(raw) {
-            Some(mended) => {
-                assert!(crate::support::json::is_same(&mended.value, &value), "{}", mended.value);
-                assert_eq!(mended.fixes.as_slice(), fixes);
+            Some(repaired) => {
+                assert!(crate::support::json::is_same(&repaired.value, &value), "{}", repaired.value);
+                assert_eq!(repaired.fixes.as_slice(), fixes);
             }
-            None => assert_eq!(value, Value::Null, "{raw} is mended"),
+            None => assert_eq!(value, Value::Null, "{raw} is repaired"),
         }
     }
 
@@ -361,12 +361,12 @@ mod tests {
     proptest! {
         #[test]
         fn valid_json_is_unchanged_by_repair(value in objects()) {
-            let mended = repair(&value.to_string());
-            prop_assert_eq!(mended.map(|mended| mended.value), Some(value));
+            let repaired = repair(&value.to_string());
+            prop_assert_eq!(repaired.map(|repaired| repaired.value), Some(value));
         }
 
         #[test]
-        fn a_cut_text_is_never_mended(value in objects(), cut in 1_usize..400) {
+        fn a_cut_text_is_never_repaired(value in objects(), cut in 1_usize..400) {
             let text = value.to_string();
             let at = text.floor_char_boundary(text.len().saturating_sub(cut));
             prop_assert_eq!(repair(&text[..at]), None);

@@ -19,7 +19,9 @@ use crate::engine::machine::state::RunState;
 use crate::engine::offer::store_selection;
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::steps::store_answer::keep_partial;
-use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, parallel_calls, tool_step};
+use crate::engine::steps::{
+    budget, claim, context_window, ending, model_failure, model_step, parallel_calls, time_limits, tool_step,
+};
 use crate::engine::strategy;
 
 /// Returns the decision about `input`, and adds the input's facts to `state`.
@@ -93,7 +95,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         Input::Drain { stopped, paused } => drained(decision, stopped, paused),
         Input::TimedOut { partial, stopped } => {
             stop(decision, partial, None, stopped);
-            limits::fail_for_time(decision)
+            time_limits::fail_for_time(decision)
         }
         Input::GivenUp { why, stopped } => {
             budget::charge_lost(decision);

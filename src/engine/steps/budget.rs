@@ -8,7 +8,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::{Amount, BudgetScope, Capacity, Change, OnDaySpent, ReservationOutcome, ReservationRequest, WaitReason};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
-use crate::engine::steps::limits::wait;
+use crate::engine::steps::time_limits::wait;
 
 /// The interval of repeated reservation requests while reservations of calls under way use the budget.
 const ASK_AGAIN_MS: u64 = 5_000;

@@ -13,7 +13,7 @@ use crate::engine::calls::outcome::{mark_started, record_outcome};
 use crate::engine::calls::unknown_outcome;
 use crate::engine::machine::{DecisionBuilder, Next, RunEnd};
 use crate::engine::prompts;
-use crate::engine::steps::limits;
+use crate::engine::steps::time_limits;
 use crate::engine::strategy::stop_analysis;
 use crate::support::json::is_deeper_than;
 
@@ -67,7 +67,7 @@ pub fn begin_claim(
     decision.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
     if decision.is_out_of_time() {
         end_lost_step(decision);
-        return limits::fail_for_time(decision);
+        return time_limits::fail_for_time(decision);
     }
     void_lost_step(decision);
     continue_from_rows(decision)

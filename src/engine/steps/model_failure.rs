@@ -8,8 +8,8 @@ use crate::domain::run::{ContextStrategy, WaitReason};
 use crate::engine::machine::{DecisionBuilder, Next, PartialAnswer, RunEnd};
 use crate::engine::request::eviction::Eviction;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};
-use crate::engine::steps::limits;
 use crate::engine::steps::store_answer::keep_partial;
+use crate::engine::steps::time_limits;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
@@ -131,7 +131,7 @@ fn breaker_retry(decision: &DecisionBuilder<'_>, error: &ModelError) -> FailureA
 fn wait(decision: &mut DecisionBuilder<'_>, step: u32, after_ms: u64, error: ProblemBody) -> Next {
     decision.reset(step, "retry");
     decision.event(EventBody::RunRetrying { after_ms, error, model: None });
-    limits::wait(decision, after_ms, WaitReason::Backoff, None)
+    time_limits::wait(decision, after_ms, WaitReason::Backoff, None)
 }
 
 fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: ProblemBody) -> Next {

@@ -14,7 +14,7 @@ use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
 use crate::engine::request::window::remaining::TokenBudget;
 use crate::engine::steps::store_answer::{store_answer, store_text};
-use crate::engine::steps::{json_answer, limits, restart_counters};
+use crate::engine::steps::{json_answer, restart_counters, time_limits};
 use crate::engine::strategy::hooks::Answer;
 use crate::engine::strategy::{self, stop_analysis};
 
@@ -24,7 +24,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     if decision.is_out_of_time() {
-        return limits::fail_for_time(decision);
+        return time_limits::fail_for_time(decision);
     }
     let was_forced = decision.progress.counters.force_final;
     restart_counters::restart(decision);

@@ -80,7 +80,7 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
         }
         // Questions are asked at once, so that humans and clients can answer meanwhile.
         let is_full = under_way.len() >= limit;
-        let (is_question, is_client_call) = (ask_user::is_question(decision, &id), client_call::is_client_call(decision, &id));
+        let (is_question, is_client_call) = (ask_user::is_ask_user_call(decision, &id), client_call::is_client_call(decision, &id));
         if is_full && !is_client_call && !approval::needs_question(decision, &id) {
             continue;
         }

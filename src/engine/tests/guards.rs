@@ -40,7 +40,7 @@ fn arguments_that_are_no_object_are_answered_and_kept() {
 }
 
 #[test]
-fn calls_are_mended_if_the_agent_wants_that_and_say_so() {
+fn calls_are_repaired_if_the_agent_wants_that_and_say_so() {
     let repair = RepairPolicy { names: NameRepair::Unique, arguments: true, ..RepairPolicy::default() };
     let mut world = World::started(AgentProfile { repair, ..AgentProfile::default() });
     let written = "{'path': 'a', 'deep': [1, 2}";

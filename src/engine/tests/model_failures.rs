@@ -15,7 +15,7 @@ use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
 use crate::engine::Input;
-use crate::engine::steps::limits::jitter_ms;
+use crate::engine::steps::time_limits::jitter_ms;
 use crate::engine::tests::world::{Say, World, call, content_text, done};
 use crate::engine::{check_sendable, model_request};
 use crate::support::ids::SequentialIds;

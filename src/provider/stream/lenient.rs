@@ -349,7 +349,7 @@ pub(in crate::provider) fn without_unpaired_surrogates(json: &str) -> Cow<'_, st
     // Most events have no escape at all.
     let may_have_surrogates = json.contains('\\') && (json.contains("\\ud") || json.contains("\\uD"));
     match may_have_surrogates.then(|| mend_surrogates(json)).flatten() {
-        Some(mended) => Cow::Owned(mended),
+        Some(repaired) => Cow::Owned(repaired),
         None => Cow::Borrowed(json),
     }
 }

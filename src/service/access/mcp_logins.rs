@@ -52,7 +52,7 @@ impl Service {
     pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<StartedLogin> {
         let server = self.steerable_mcp_server(access.principal(), id).await?;
         let target = self.login_target(&server)?;
-        self.login_limit.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
+        self.mcp_login_limit.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
         let secrets = LoginSecrets::new()?;
         let wire = Wire::new(&target.url, target.egress).map_err(not_possible)?;
         let started = oauth::begin(&wire, &target.entry, callback, &secrets.state, &secrets.verifier).await;

@@ -259,7 +259,7 @@ impl McpServers {
     /// Closes outdated connections after a user server was created, changed or deleted.
     pub async fn changed(self: &Arc<Self>, id: &McpServerId) {
         if let Some(user_servers) = &self.user_servers {
-            user_servers.changed();
+            user_servers.clear_cache();
             self.end_outdated(user_servers.as_ref(), std::slice::from_ref(id)).await;
         }
     }

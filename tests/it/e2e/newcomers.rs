@@ -1,4 +1,4 @@
-//! From `make run` without a setting to the first answer of a real model, on the page alone.
+//! Tests the way from `make run` without a setting to the first answer of a real model, on the page alone.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -18,15 +18,15 @@ use support::server::{Site, program};
 /// The most time between opening the page and the first answer.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a site whose servers are started by `make run`, with the settings that it has: an address to listen on, and none else. The
-/// program is built already, so the recipe finds a `cargo` that starts it. Its folder of data is that of the site.
+/// Returns a site whose servers start by `make run`, with an address to listen on as the only setting. The program is built already,
+/// so a script named `cargo` starts it, in the folder of the site.
 async fn site_of_make_run() -> Site {
     let site = Site::new(Kind::Sqlite).await;
     let folder = site.folder.path();
     let tools = folder.join("tools");
     std::fs::create_dir(&tools).unwrap();
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    // `-o page`: the program embeds the page already. The server ends with make, also where a test panics.
+    // `-o page`: the program embeds the page already. The server is killed when make ends, even if the test panics.
     let make = format!(
         "#!/bin/sh\nlisten=$CAPSTAN_LISTEN\nunset DATABASE_URL $(env | sed -n 's/^\\(CAPSTAN_[A-Z_]*\\)=.*/\\1/p')\n\
          PATH={}:$PATH exec make -s -C {repository} -o page run ARGS=\"--listen $listen\"\n",
@@ -49,7 +49,7 @@ fn write_script(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-// P3: a machine with Ollama: its models are found, one becomes the default, and it answers.
+// A machine with Ollama: its models are found, one becomes the default, and it answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomer_with_ollama_chooses_a_found_model() {
     let ollama =
@@ -80,7 +80,7 @@ async fn newcomer_with_ollama_chooses_a_found_model() {
     assert_eq!(browser.count(".first-run").await, 0);
 }
 
-// P3: from the demonstration to the first answer of a real model, without a file, a variable or a restart.
+// From the demonstration to the first answer of a real model, without a file, a variable or a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomer_connects_a_model_on_the_page() {
     let model = ModelMock::start().await;

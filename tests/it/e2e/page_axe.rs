@@ -16,7 +16,7 @@ pub(super) async fn axe_violations(browser: &Browser) -> Vec<String> {
     axe_violations_in(browser, "html").await
 }
 
-/// Returns those in one element.
+/// Returns the violations inside one element.
 async fn axe_violations_in(browser: &Browser, css: &str) -> Vec<String> {
     if browser.run("return window.axe === undefined", &[]).await == true {
         let axe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/node_modules/axe-core/axe.min.js");
@@ -29,7 +29,6 @@ async fn axe_violations_in(browser: &Browser, css: &str) -> Vec<String> {
     found.as_array().unwrap().iter().map(|violation| violation.as_str().unwrap().to_owned()).collect()
 }
 
-// The page has no violation of WCAG 2.2 AA that axe finds, light and dark, wide and narrow.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_has_no_axe_violation() {
     let (_model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
@@ -99,7 +98,7 @@ async fn opened_parts_have_no_axe_violation() {
             found.extend(violations.iter().map(|violation| format!("{scheme} {place} {button} {violation}")));
             browser.press(ESCAPE).await;
             let is_closed = "return document.querySelector('dialog[open], .popover') === null";
-            browser.until("the end of what lies above", is_closed).await;
+            browser.until("the end of the overlay", is_closed).await;
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -111,29 +110,29 @@ const RICH: &str = concat!(
     "[a link](https://example.com/)\n\n- [x] done\n- [ ] open\n\n> quoted\n\n| A | B |\n|---|--:|\n| 1 | 2 |\n\nthe end"
 );
 
-/// Checks one part after another, and keeps what was found.
+/// Collects the violations of several parts.
 struct Checks<'a> {
     browser: &'a Browser,
     found: Vec<String>,
 }
 
 impl Checks<'_> {
-    /// Checks what lies in this element, at this width.
-    async fn check(&mut self, what: &str, css: &str, width: u32) {
-        self.browser.until(what, &format!("return document.querySelector(`{css}`)?.checkVisibility() === true")).await;
+    /// Checks one element at one width, dark and light.
+    async fn check(&mut self, label: &str, css: &str, width: u32) {
+        self.browser.until(label, &format!("return document.querySelector(`{css}`)?.checkVisibility() === true")).await;
         for scheme in ["dark", "light"] {
             self.browser.look(scheme, width).await;
             let is_still =
                 "return document.getAnimations().every((one) => !(one instanceof CSSTransition) || one.playState !== 'running')";
-            self.browser.until("the end of movements", is_still).await;
+            self.browser.until("the end of transitions", is_still).await;
             let violations = axe_violations_in(self.browser, css).await;
-            self.found.extend(violations.iter().map(|violation| format!("{what} {scheme} {violation}")));
+            self.found.extend(violations.iter().map(|violation| format!("{label} {scheme} {violation}")));
         }
     }
 }
 
-/// Returns a conversation with a failed run, an answer with two versions, and an open form.
-async fn eventful(server: &Server) -> String {
+/// Imports a conversation with a rich answer, and adds a failed run. Returns its id.
+async fn conversation_with_failed_run(server: &Server) -> String {
     let conversation = import(server, &["hello".to_owned(), RICH.to_owned()]).await;
     let say = async |input: String| {
         let body = json!({"input": input, "conversation_id": conversation, "model": "openai/mock"});
@@ -165,8 +164,8 @@ async fn seldom_seen_parts_have_no_axe_violation() {
     browser.click(".setup-head button:not(.primary)").await;
     checks.check("import of servers", ".setup-form:has([name=file])", 1280).await;
 
-    // A failed run behind an answer with everything, and then an answer with versions.
-    let conversation = eventful(&server).await;
+    // A rich answer, followed by a failed run.
+    let conversation = conversation_with_failed_run(&server).await;
     browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
     browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
     browser.until("the formula", "return document.querySelector('.text math') !== null").await;

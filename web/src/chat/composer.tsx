@@ -15,16 +15,16 @@ import { attach, contentOf, draftOf, dropFile, isUploading, onDraft, putBack, se
 import { Picker } from "./picker";
 import { progressText } from "./progress";
 
-/** The limit of the server if its settings say nothing else; it has the last word. */
-const USUAL_MOST = 100_000;
+/** The default limit of the server, in characters. The server enforces its own limit. */
+const DEFAULT_MAX_CHARS = 100_000;
 /** From this length on, the count of characters is shown. */
-const COUNTED = 2_000;
+const SHOW_COUNT_FROM = 2_000;
 
-/** What the page does with a message. */
+/** The actions of the page for a message. */
 export interface ComposerHost {
   /** Starts a conversation. */
   start(content: unknown, choice: object, once: string): Promise<void>;
-  /** Tells of a message of a conversation that is no longer shown. */
+  /** Shows a notice about a message of a conversation that is no longer shown. */
   tell(words: string): void;
   sent(): void;
 }
@@ -34,13 +34,13 @@ interface Props {
   host: ComposerHost;
   trouble: string;
   say: (words: string) => void;
-  /** Lets others put a text in, or give the focus. */
+  /** Lets other components insert a text, or set the focus. */
   handle: RefObject<ComposerHandle | null>;
 }
 
 export interface ComposerHandle {
   focus(): void;
-  /** Sends this text; behind a draft, it becomes part of it. */
+  /** Sends the text. If there is a draft, the text is appended to it instead. */
   put(text: string): void;
   /** Puts the text and the files of a message into the draft. */
   restore(text: string, files: Attached[]): void;
@@ -49,27 +49,27 @@ export interface ComposerHandle {
 }
 
 const isCoarse = (): boolean => matchMedia("(pointer: coarse)").matches;
-const nothing = () => () => undefined;
+const noSubscription = () => () => undefined;
 
 export function Composer({ store, host, trouble, say, handle }: Props) {
-  useSyncExternalStore(store?.subscribe ?? nothing, () => store?.version ?? 0);
+  useSyncExternalStore(store?.subscribe ?? noSubscription, () => store?.version ?? 0);
   const id = store?.id ?? "new";
   const [, redraw] = useState(0);
   const [isSending, setSending] = useState(false);
-  const [isStopping, setStopping] = useState<string | null>(null);
+  const [stoppingRun, setStoppingRun] = useState<string | null>(null);
   const [busy, setBusy] = useState("queue");
-  const [own, setOwn] = useState(storedChoice);
+  const [newChoice, setNewChoice] = useState(storedChoice);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
-  /** The key of a message that may have arrived already: sent again, it is one message. */
+  /** The idempotency key of the message that is being sent, so that a second attempt creates no second message. */
   const once = useRef<{ what: string; key: string } | null>(null);
   const isHere = useRef(true);
   const draft = draftOf(id);
   const run = store === null ? null : active(store.state);
   const record = store?.record ?? null;
   const ofRun = store === null ? null : ([...store.state.runs.values()].findLast((known) => known.agent !== null)?.agent ?? null);
-  const agent = store === null ? own.agent : (record?.agent ?? ofRun ?? "default").replace(/@\d+$/, "");
-  const model = store === null ? own.model : (record?.model ?? "");
+  const agent = store === null ? newChoice.agent : (record?.agent ?? ofRun ?? "default").replace(/@\d+$/, "");
+  const model = store === null ? newChoice.model : (record?.model ?? "");
 
   const measure = useCallback(() => {
     const node = field.current;
@@ -104,8 +104,8 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
   const change = async (changes: Partial<Choice>) => {
     say("");
     if (store === null) {
-      const chosen = { ...own, ...changes };
-      setOwn(chosen);
+      const chosen = { ...newChoice, ...changes };
+      setNewChoice(chosen);
       storeChoice(chosen);
       return;
     }
@@ -124,8 +124,8 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
     const content = contentOf(text, files);
     const choice: Record<string, string> = {};
     if (store === null) {
-      choice.agent = own.agent || "default";
-      if (own.model !== "") choice.model = own.model;
+      choice.agent = newChoice.agent || "default";
+      if (newChoice.model !== "") choice.model = newChoice.model;
     } else if (run !== null) {
       choice.on_busy = busy;
     }
@@ -154,12 +154,12 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
 
   const stop = async () => {
     if (run === null) return;
-    setStopping(run.id);
+    setStoppingRun(run.id);
     try {
       await api.post(`/runs/${run.id}/cancel`);
     } catch (error) {
       say(api.words(error));
-      setStopping(null);
+      setStoppingRun(null);
     }
   };
 
@@ -225,7 +225,7 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
           defaultValue={draft.text}
           onInput={(event) => setText(id, event.currentTarget.value)}
           onKeyDown={(event) => {
-            // An Enter that ends a word of an input method is no Enter; Safari tells it by this code only. On phones it begins a line.
+            // An Enter that confirms a word of an input method does not send; Safari marks it only by key code 229. On phones, Enter begins a line.
             // eslint-disable-next-line @typescript-eslint/no-deprecated
             if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing || event.nativeEvent.keyCode === 229) return;
             if (isCoarse() && !event.ctrlKey && !event.metaKey) return;
@@ -272,14 +272,14 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
             </label>
           )}
           <span className="fill" />
-          {length > COUNTED && (
-            <span id="count" className={length > USUAL_MOST ? "over" : ""} aria-label="Characters">
+          {length > SHOW_COUNT_FROM && (
+            <span id="count" className={length > DEFAULT_MAX_CHARS ? "over" : ""} aria-label="Characters">
               {number(length)}
             </span>
           )}
           <ContextMeter store={store} />
           {run !== null && (
-            <button type="button" id="stop" className={`icon round${isEmpty ? " primary" : ""}`} aria-label="Stop" title="Stop (Escape)" disabled={isStopping === run.id} onClick={() => void stop()}>
+            <button type="button" id="stop" className={`icon round${isEmpty ? " primary" : ""}`} aria-label="Stop" title="Stop (Escape)" disabled={stoppingRun === run.id} onClick={() => void stop()}>
               <Icon name="stop" />
             </button>
           )}

@@ -1,4 +1,4 @@
-// The card of a server without a chosen model: connects one, or lets the user choose among those of a server on this machine.
+// The card that is shown while no model is chosen. The user connects a provider, or chooses a model of a local one.
 
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -24,8 +24,8 @@ export default function FirstRun() {
       (error: unknown) => toast({ words: api.words(error) }),
     );
   };
-  // On a server with keys, its administrator has chosen.
-  if (!me.keys && me.default_model === undefined && LOCAL.test(me.model ?? "")) return <Found model={me.model ?? ""} done={done} />;
+  // On a server with keys, the administrator chooses the default model.
+  if (!me.keys && me.default_model === undefined && LOCAL.test(me.model ?? "")) return <LocalModels model={me.model ?? ""} done={done} />;
   if (me.model !== undefined && !me.model.startsWith("demo/")) return null;
   return (
     <div className="card first-run">
@@ -36,8 +36,8 @@ export default function FirstRun() {
   );
 }
 
-/** The models of a provider that was found. Without a choice, its first one stays the default. */
-function Found({ model, done }: { model: string; done: (model: string | null) => void }) {
+/** The models of a local provider that was found. Without a choice, its first model stays the default. */
+function LocalModels({ model, done }: { model: string; done: (model: string | null) => void }) {
   const name = model.slice(0, model.indexOf("/"));
   const { data } = useQuery({
     queryKey: ["found", name],

@@ -4,7 +4,7 @@ import { memo, useRef, useState, type ReactNode } from "react";
 
 import type { Call, MessageItem, ShownPart, State } from "../conversation/state";
 import { Icon, type IconName } from "../shell/icons";
-import { webUrl } from "../text/link_urls";
+import { webUrl } from "../text/link-urls";
 import { Link, Markdown } from "../text/markdown";
 import { When } from "../text/when";
 import { brief, copy, tokens } from "../text/words";

@@ -7,7 +7,7 @@ import { isExact, print } from "../api/json";
 import type { ApprovalData, QuestionData } from "../api/types";
 import type { QuestionState } from "../conversation/state";
 import { queries, useServerName } from "../shell/queries";
-import { webUrl } from "../text/link_urls";
+import { webUrl } from "../text/link-urls";
 import { Link } from "../text/markdown";
 import { brief, cut, escaped, spelled } from "../text/words";
 import { Effect } from "./effect";

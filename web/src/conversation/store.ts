@@ -113,7 +113,7 @@ export class ConversationStore {
       try {
         reduce(this.state, event);
       } catch (error) {
-        // One event that cannot be shown takes no other one with it.
+        // An event that cannot be shown does not block later ones.
         console.error(event.type, error);
       }
       if (event.type === "stream.snapshot") {

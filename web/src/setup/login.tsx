@@ -5,7 +5,7 @@ import { useEffect, useRef, useState, type ReactNode } from "react";
 import * as api from "../api/client";
 import type { McpServer } from "../api/types";
 import { queries, readServers } from "../shell/queries";
-import { webUrl } from "../text/link_urls";
+import { webUrl } from "../text/link-urls";
 import { brief } from "../text/words";
 import { Action } from "./parts";
 

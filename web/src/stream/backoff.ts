@@ -16,13 +16,13 @@ export class Pause {
     this.#wake?.();
   }
 
-  /** Waits. `told` gets the seconds left, each second. */
-  async wait(ms: number, told: (seconds: number) => void): Promise<void> {
+  /** Waits. `onTick` gets the seconds left, each second. */
+  async wait(ms: number, onTick: (seconds: number) => void): Promise<void> {
     const end = performance.now() + ms;
     let isAwake = false;
     while (!isAwake && performance.now() < end) {
       const left = end - performance.now();
-      told(Math.max(1, Math.ceil(left / 1000)));
+      onTick(Math.max(1, Math.ceil(left / 1000)));
       isAwake = await new Promise<boolean>((resolve) => {
         const timer = setTimeout(() => resolve(false), Math.min(1000, left));
         this.#wake = () => {
@@ -32,6 +32,6 @@ export class Pause {
       });
     }
     this.#wake = null;
-    told(0);
+    onTick(0);
   }
 }

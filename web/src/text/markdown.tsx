@@ -3,7 +3,7 @@
 import { memo, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 
 import { BlockReader, decoded, type MathToken, type Token, type Tokens } from "./blocks";
-import { webUrl } from "./link_urls";
+import { webUrl } from "./link-urls";
 import { copy } from "./words";
 
 const DEEPEST = 8;

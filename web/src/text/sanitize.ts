@@ -1,4 +1,4 @@
-// The only door for markup: the output of the highlighter and of the mathematics library, cleaned.
+// The only place where markup becomes nodes: the output of the highlighter and of the mathematics library, cleaned.
 
 import createPurify from "dompurify";
 

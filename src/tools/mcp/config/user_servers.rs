@@ -40,14 +40,14 @@ pub struct UserServer {
 #[async_trait]
 pub trait UserServerSource: Send + Sync {
     /// Returns the enabled servers of `owner` and of all users, by name. The result may be a second old, but is not older than the last
-    /// [`UserServerSource::changed`].
+    /// [`UserServerSource::clear_cache`].
     async fn of_owner(&self, owner: &UserId) -> Result<Vec<UserServer>, String>;
 
     /// Returns the current state of those servers among `ids` that are enabled.
     async fn by_ids(&self, ids: &[McpServerId]) -> Result<Vec<UserServer>, String>;
 
     /// Drops cached servers.
-    fn changed(&self);
+    fn clear_cache(&self);
 
     /// Returns the store of login tokens, if there is one.
     fn tokens(&self) -> Option<Arc<dyn Tokens>> {

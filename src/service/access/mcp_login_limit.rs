@@ -1,4 +1,4 @@
-//! Limits the logins that an owner begins in this process.
+//! Limits the logins at MCP servers that an owner begins in this process.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ const PERIOD: Duration = Duration::from_secs(600);
 
 /// The recent logins of each owner. A login sends requests to external servers before anything is stored.
 #[derive(Default)]
-pub(in crate::service) struct LoginLimit(Mutex<HashMap<UserId, VecDeque<Instant>>>);
+pub(in crate::service) struct McpLoginLimit(Mutex<HashMap<UserId, VecDeque<Instant>>>);
 
-impl LoginLimit {
-    /// Counts one more login of an owner, unless there are `most` already; 0 for no limit.
+impl McpLoginLimit {
+    /// Counts one more login of an owner, unless the owner has reached `most`; 0 for no limit.
     pub(in crate::service) fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
         if most == 0 {
             return Ok(());
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn logins_are_counted_by_owner_and_for_ten_minutes() {
-        let (starts, start) = (LoginLimit::default(), Instant::now());
+        let (starts, start) = (McpLoginLimit::default(), Instant::now());
         let (ann, bob) = (UserId::from_stored("user_ann".to_owned()), UserId::from_stored("user_bob".to_owned()));
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(starts.admit(&ann, 2, at(0)).is_ok() && starts.admit(&ann, 2, at(300)).is_ok());

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { webUrl } from "./link_urls";
+import { webUrl } from "./link-urls";
 
 describe("addresses of others", () => {
   it("become links for the web only", () => {

@@ -1,4 +1,4 @@
-//! Limits that several rules check, and the jitter of waits.
+//! Time limits that several rules check, waits, and the jitter of waits.
 
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
