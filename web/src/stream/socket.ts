@@ -82,7 +82,6 @@ export class TabSocket {
         subscription.reader.stop();
         if (this.#subscription !== subscription) return;
         this.#leave();
-        this.#fallBack = () => undefined;
       },
       hurry: () => (fallback === null ? this.hurry() : fallback.hurry()),
     };
@@ -213,6 +212,7 @@ export class TabSocket {
   #leave(): void {
     const left = this.#subscription;
     this.#subscription = null;
+    this.#fallBack = () => undefined;
     if (left !== null) this.#send("unsubscribe", { conversation_id: left.reader.conversation });
   }
 

@@ -200,7 +200,7 @@ describe("the socket of a tab", () => {
     expect(calls).toEqual(["opened", "owner.reset", "closed", "opened"]);
   });
 
-  it("follows no conversation that was left when it gives up sockets", async () => {
+  it.each([true, false])("follows no conversation that was left when it gives up sockets, also a deleted one: %s", async (isDeleted) => {
     const read: string[] = [];
     vi.stubGlobal("fetch", (url: URL | string) => {
       read.push(String(url));
@@ -208,9 +208,19 @@ describe("the socket of a tab", () => {
     });
     const socket = new TabSocket();
     socket.followOwner({ opened: () => undefined, event: () => undefined, closed: () => undefined });
-    socket.follow("conv_1", new Seen()).stop();
-    for (const refused of [1, 2]) {
-      expect(FakeSocket.made).toHaveLength(refused);
+    const following = socket.follow("conv_1", new Seen());
+    if (isDeleted) {
+      const [first] = FakeSocket.made;
+      first?.open();
+      first?.tell(JSON.stringify({ id: first.sent.at(-1)?.id, error: { code: "not_found" } }));
+      first?.onclose?.({ code: 1012 });
+      await vi.advanceTimersByTimeAsync(3000);
+    } else {
+      following.stop();
+    }
+    const before = FakeSocket.made.length;
+    for (const refused of [0, 1]) {
+      expect(FakeSocket.made).toHaveLength(before + refused);
       FakeSocket.made.at(-1)?.onclose?.({ code: 1006 });
       await vi.advanceTimersByTimeAsync(3000);
     }
