@@ -18,7 +18,7 @@ macro_rules! migrator {
             "0009_lowercase_words", "0010_browser_sessions", "0011_conversation_metadata",
             "0012_embedding_usage_and_file_purposes", "0013_conversation_shares", "0014_deleted_responses",
             "0015_indexes_of_unfinished_runs", "0016_conversations_by_change", "0017_step_requests", "0018_continued_requests",
-            "0019_shares_of_owners")
+            "0019_shares_of_owners", "0020_sessions_of_tickets")
     };
     ($folder:literal: $($file:literal),+) => {
         $crate::store::migrations::in_order(vec![$((

@@ -37,6 +37,8 @@ pub struct StreamTicket {
     pub owner: UserId,
     /// The hash of the key that created the ticket; `None` on a server without keys.
     pub key_hash: Option<String>,
+    /// The hash of the browser session that created the ticket, if there is one.
+    pub session_hash: Option<String>,
     pub target: TicketTarget,
     /// The web origin of the page that requested the ticket; `None` for other clients.
     pub origin: Option<String>,

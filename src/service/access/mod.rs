@@ -53,6 +53,10 @@ impl Access {
         self.key.as_deref().map(|key| key.hash.as_str())
     }
 
+    pub(in crate::service) fn session_hash(&self) -> Option<&str> {
+        self.session.as_deref().map(|session| session.hash.as_str())
+    }
+
     pub fn is_over(&self) -> bool {
         [&self.key, &self.session].into_iter().flatten().any(|credential| credential.ended.is_cancelled())
     }

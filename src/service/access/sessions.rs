@@ -20,7 +20,11 @@ impl Service {
         if token.len() > MAX_KEY_BYTES {
             return Ok(None);
         }
-        let hash = hash_key(token);
+        self.access_by_session(hash_key(token)).await
+    }
+
+    /// Returns the access of the session with this hash, as [`Service::session_access`] does.
+    pub(in crate::service) async fn access_by_session(&self, hash: String) -> Result<Option<Access>> {
         let Some((owner, key_hash)) = self.store.session(&hash).await? else { return Ok(None) };
         // A configured key may belong to another user since a restart.
         let access = self.access_by_hash(key_hash).await?.filter(|access| access.principal().user_id == owner);

@@ -1,7 +1,7 @@
 //! Tickets. A browser cannot set the `Authorization` header of an `EventSource` or a WebSocket, so its page requests a ticket.
 //!
 //! A ticket opens one stream or socket, once, within a minute, for the page that requested it. It becomes invalid together with its
-//! key.
+//! key and its session.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -38,7 +38,7 @@ pub enum TicketOutcome {
     Access(Access),
     /// The ticket is for a page of another origin.
     ForeignOrigin,
-    /// The ticket is unknown, used, expired, for another resource, or its key is no longer valid.
+    /// The ticket is unknown, used, expired, for another resource, or its key or session is no longer valid.
     Refused,
 }
 
@@ -52,8 +52,8 @@ impl Service {
             TicketTarget::Socket => {}
         }
         let ticket = secret("ticket_").map_err(Error::NoRandomness)?;
-        let (owner, key_hash) = (principal.user_id.clone(), access.key_hash().map(str::to_owned));
-        let stored = StreamTicket { owner, key_hash, target, origin };
+        let (key_hash, session_hash) = (access.key_hash().map(str::to_owned), access.session_hash().map(str::to_owned));
+        let stored = StreamTicket { owner: principal.user_id.clone(), key_hash, session_hash, target, origin };
         let expires_at = self.store.create_ticket(&hash_key(&ticket), &stored, LIFETIME_MS).await?;
         Ok(NewTicket { ticket, expires_at: expires_at.to_rfc3339() })
     }
@@ -77,9 +77,10 @@ impl Service {
         if stored.target != *target {
             return Ok(TicketOutcome::Refused);
         }
-        let access = match stored.key_hash {
-            Some(hash) => self.access_by_hash(hash).await?,
-            None => local.cloned().map(Access::without_key),
+        let access = match (stored.session_hash, stored.key_hash) {
+            (Some(session), _) => self.access_by_session(session).await?,
+            (None, Some(key)) => self.access_by_hash(key).await?,
+            (None, None) => local.cloned().map(Access::without_key),
         };
         Ok(match access.filter(|access| access.principal().user_id == stored.owner) {
             Some(access) => TicketOutcome::Access(access),

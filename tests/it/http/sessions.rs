@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use capstan::http::HttpLimits;
+use capstan::service::hash_key;
 use serde_json::{Value, json};
 
 use super::rig::{Keys, Reply, Rig};
-use super::sockets::connect;
+use super::sockets::{connect, connect_with};
 use support::wait::until;
 
 /// Sends a request as a browser: without a key, but with this cookie and origin.
@@ -145,6 +146,43 @@ async fn revoked_key_ends_its_sessions_and_no_others() {
     })
     .await;
     assert_eq!(status(&cookies[2]).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn end_of_a_session_closes_what_it_opened() {
+    let mut rig = Rig::with_keys().await;
+    let address = rig.listen().await;
+    let key = rig.key.clone().unwrap();
+    let cookies = [sign_in(&rig, &key).await, sign_in(&rig, &key).await, sign_in(&rig, &key).await];
+    let origin = "http://localhost";
+    let ticket = async || {
+        let body = Some(json!({"socket": true}));
+        let reply = browse(&rig, Method::POST, "/api/v1/stream-tickets", pair(&cookies[0]), origin, body).await;
+        reply.json()["ticket"].as_str().unwrap().to_owned()
+    };
+    let (used, unused) = (ticket().await, ticket().await);
+    let by_ticket = async |ticket: &str| connect_with(&address, &format!("?ticket={ticket}"), &[("origin", origin)]).await.unwrap();
+    let mut sockets = Vec::new();
+    for cookie in &cookies {
+        sockets.push(connect(&address, &[("cookie", pair(cookie))]).await.unwrap());
+    }
+    sockets.push(by_ticket(&used).await);
+    for socket in &mut sockets {
+        let followed = socket.call("subscribe", json!({"scope": "owner"})).await;
+        assert!(followed["result"].is_object(), "{followed}");
+    }
+
+    // By a sign-out of this process.
+    browse(&rig, Method::DELETE, "/api/v1/session", pair(&cookies[0]), origin, None).await;
+    assert_eq!((sockets[0].next().await, sockets[3].next().await), (Err(4401), Err(4401)));
+    assert_eq!(by_ticket(&unused).await.next().await, Err(4401), "a ticket is valid no longer than its session");
+
+    // By one of another process.
+    let token = pair(&cookies[1]).split_once('=').unwrap().1;
+    rig.store.delete_session(&hash_key(token)).await.unwrap();
+    assert_eq!(sockets[1].next().await, Err(4401));
+    // Other sessions of the key stay open.
+    assert!(sockets[2].call("ping", json!({})).await["result"].is_object());
 }
 
 #[tokio::test]

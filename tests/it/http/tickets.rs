@@ -135,7 +135,7 @@ async fn an_expired_ticket_is_refused() {
     let (_, run) = rig.start("hello").await;
     let key = hash_key(rig.key.as_ref().unwrap());
     let owner = UserId::from_stored(rig.store.user_by_key_hash(&key).await.unwrap().unwrap().id.as_str().to_owned());
-    let of = |target| StreamTicket { owner: owner.clone(), key_hash: Some(key.clone()), target, origin: None };
+    let of = |target| StreamTicket { owner: owner.clone(), key_hash: Some(key.clone()), session_hash: None, target, origin: None };
     let run_id = run.parse().unwrap();
     for (lifetime, status) in [(0, StatusCode::UNAUTHORIZED), (60_000, StatusCode::OK)] {
         let ticket = of(TicketTarget::Run(run.parse().unwrap()));

@@ -69,6 +69,13 @@ async fn a_revoked_key_is_nobodys(world: &World) {
         live
     };
     assert_eq!(live().await, ["hash-1", "hash-2"]);
+    // Sessions of browsers are checked by the same question.
+    world.store.create_session("session-live", &ann.id, "hash-1", 600_000).await.unwrap();
+    world.store.create_session("session-over", &ann.id, "hash-1", 0).await.unwrap();
+    let sessions = ["session-live", "session-over", "session-unknown"].map(str::to_owned);
+    assert_eq!(world.store.live_hashes(&sessions).await.unwrap(), ["session-live"]);
+    world.store.delete_session("session-live").await.unwrap();
+    assert_eq!(world.store.live_hashes(&sessions).await.unwrap(), [""; 0]);
     assert_eq!(world.store.live_hashes(&[]).await.unwrap(), [""; 0]);
 
     let later = UnixMillis(NOW.0 + 2);

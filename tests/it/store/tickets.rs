@@ -17,7 +17,8 @@ contract! {
 const LONG: u32 = 600_000;
 
 fn ticket(target: TicketTarget) -> StreamTicket {
-    StreamTicket { owner: user(), key_hash: Some("key".to_owned()), target, origin: Some("https://a.example".to_owned()) }
+    let (key_hash, session_hash) = (Some("key".to_owned()), Some("session".to_owned()));
+    StreamTicket { owner: user(), key_hash, session_hash, target, origin: Some("https://a.example".to_owned()) }
 }
 
 async fn a_ticket_is_given_to_one(world: &World) {
@@ -45,7 +46,7 @@ async fn a_ticket_comes_back_as_it_was_made(world: &World) {
     ];
     for target in targets {
         let bound = ticket(target.clone());
-        let loose = StreamTicket { key_hash: None, origin: None, ..ticket(target) };
+        let loose = StreamTicket { key_hash: None, session_hash: None, origin: None, ..ticket(target) };
         world.store.create_ticket("bound", &bound, LONG).await.unwrap();
         world.store.create_ticket("loose", &loose, LONG).await.unwrap();
         assert!(world.store.create_ticket("loose", &bound, LONG).await.is_err(), "a hash stands for one ticket");

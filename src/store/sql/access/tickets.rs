@@ -10,14 +10,14 @@ use crate::store::{RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
-    INSERT = ["INSERT INTO stream_tickets (hash, owner_id, key_hash, target, origin, expires_at)
-         VALUES ($1, $2, $3, $4, $5, ", now, " + $6) RETURNING expires_at"];
+    INSERT = ["INSERT INTO stream_tickets (hash, owner_id, key_hash, session_hash, target, origin, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, ", now, " + $7) RETURNING expires_at"];
 
     EXISTS = ["SELECT EXISTS (SELECT 1 FROM stream_tickets WHERE hash = $1)"];
 
     // Of several concurrent requests, one deletes the row. The others wait for it and find none.
     TAKE = ["DELETE FROM stream_tickets WHERE hash = $1
-         RETURNING owner_id, key_hash, target, origin, expires_at > ", now, " AS is_valid"];
+         RETURNING owner_id, key_hash, session_hash, target, origin, expires_at > ", now, " AS is_valid"];
 
     DELETE_EXPIRED = ["DELETE FROM stream_tickets WHERE expires_at <= ", now];
 }
@@ -30,6 +30,7 @@ impl dyn RecordStore + '_ {
             hash,
             ticket.owner.as_str(),
             ticket.key_hash.as_deref(),
+            ticket.session_hash.as_deref(),
             ticket.target.as_str(),
             ticket.origin.as_deref(),
             lifetime_ms,
@@ -47,6 +48,7 @@ impl dyn RecordStore + '_ {
         Ok(Some(StreamTicket {
             owner: UserId::from_stored(row.get("owner_id")?),
             key_hash: row.get("key_hash")?,
+            session_hash: row.get("session_hash")?,
             target: parse_word("stream_tickets", "target", hash, row.get("target")?, TicketTarget::from_name)?,
             origin: row.get("origin")?,
         }))
