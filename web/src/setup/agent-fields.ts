@@ -1,7 +1,6 @@
 // The fields of an agent's profile, as the form shows them. Their rules are those of src/domain/agent.
 
 export type FieldKind =
-  | "text"
   | "long"
   | "number"
   | "seconds"
@@ -65,7 +64,7 @@ export const GROUPS: readonly FieldGroup[] = [
       field("long", "system_prompt", "Instructions", "The system prompt of each model call."),
       field("models", "fallbacks", "Fallback models", "They replace the model, in this order, when it fails for good."),
       choice("fallbacks_for", "Use of fallbacks", "The runs that use the fallback models.", ["unnamed", "only runs that name no model"], ["all", "all runs"]),
-      field("text", "final_text", "Answer of last resort", "A run ends with this text when no model can be reached; without a text, it fails."),
+      field("long", "final_text", "Answer of last resort", "A run ends with this text when no model can be reached; without a text, it fails."),
       choice("final_text_for", "Use of that answer", "The failures that the answer of last resort stands in for.", ["outage", "outages"], ["all", "all failures"]),
       choice("prompt/conversation", "System prompt of a conversation", "The effect of a system prompt that a conversation has.", ["join", "it is added"], ["replace", "it replaces the instructions"], ["ignore", "it is ignored"]),
       choice("prompt/tool_notes", "Notes about tools", "The notes about tools in the system prompt.", ["unavailable", "tools that cannot be used"], ["all", "also the prefixes of servers"], ["off", "none"]),

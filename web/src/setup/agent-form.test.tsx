@@ -8,6 +8,7 @@ import { queries } from "../shell/queries";
 import { AgentForm } from "./agent-form";
 
 const AGENT = { id: "agent_1", name: "poet", description: "", scope: "own", version: 1, latest_version: 1, profile: { system_prompt: "Rhyme.", fallbacks: ["a/b"], tools: ["mail__send", "gone"] } } as unknown as Agent;
+const WRITER = { name: "writer", version: 2, effective: { max_rounds: 7 } };
 const TOOLS = [
   { name: "mail__send", server: "mail", tool: "send", description: "Sends a mail" },
   { name: "clock", tool: "clock", description: "Tells the time" },
@@ -21,8 +22,8 @@ let answer: () => Response;
 beforeEach(() => {
   vi.stubGlobal("IS_REACT_ACT_ENVIRONMENT", true);
   queries.setQueryData(["me"], { id: "user_1", role: "admin" });
-  queries.setQueryData(["agents"], [AGENT, { name: "writer" }]);
-  queries.setQueryData(["agent", "default"], { effective: { max_rounds: 20, on_limit: "summarize" } });
+  queries.setQueryData(["agents"], [AGENT, WRITER]);
+  queries.setQueryData(["agent", "default"], { effective: { max_rounds: 20, on_limit: "summarize", approval: { tools: { mail__send: "always_ask", far: "ask", clock: "newer" } } } });
   queries.setQueryData(["models"], [{ id: "a/b" }, { id: "c/d" }]);
   queries.setQueryData(["tools", "offered"], TOOLS);
   sent = [];
@@ -88,6 +89,52 @@ it("shows what an empty field inherits", () => {
   show(AGENT);
   expect((one("[name=max_rounds]") as HTMLInputElement).placeholder).toBe("20");
   expect(one("[name=on_limit] option").textContent).toBe("As inherited: an answer from what is known");
+});
+
+it("has an input of more lines for the answer of last resort", () => {
+  show({ ...AGENT, profile: { final_text: "a\nb" } } as unknown as Agent);
+  expect((one("textarea[name=final_text]") as HTMLTextAreaElement).value).toBe("a\nb");
+});
+
+it("shows the permissions that are inherited", () => {
+  show({ ...AGENT, profile: { approval: { tools: { own: "auto" } } } } as unknown as Agent);
+  const words = (tool: string) => one(`[aria-label='Permission of ${tool}'] option`).textContent;
+  expect(["mail__send", "far", "clock", "own"].map(words)).toEqual(["as inherited: asks before each call", "as inherited: asks first, unless allowed before", "as inherited: newer", "as its server says"]);
+  expect((one("[name='approval/tools']") as HTMLInputElement).value).toBe('{"own":"auto"}');
+});
+
+it("keeps a choice when the agents and tools change", async () => {
+  show({ ...AGENT, profile: { extends: "gone", options: { tool_choice: "later" } } } as unknown as Agent);
+  const base = () => one("[name=extends]") as HTMLSelectElement;
+  const tool = () => one("[name='options/tool_choice']") as HTMLSelectElement;
+  expect([base().value, tool().value]).toEqual(["gone", "later"]);
+  choose(base(), "writer");
+  choose(tool(), "tool:clock");
+  const change = async (agents: unknown[], tools: unknown[]) => {
+    await act(async () => {
+      queries.setQueryData(["agents"], agents);
+      queries.setQueryData(["tools", "offered"], tools);
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    });
+    return [base().options.length, base().value, tool().options.length, tool().value];
+  };
+  expect(await change([WRITER, { name: "new" }, { name: "other" }], [...TOOLS, { name: "new", description: "" }])).toEqual([5, "writer", 8, "tool:clock"]);
+  expect(await change([], [])).toEqual([3, "writer", 6, "tool:clock"]);
+});
+
+it("shows what the chosen agent gives to empty fields", () => {
+  show(AGENT);
+  const rounds = () => (one("[name=max_rounds]") as HTMLInputElement).placeholder;
+  const base = one("[name=extends]") as HTMLSelectElement;
+  choose(base, "writer");
+  expect([rounds(), one("[name=on_limit] option").textContent]).toEqual(["7", "As inherited"]);
+  choose(base, "");
+  expect(rounds()).toBe("20");
+});
+
+it.each([["writer@2", "7"], ["writer@1", ""], ["gone@2", ""], ["gone", ""]])("shows the values of %s only if it knows them", (base, rounds) => {
+  show({ ...AGENT, profile: { extends: base } } as unknown as Agent);
+  expect((one("[name=max_rounds]") as HTMLInputElement).placeholder).toBe(rounds);
 });
 
 it("sends a new version with what was changed, and all else as it was", async () => {

@@ -19,7 +19,8 @@ const useOfferedTools = () => useQuery({ queryKey: ["tools", "offered"], queryFn
 export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: () => void; done: () => void }) {
   const profile = (agent?.profile ?? {}) as Profile;
   const rest = restOf(profile);
-  const base = useBase(profile);
+  const [baseName, setBaseName] = useState(typeof profile.extends === "string" ? profile.extends : "");
+  const base = useBase(baseName);
   const [errors, setErrors] = useState<ReadonlyMap<string, string>>(new Map());
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -58,7 +59,7 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
         ))}
         <p className="faint">A field that stays empty inherits its value.</p>
         {GROUPS.map((group, at) => (
-          <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} />
+          <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} chooseBase={setBaseName} />
         ))}
         <details className="field-group">
           <summary>Advanced</summary>
@@ -77,13 +78,15 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
   );
 }
 
-/** Returns the profile that empty fields inherit from, as far as this user may see it. */
-function useBase(profile: Profile): Profile | undefined {
+/** Returns the profile that empty fields inherit from, as far as this user may see it. `base` is as in `extends`; empty for the agent of the settings. */
+function useBase(base: string): Profile | undefined {
   const { data: usual } = useDefaultAgent();
   const { data: agents } = useAgents();
-  const name = profile.extends;
-  const of = typeof name === "string" ? agents?.find((agent) => agent.name === name) : usual;
-  return of?.effective;
+  if (base === "") return usual?.effective;
+  const [name, version] = base.split("@");
+  const of = agents?.find((agent) => agent.name === name);
+  // The profile of another version is not known here.
+  return version === undefined || Number(version) === of?.version ? of?.effective : undefined;
 }
 
 interface GroupProps {
@@ -94,9 +97,11 @@ interface GroupProps {
   errors: ReadonlyMap<string, string>;
   /** The name of the edited agent, which cannot extend itself. */
   itself: string | null;
+  /** Called with the agent that this one is based on; empty for the agent of the settings. */
+  chooseBase: (name: string) => void;
 }
 
-function Group({ group: { title, fields }, isFirst, profile, base, errors, itself }: GroupProps) {
+function Group({ group: { title, fields }, isFirst, profile, base, errors, itself, chooseBase }: GroupProps) {
   const set = fields.filter((field) => written(field, profile) !== "").length;
   return (
     <details
@@ -113,7 +118,7 @@ function Group({ group: { title, fields }, isFirst, profile, base, errors, itsel
       </summary>
       <div className="field-group-body">
         {fields.map((field) => (
-          <AgentInput key={field.path} field={field} initial={written(field, profile)} inherited={inheritedWords(field, base)} error={errors.get(field.path)} itself={itself} />
+          <AgentInput key={field.path} field={field} initial={written(field, profile)} inherited={inheritedWords(field, base)} error={errors.get(field.path)} itself={itself} chooseBase={chooseBase} />
         ))}
       </div>
     </details>
@@ -161,6 +166,7 @@ interface AgentInputProps {
   inherited: string;
   error: string | undefined;
   itself: string | null;
+  chooseBase: (name: string) => void;
 }
 
 function AgentInput(props: AgentInputProps) {
@@ -175,7 +181,7 @@ function AgentInput(props: AgentInputProps) {
 }
 
 /** A field with one input. */
-function OneInput({ field, initial, inherited, itself, input }: AgentInputProps & { input: InputProps }) {
+function OneInput({ field, initial, inherited, itself, chooseBase, input }: AgentInputProps & { input: InputProps }) {
   const { path, kind, options = [], min, max, step } = field;
   const common = { ...input, name: path, defaultValue: initial };
   const hint = brief(inherited, 60);
@@ -194,7 +200,7 @@ function OneInput({ field, initial, inherited, itself, input }: AgentInputProps 
     case "flag":
       return <Select common={common} hint={hint} options={[["true", "yes"], ["false", "no"]]} />;
     case "agent":
-      return <AgentSelect common={common} itself={itself} />;
+      return <AgentSelect common={common} itself={itself} choose={chooseBase} />;
     case "model":
       return <ModelInput common={common} hint={hint} />;
     case "toolChoice":
@@ -206,26 +212,35 @@ function OneInput({ field, initial, inherited, itself, input }: AgentInputProps 
 
 type Common = InputProps & { name: string; defaultValue: string };
 
-/** A choice whose first option inherits. An unknown value stays. */
-function Select({ common, hint, options }: { common: Common; hint: string; options: readonly Option[] }) {
-  const isKnown = common.defaultValue === "" || options.some(([value]) => value === common.defaultValue);
+/** A choice whose first option inherits. An unknown value stays, also when the options change. */
+function Select({ common: { defaultValue, ...common }, hint, options, choose }: { common: Common; hint: string; options: readonly Option[]; choose?: (value: string) => void }) {
+  const [chosen, setChosen] = useState(defaultValue);
+  const unknown = [...new Set([defaultValue, chosen])].filter((value) => value !== "" && !options.some(([known]) => known === value));
+  const change = (value: string) => {
+    setChosen(value);
+    choose?.(value);
+  };
   return (
-    <select {...common}>
+    <select {...common} value={chosen} onChange={({ target }) => change(target.value)}>
       <option value="">{hint === "" ? "As inherited" : `As inherited: ${hint}`}</option>
       {options.map(([value, words]) => (
         <option key={value} value={value}>
           {words}
         </option>
       ))}
-      {!isKnown && <option value={common.defaultValue}>{brief(common.defaultValue, 60)}</option>}
+      {unknown.map((value) => (
+        <option key={value} value={value}>
+          {brief(value, 60)}
+        </option>
+      ))}
     </select>
   );
 }
 
-function AgentSelect({ common, itself }: { common: Common; itself: string | null }) {
+function AgentSelect({ common, itself, choose }: { common: Common; itself: string | null; choose: (name: string) => void }) {
   const { data = [] } = useAgents();
   const names = data.map(({ name }) => name).filter((name) => name !== itself);
-  return <Select key={names.length} common={common} hint="the agent of the settings" options={names.map((name): Option => [name, brief(name, 60)])} />;
+  return <Select common={common} hint="the agent of the settings" options={names.map((name): Option => [name, brief(name, 60)])} choose={choose} />;
 }
 
 function ModelInput({ common, hint }: { common: Common; hint: string }) {
@@ -250,7 +265,7 @@ function ToolChoice({ common, hint }: { common: Common; hint: string }) {
     ["none", "no tool"],
     ["required", "any tool, at first"],
   ];
-  return <Select key={tools.length} common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
+  return <Select common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
 }
 
 /** A field whose value is a list. */

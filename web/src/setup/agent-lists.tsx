@@ -13,6 +13,7 @@ const SEARCHED = 12;
 const shown = (name: string): string => brief(spelled(name), 80);
 /** Returns the JSON in a field; `undefined` for an empty field. */
 const read = (text: string): unknown => (text === "" ? undefined : parse(text));
+const rulesIn = (value: unknown): Record<string, unknown> => (typeof value === "object" && value !== null ? { ...value } : {});
 const namesIn = (value: unknown): string[] => (Array.isArray(value) ? value.filter((name) => typeof name === "string") : []);
 
 interface ListProps {
@@ -168,14 +169,18 @@ const MODES = [
   ["always_ask", "asks before each call"],
 ] as const;
 
+/** Returns the words of a permission that is not set. */
+function inheritedMode(mode: unknown): string {
+  if (typeof mode !== "string") return MODES[0][1];
+  return `as inherited: ${MODES.find(([known]) => known === mode)?.[1] ?? brief(mode, 60)}`;
+}
+
 /** The permission of each tool. */
 export function ApprovalRules({ offered, ...props }: ListProps & { offered: readonly Named[] }) {
-  const [rules, setRules] = useState<Record<string, unknown>>(() => {
-    const before = read(props.initial);
-    return typeof before === "object" && before !== null ? { ...before } : {};
-  });
+  const [rules, setRules] = useState<Record<string, unknown>>(() => rulesIn(read(props.initial)));
+  const inherited = rulesIn(read(props.inherited));
   const [query, setQuery] = useState("");
-  const names = withChosen(offered, Object.keys(rules));
+  const names = withChosen(offered, Object.keys({ ...inherited, ...rules }));
   const set = (name: string, mode: string) => setRules(Object.fromEntries([...Object.entries(rules).filter(([other]) => other !== name), ...(mode === "" ? [] : [[name, mode] as const])]));
   return (
     <List {...props} value={Object.keys(rules).length === 0 ? "" : print(rules)}>
@@ -188,7 +193,7 @@ export function ApprovalRules({ offered, ...props }: ListProps & { offered: read
             <select aria-label={`Permission of ${shown(name)}`} value={typeof rules[name] === "string" ? rules[name] : ""} onChange={({ target }) => set(name, target.value)}>
               {MODES.map(([mode, words]) => (
                 <option key={mode} value={mode}>
-                  {words}
+                  {mode === "" ? inheritedMode(inherited[name]) : words}
                 </option>
               ))}
             </select>

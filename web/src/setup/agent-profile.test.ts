@@ -14,6 +14,9 @@ const fieldAt = (path: string) => {
 /** The texts of the inputs of a profile, after a person changed some. */
 const form = (profile: Profile, typed: Record<string, string> = {}) => (path: string) => typed[path] ?? written(fieldAt(path), profile).trim();
 
+/** A profile with one value. */
+const nested = (path: string, value: unknown) => path.split("/").reduceRight((inner, name) => ({ [name]: inner }), value) as Profile;
+
 /** A profile with a value of each kind. */
 const PROFILE: Profile = {
   extends: "poet",
@@ -34,6 +37,16 @@ describe("the profile of an agent", () => {
     const rest = restOf(PROFILE);
     expect(rest).toEqual({ budget: { unknown: 1 }, newer: { field: [1] } });
     expect(readProfile(form(PROFILE), print(rest), PROFILE)).toEqual({ profile: PROFILE, errors: [] });
+    // Values whose inputs are empty are not inherited ones.
+    const kinds = ["lines", "times", "number", "seconds", "long"];
+    const kept = FIELDS.filter(({ kind }) => kinds.includes(kind)).flatMap(({ path }) => [[], null, "", ["\n\n"]].map((value) => nested(path, value)));
+    expect(kept.length).toBeGreaterThan(100);
+    expect(kept.map((profile) => readProfile(form(profile), print(restOf(profile)), profile))).toEqual(kept.map((profile) => ({ profile, errors: [] })));
+  });
+
+  it("takes no other line ends for a change, and sends those of a change as LF", () => {
+    const read = (stored: string, typed: string) => readProfile(form({}, { final_text: typed }), "", { final_text: stored }).profile.final_text;
+    expect([read("a\nb", "a\r\nb"), read("a\r\nb", "a\nb"), read("a\r\nb", "a\r\nb"), read("a\nb", "a\r\nc")]).toEqual(["a\nb", "a\r\nb", "a\r\nb", "a\nc"]);
   });
 
   it("has the values that were typed, and inherits those that were removed", () => {

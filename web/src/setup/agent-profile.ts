@@ -78,6 +78,9 @@ export function written(field: AgentField, profile: Profile): string {
   }
 }
 
+/** Returns the text of an input as it is compared and sent. Some browsers send the lines of an input with CRLF. */
+const sentText = (text: string): string => text.replace(/\r\n?/g, "\n").trim();
+
 const plain = (value: unknown): string => (typeof value === "string" ? value : print(value));
 
 /** An input that cannot be sent. */
@@ -149,10 +152,11 @@ export function readProfile(textOf: (path: string) => string, rest: string, befo
     errors.push({ pointer: "/profile/rest", detail: (error as Error).message });
   }
   for (const field of FIELDS) {
-    const text = textOf(field.path);
+    const text = sentText(textOf(field.path));
     try {
       const [holder, name] = holderOf(before, field.path);
-      const isKept = holder !== null && text !== "" && text === written(field, before).trim();
+      // The input of a stored [], null or "" is empty too; only a change of its text means that the field inherits.
+      const isKept = holder !== null && Object.hasOwn(holder, name) && text === sentText(written(field, before));
       const value = isKept ? exact(holder, name) : valueOf(field, text);
       if (value !== undefined) setAt(profile, field.path, value);
     } catch (error) {

@@ -87,6 +87,16 @@ it("notices the end of the login by itself", async () => {
   expect([check.mock.calls.length, box.querySelector(".login-wait") === null]).toEqual([3, true]);
 });
 
+it("shows that it cannot ask only until it can again", async () => {
+  let answer = () => Promise.reject<boolean>(new TypeError("no network"));
+  await click({ check: () => answer() });
+  await seconds(2);
+  expect(box.querySelector("[role=alert]")?.textContent).toBe("The server cannot be reached.");
+  answer = () => Promise.resolve(false);
+  await seconds(2);
+  expect([box.querySelector("[role=alert]"), box.querySelector(".login-wait") === null]).toEqual([null, false]);
+});
+
 it("stops to wait when the login has expired", async () => {
   await click({});
   await seconds(603);

@@ -47,10 +47,17 @@ export function Login({ begin, check, className = "small", label, children }: Pr
     const ask = async () => {
       if (isAsking) return;
       isAsking = true;
-      const failed = (error: unknown) => (isOver || setTrouble(api.words(error)), false);
-      const isFinished = await asked.current().catch(failed);
+      let [isFinished, words] = [false, ""];
+      try {
+        isFinished = await asked.current();
+      } catch (error) {
+        words = api.words(error);
+      }
       isAsking = false;
-      if (!isOver && (isFinished || Date.now() > waiting.until)) setWaiting(null);
+      if (isOver) return;
+      // An answer ends the trouble of an earlier question.
+      setTrouble(words);
+      if (isFinished || Date.now() > waiting.until) setWaiting(null);
     };
     const timer = setInterval(() => void ask(), EACH_MS);
     const seen = () => void ask();
