@@ -25,7 +25,7 @@ pub trait ModelClient: Send + Sync {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
     /// Lists the models of the provider in its order, within a time limit. Fails for a client without a single provider.
-    async fn list_models(&self, _patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+    async fn list_models(&self, _time_limit: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         Err(ModelError::new(ModelErrorKind::InvalidRequest, "there is no list of models"))
     }
 

@@ -18,7 +18,7 @@ pub struct ToolExecutorOptions {
     /// The environment of this process, which contains the few variables that every child process gets.
     pub environment: Environment,
     /// How long [`super::Toolbox::definitions`] waits for servers that are still starting.
-    pub start_patience: Duration,
+    pub start_wait: Duration,
     pub clock: SharedClock,
     /// The default IANA time zone of `current_time`.
     pub default_timezone: String,
@@ -44,7 +44,7 @@ impl ToolExecutorOptions {
             mcp: McpConfig::default(),
             user_servers: None,
             environment: Arc::new(|_| None),
-            start_patience: Duration::from_secs(15),
+            start_wait: Duration::from_secs(15),
             clock,
             default_timezone: "UTC".to_owned(),
             enabled: Vec::new(),

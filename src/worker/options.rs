@@ -51,7 +51,7 @@ pub struct WorkerOptions {
     /// Whether changed tools of untrusted servers are held back.
     pub hold_changed_tools: bool,
     /// The time limit for a conversation's title.
-    pub title_patience: Duration,
+    pub title_timeout: Duration,
 }
 
 impl WorkerOptions {
@@ -74,7 +74,7 @@ impl WorkerOptions {
             gather: Duration::from_millis(25),
             max_delta_bytes: 16 * 1024,
             hold_changed_tools: true,
-            title_patience: Duration::from_secs(10),
+            title_timeout: Duration::from_secs(10),
         }
     }
 }

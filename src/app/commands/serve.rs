@@ -319,7 +319,7 @@ fn embedding_source(config: &Config, records: &Arc<RecordClients>) -> Option<Emb
 }
 
 fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<Contexts>>> {
-    let ContextsConfig { each_ms, all_ms, max_chars, failures, rest_ms, providers } = &config.contexts;
+    let ContextsConfig { each_ms, all_ms, max_chars, failures, cool_down_ms, providers } = &config.contexts;
     let mut sources = BTreeMap::new();
     for (name, provider) in providers {
         let read = |variable: &String| {
@@ -335,7 +335,7 @@ fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option
         all: Duration::from_millis(*all_ms),
         max_chars: *max_chars,
         failures: *failures,
-        cool_down: Duration::from_millis(*rest_ms),
+        cool_down: Duration::from_millis(*cool_down_ms),
     };
     Ok((!options.sources.is_empty()).then(|| Arc::new(Contexts::new(options))))
 }
@@ -349,7 +349,7 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options.sweep_interval = Duration::from_millis(worker.sweep_ms);
     options.self_stop = Duration::from_millis(worker.self_stop_ms);
     options.poll = Duration::from_millis(worker.poll_ms);
-    options.hold_changed_tools = config.tools.pin == ToolReviewMode::Hold;
+    options.hold_changed_tools = config.tools.review == ToolReviewMode::Hold;
     options.gather = Duration::from_millis(worker.commit_gather_ms);
     options
 }

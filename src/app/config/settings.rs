@@ -164,7 +164,7 @@ pub struct ToolsConfig {
     pub files_root: Option<PathBuf>,
     pub mcp_config: Option<PathBuf>,
     pub enable: Vec<String>,
-    pub pin: ToolReviewMode,
+    pub review: ToolReviewMode,
 }
 
 /// The treatment of a changed tool definition from an untrusted server.
@@ -251,7 +251,7 @@ section! {
         pub all_ms: u64 = 800,
         pub max_chars: usize = 10_000,
         pub failures: u32 = 3,
-        pub rest_ms: u64 = 300_000,
+        pub cool_down_ms: u64 = 300_000,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         pub providers: BTreeMap<String, ContextProviderConfig> = BTreeMap::new(),
     }
@@ -309,7 +309,7 @@ section! {
         pub idle_ms: u64 = 1_800_000,
         pub max_processes: u32 = 100,
         pub start_timeout_ms: u64 = 60_000,
-        pub start_patience_ms: u64 = 15_000,
+        pub start_wait_ms: u64 = 15_000,
         pub containers: ContainerOptions = ContainerOptions::default(),
     }
 }

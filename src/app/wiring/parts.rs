@@ -106,7 +106,7 @@ pub fn tools(
     // This path means the running program, even if its file has been replaced.
     options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     options.connections = config.mcp.connections();
-    options.start_patience = Duration::from_millis(config.mcp.start_patience_ms);
+    options.start_wait = Duration::from_millis(config.mcp.start_wait_ms);
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
     options.container_inputs = Some(container_inputs(config)?);

@@ -98,7 +98,7 @@ pub struct McpServers {
     user_servers: Option<Arc<dyn UserServerSource>>,
     open: Mutex<HashMap<ConnectionKey, Arc<Server>>>,
     common: Arc<ServerContext>,
-    start_patience: Duration,
+    start_wait: Duration,
     idle: Option<Duration>,
     is_watched: AtomicBool,
 }
@@ -127,7 +127,7 @@ type ConnectionKey = (String, Option<UserId>);
 impl McpServers {
     /// Connects to no server: a connection is opened at its first use.
     pub fn new(options: ToolExecutorOptions) -> Arc<Self> {
-        let ToolExecutorOptions { mcp, user_servers, environment, clock, start_patience, connections: limits, .. } = options;
+        let ToolExecutorOptions { mcp, user_servers, environment, clock, start_wait, connections: limits, .. } = options;
         let markers = ProcessMarkerSource::new(&UuidIds);
         let prefix = markers.prefix.clone();
         let containers = Containers::new(options.containers, options.container_inputs, prefix.clone(), Arc::clone(&environment));
@@ -155,7 +155,7 @@ impl McpServers {
         });
         let configured = configured.collect();
         let (open, is_watched, idle) = (Mutex::default(), AtomicBool::new(false), limits.idle);
-        Arc::new(Self { configured, user_servers, open, common, start_patience, idle, is_watched })
+        Arc::new(Self { configured, user_servers, open, common, start_wait, idle, is_watched })
     }
 
     pub fn configured(&self) -> impl Iterator<Item = ConfiguredServer> {
@@ -175,7 +175,7 @@ impl McpServers {
         let all = self.offers(owner).await.into_iter().filter_map(|offer| Some((self.server(owner, &offer).ok()?, offer)));
         let all = all.map(|(server, offer)| async move {
             // The status of the server contains the reason.
-            server.definitions(&offer.name_prefix, self.start_patience).await.unwrap_or_default()
+            server.definitions(&offer.name_prefix, self.start_wait).await.unwrap_or_default()
         });
         let mut definitions: Vec<Arc<ToolDefinition>> = join_all(all).await.into_iter().flatten().collect();
         definitions.sort_by(|one, other| one.name.cmp(&other.name));
@@ -233,7 +233,7 @@ impl McpServers {
 
     pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<Arc<ToolDefinition>>, String>> {
         let offer = self.offer(owner, id).await?;
-        let listed = async { self.server(owner, &offer)?.definitions(&offer.name_prefix, self.start_patience).await };
+        let listed = async { self.server(owner, &offer)?.definitions(&offer.name_prefix, self.start_wait).await };
         Some(listed.await)
     }
 

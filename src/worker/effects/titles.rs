@@ -47,7 +47,7 @@ impl Titles {
         let fence = &run.record.fence;
         let (owner, conversation) = (run.record.owner.clone(), fence.conversation_id.clone());
         let (run, is_budgeted) = (fence.run_id.clone(), run.record.profile.budget.is_shared());
-        let job = TitleJob { owner, conversation, run, is_budgeted, request, time_limit: options.title_patience };
+        let job = TitleJob { owner, conversation, run, is_budgeted, request, time_limit: options.title_timeout };
         let (deps, stop) = (deps.clone(), self.stop.clone());
         let task = async move {
             let _permit = permit;

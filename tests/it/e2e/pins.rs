@@ -123,7 +123,7 @@ async fn owners_accept_what_their_own_servers_say(#[values(Kind::Sqlite, Kind::P
 #[tokio::test(flavor = "multi_thread")]
 async fn pins_can_be_switched_off() {
     let model = ModelMock::start().await;
-    let site = untrusted(Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__PIN", "off"), None);
+    let site = untrusted(Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__REVIEW", "off"), None);
     let mut server = site.start().await;
     run(&server).await;
     server.kill9().await;

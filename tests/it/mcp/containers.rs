@@ -221,7 +221,7 @@ async fn container_files_are_removed_after_a_kill() {
     let place = place
         .mcp(json!({"mcpServers": {"tiny": entry}}))
         .env("CAPSTAN_MCP__CONTAINERS__ENGINE", engine.to_str().unwrap())
-        .env("CAPSTAN_MCP__START_PATIENCE_MS", "100");
+        .env("CAPSTAN_MCP__START_WAIT_MS", "100");
     let folder = place.folder.path().join("data/containers");
     let found = |beginning: &str| -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };

@@ -82,7 +82,7 @@ fn limited(configured: &Value, shelf: &Arc<Shelf>, connections: ConnectionLimits
     ToolExecutor::new(ToolExecutorOptions {
         mcp,
         user_servers: Some(kept),
-        start_patience: PATIENCE,
+        start_wait: PATIENCE,
         connections,
         environment,
         ..options

@@ -30,7 +30,7 @@ fn door(servers: &Value, connections: ConnectionLimits, homes: Option<&Path>) ->
     let options = ToolExecutorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
     let homes = homes.map(Path::to_owned);
     let environment = Arc::new(environment);
-    ToolExecutor::new(ToolExecutorOptions { mcp, start_patience: PATIENCE, environment, connections, homes, ..options })
+    ToolExecutor::new(ToolExecutorOptions { mcp, start_wait: PATIENCE, environment, connections, homes, ..options })
 }
 
 /// The calls of one owner.

@@ -78,9 +78,9 @@ impl Tools {
     }
 
     /// Does the same with a limit for the time of listing.
-    pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
+    pub async fn patient(servers: &Value, start_wait: Duration) -> Self {
         let default = (ConnectionLimits::default(), ContainerOptions::default());
-        Self::opened(servers, start_patience, default, None).await
+        Self::opened(servers, start_wait, default, None).await
     }
 
     /// Does the same with other connection limits.
@@ -101,13 +101,12 @@ impl Tools {
 
     /// Does the same with these variables instead of those of the process.
     pub async fn in_environment(servers: &Value, environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self::started(servers, ToolExecutorOptions { start_patience: PATIENCE, environment: Arc::new(environment), ..options() })
-            .await
+        Self::started(servers, ToolExecutorOptions { start_wait: PATIENCE, environment: Arc::new(environment), ..options() }).await
     }
 
     async fn opened(
         servers: &Value,
-        start_patience: Duration,
+        start_wait: Duration,
         (connections, containers): (ConnectionLimits, ContainerOptions),
         homes: Option<PathBuf>,
     ) -> Self {
@@ -116,8 +115,7 @@ impl Tools {
             std::env::var(name).ok()
         };
         let environment = Arc::new(environment);
-        Self::started(servers, ToolExecutorOptions { start_patience, connections, containers, homes, environment, ..options() })
-            .await
+        Self::started(servers, ToolExecutorOptions { start_wait, connections, containers, homes, environment, ..options() }).await
     }
 
     async fn started(servers: &Value, options: ToolExecutorOptions) -> Self {

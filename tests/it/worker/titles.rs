@@ -69,7 +69,7 @@ async fn a_title_holds_no_slot() {
 #[tokio::test]
 async fn missing_title_is_abandoned_and_not_requested_again() {
     let h = Harness::with_answers([Answer::Text("From China."), Answer::Hang("The History of")]).await;
-    let worker = worker(&h, |options| options.title_patience = Duration::from_millis(100)).await;
+    let worker = worker(&h, |options| options.title_timeout = Duration::from_millis(100)).await;
     let id = ConversationId::generate(h.ids.as_ref());
     say(&h, &id, "Where is tea from?").await;
     // The usage of the abandoned request is charged.
