@@ -104,7 +104,7 @@ async fn first_paint_takes_less_than_300_ms() {
     }
 }
 
-// P1: the reader scrolls up while an answer streams.
+// The reader scrolls up while an answer streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn reader_who_scrolls_up_is_left_alone() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -135,7 +135,7 @@ async fn reader_who_scrolls_up_is_left_alone() {
     assert_eq!(browser.count("#down[hidden]").await, 1);
 }
 
-// P2: a long block of code is read, selected and scrolled while it grows.
+// A long block of code is read, selected and scrolled while it grows.
 #[tokio::test(flavor = "multi_thread")]
 async fn code_that_grows_keeps_its_node_and_selection() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -172,7 +172,7 @@ async fn code_that_grows_keeps_its_node_and_selection() {
 const COPIES: &str = "window.copies = [];
     navigator.clipboard.writeText = (text) => Promise.resolve(void copies.push(text));";
 
-// P4: errors, decisions and costs of earlier runs are still there after a reload.
+// Errors, decisions and costs of earlier runs are still there after a reload.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_and_decisions_of_earlier_runs_survive_a_reload() {
     let (model, _site, server) = Site::serve(async |model| approvals::site(Kind::Sqlite, model).await).await;
@@ -203,7 +203,7 @@ async fn ends_and_decisions_of_earlier_runs_survive_a_reload() {
     assert_eq!(browser.run(figures, &[]).await, before, "each run keeps its model, usage and cost");
 }
 
-// P5: the model belongs to the conversation.
+// The model belongs to the conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn chosen_model_stays_with_the_conversation() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -237,7 +237,7 @@ async fn chosen_model_stays_with_the_conversation() {
     browser.shows("#model", &name).await;
 }
 
-// P6: earlier messages come by scrolling.
+// Earlier messages come by scrolling.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_messages_come_by_scrolling_up() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -259,7 +259,7 @@ async fn earlier_messages_come_by_scrolling_up() {
     assert_eq!(browser.count(".message").await, 300);
 }
 
-// P7: the page has one WebSocket, beside the six connections of a browser.
+// The page has one WebSocket, beside the six connections of a browser.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_by_web_socket() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -270,7 +270,7 @@ async fn page_follows_by_web_socket() {
     assert_eq!(browser.run(streams, &[]).await, 0);
 }
 
-// P8: Markdown with colours, mathematics, tables, tasks and text from right to left, and nothing that the policy refuses.
+// Markdown with colours, mathematics, tables, tasks and text from right to left, and nothing that the policy refuses.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_has_colours_formulas_and_directions() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -309,7 +309,7 @@ async fn answer_has_colours_formulas_and_directions() {
     assert_eq!(browser.run("return refused", &[]).await, json!([]));
 }
 
-// P9: a question shows in the list, in the title and in the inbox, where it is answered.
+// A question shows in the list, in the title and in the inbox, where it is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_question_is_seen_and_answered_in_the_inbox() {
     let (_model, _site, server) =
@@ -327,7 +327,7 @@ async fn open_question_is_seen_and_answered_in_the_inbox() {
     server.finished(run["id"].as_str().unwrap()).await;
 }
 
-// P10: the list, the badge and the inbox follow what other clients do, and the page does not poll.
+// The list, the badge and the inbox follow what other clients do, and the page does not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_follows_other_clients() {
     let (_model, _site, server) =
@@ -363,7 +363,7 @@ async fn list_follows_other_clients() {
     assert_eq!(browser.run(reads, &[]).await, 4, "the page has not read the list again");
 }
 
-// P13: an edit and a new answer keep what was there before.
+// An edit and a new answer keep what was there before.
 #[tokio::test(flavor = "multi_thread")]
 async fn version_before_an_edit_is_read_and_continued() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -701,7 +701,7 @@ async fn notifications_come_after_the_switch_only() {
     assert_eq!(browser.run("return told", &[]).await, json!(["A question waits for your answer."]));
 }
 
-// P12: Escape, drafts and dropped files.
+// Escape, drafts and dropped files.
 #[tokio::test(flavor = "multi_thread")]
 async fn drafts_stay_and_escape_spares_them() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;

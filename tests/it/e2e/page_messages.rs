@@ -10,7 +10,7 @@ use support::wait;
 
 use super::page::{AT_END, import, looking_at, pick_in_menu, show, show_run};
 
-// P14: times, full-text search, a message that is taken back, a deletion that is undone.
+// Times, full-text search, a message that is taken back, a deletion that is undone.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_have_times_and_can_be_found_and_taken_back() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -77,7 +77,7 @@ async fn delete_first(browser: &Browser) {
     browser.shows(".toast", "Deleted “").await;
 }
 
-// P14: a deletion can be taken back before it is sent.
+// A deletion can be taken back before it is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_is_undone_or_sent_when_its_time_has_passed() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -126,7 +126,7 @@ async fn deletion_is_undone_or_sent_when_its_time_has_passed() {
     browser.shows("#conversations", "No conversations yet.").await;
 }
 
-// P15: messages out of sight cost nothing.
+// Messages out of sight cost nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_out_of_sight_are_not_drawn() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
@@ -141,7 +141,7 @@ async fn messages_out_of_sight_are_not_drawn() {
     browser.until("the state of the first", &format!("{seen}.join() === 'true,false,true'")).await;
 }
 
-// P15: an answer of about 200 tokens a second behind 500 messages takes less than half a core.
+// An answer of about 200 tokens a second behind 500 messages takes less than half a core.
 #[tokio::test(flavor = "multi_thread")]
 async fn fast_answer_takes_less_than_half_a_core() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;

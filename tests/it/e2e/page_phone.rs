@@ -30,7 +30,7 @@ async fn phone_chats_approves_and_scrolls_by_touch() {
     browser.reload().await;
     assert_eq!(browser.run("return matchMedia('(pointer: coarse)').matches", &[]).await, true);
 
-    // P12: Enter begins a line, and the button sends.
+    // Enter begins a line, and the button sends.
     browser.write("#message", &format!("a line{ENTER}[[id:phone]][[say:short]]")).await;
     let written = "return document.querySelector('#message').value";
     assert_eq!(browser.run(written, &[]).await, "a line\n[[id:phone]][[say:short]]");
@@ -55,7 +55,7 @@ async fn phone_chats_approves_and_scrolls_by_touch() {
     browser.shows(".message.assistant:last-of-type .text", "bought").await;
     assert_eq!(site.ledger.count("append", "milk"), 1);
 
-    // P1: a reader who scrolls up by touch stays there while the answer grows.
+    // A reader who scrolls up by touch stays there while the answer grows.
     let lines = "a line of the answer\n\n".repeat(60);
     server.send(conversation, &format!("[[id:up]][[say:{lines}]][[hold]][[say:{lines}the end]]"), "queue").await;
     browser.until("the end in view", AT_END).await;
@@ -76,7 +76,7 @@ async fn phone_chats_approves_and_scrolls_by_touch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn phone_shows_wide_content_and_installs_the_page() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
-    // P8: a table keeps its words whole, and scrolls by itself.
+    // A table keeps its words whole, and scrolls by itself.
     let row = |words: &str| format!("|{}\n", format!(" {words} |").repeat(12));
     let table = format!("{}{}{}", row("Responsibility"), row("---"), row("characteristically"));
     let long = "word".repeat(100);

@@ -123,7 +123,7 @@ async fn tabs_show_what_happens_in_each_other() {
     assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1);
 }
 
-// P7: a browser makes six connections to a server for all tabs together, beside its sockets.
+// A browser makes six connections to a server for all tabs together, beside its sockets.
 #[tokio::test(flavor = "multi_thread")]
 async fn seven_tabs_work_at_once() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
