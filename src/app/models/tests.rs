@@ -142,7 +142,6 @@ async fn local_server(list: &'static str, show: &'static str) -> (String, tokio:
     (address.to_string(), server)
 }
 
-// F04
 #[tokio::test]
 async fn embedding_models_are_never_the_default() {
     let list = r#"{"models":[{"name":"nomic-text:latest"},{"name":"bge-m3"},{"name":"qwen3:4b"}]}"#;

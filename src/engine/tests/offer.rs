@@ -116,7 +116,7 @@ fn named_server_is_offered_within_k() {
     assert_eq!(offered(&world), [ASK_USER, "mail__t00", "mail__t01", "mail__t02", "mail__t03"]);
 }
 
-// F96: `k` also limits the tools of a server that a plan step names, unless `whole_servers` is set.
+// `k` also limits the tools of a server that a plan step names, unless `whole_servers` is set.
 #[test]
 fn plan_step_offers_k_tools_of_its_named_server() {
     for (whole_servers, count) in [(false, 15), (true, 20)] {

@@ -75,7 +75,6 @@ fn painted(dialect: Dialect, words: &str) -> Answer {
     Answer::stream(body)
 }
 
-// F21.
 #[rstest]
 #[case(Dialect::Openrouter)]
 #[case(Dialect::Gemini)]
@@ -152,7 +151,6 @@ fn cited(dialect: Dialect) -> String {
     }
 }
 
-// F24.
 #[rstest]
 #[case(Dialect::Openai, &["https://example.com/a A", "https://example.com/b ", "https://example.com/c C"])]
 #[case(Dialect::Anthropic, &["https://example.com/a A It is."])]

@@ -522,7 +522,6 @@ async fn at_servers_of_the_configuration() {
     server.kill9().await;
     let server = site.start().await;
     assert_eq!(pay(&server, 1).await, [true]);
-    // F54
     let agents = bank.book().agents.clone();
     assert!(!agents.is_empty() && agents.iter().all(|agent| agent.starts_with("capstan/")), "{agents:?}");
 }

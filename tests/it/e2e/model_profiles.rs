@@ -84,7 +84,7 @@ async fn two_hundred_tools_with_forty_refused_ones_are_offered() {
     assert!(report.contains("acme/acme-1: ") && report.contains(" more until "), "{report}");
 }
 
-// F04: the first model of the list cannot chat. The next one answers the run, and begins all later ones.
+// The first model of the list cannot chat. The next one answers the run, and begins all later ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn default_model_without_chat_is_replaced_by_the_next() {
     let refuse = |_: Dialect, _: &str, body: &Value| {
@@ -104,7 +104,7 @@ async fn default_model_without_chat_is_replaced_by_the_next() {
     assert_eq!((&ended["model"], provider.refused()), (&json!("ollama/acme-1"), 1), "{ended}");
 }
 
-// F07: the limit of a known provider. The tool that the user asks for is offered, and the others are named.
+// The limit of a known provider. The tool that the user asks for is offered, and the others are named.
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_above_the_limit_of_the_provider_are_ranked() {
     let provider = RefusingProvider::start(Dialect::Openai, Arc::new(refuse_above_limit)).await;

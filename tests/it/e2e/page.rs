@@ -733,7 +733,7 @@ async fn drafts_stay_and_escape_spares_them() {
     browser.shows("#files", "dropped.txt").await;
 }
 
-// F101: the page lists models and MCP servers, and its symbols have tooltips.
+// The page lists models and MCP servers, and its symbols have tooltips.
 #[tokio::test(flavor = "multi_thread")]
 async fn setup_lists_models_and_servers_and_symbols_have_tooltips() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;

@@ -40,7 +40,7 @@ async fn events(server: &Server, run: &Value, kind: &str) -> Vec<Value> {
     all.into_iter().filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
 
-// F02, F03: the text message after a refused image works, before and after a restart, and the stored image stays.
+// The text message after a refused image works, before and after a restart, and the stored image stays.
 #[rstest]
 #[case(Dialect::Openai, 400, "messages[1]: unknown variant `image_url`, expected `text`", "images_left_out")]
 #[case(Dialect::Anthropic, 400, "messages.0.content.3: Could not process image", "parts_left_out")]
@@ -117,7 +117,6 @@ fn used_up(dialect: Dialect, thought: &str) -> Answer {
     Answer::new(200, &[("content-type", kind)], vec![Step::Send(body.into_bytes())])
 }
 
-// F14
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn output_limit_without_an_answer_fails_at_once(
@@ -143,7 +142,7 @@ async fn output_limit_without_an_answer_fails_at_once(
     assert_eq!(wire.asked().len(), 1, "the same request is not sent again");
 }
 
-// F06: an operator's total timeout ends the answer. It is not retried, and the partial text is kept.
+// An operator's total timeout ends the answer. It is not retried, and the partial text is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_over_the_total_limit_is_kept_and_not_repeated() {
     let token = json!({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": null}]});

@@ -47,7 +47,7 @@ async fn default_repairs_no_name_but_suggests_similar_ones() {
     assert!(told.contains("Did you mean ledger__pay"), "{told}");
 }
 
-// F103: a fallback, a repair, a breaker and a shortened offer are in the events of the run.
+// A fallback, a repair, a breaker and a shortened offer are in the events of the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn help_that_a_run_needed_is_in_its_events() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;

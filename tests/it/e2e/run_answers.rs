@@ -57,7 +57,6 @@ async fn request_that_waits_for_a_run_waits_through_backoff(#[values(Kind::Sqlit
     assert_eq!(crashes(&server, id(&run)).await, 0, "a waiting run counts no crash");
 }
 
-// F71, F76
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_run_has_its_answer_as_output(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -102,7 +102,6 @@ async fn a_title_of_the_users_is_never_overwritten(#[values(Kind::Sqlite, Kind::
     assert_eq!(counts, [1, 2, 1], "asked once at most");
 }
 
-// F25
 #[tokio::test(flavor = "multi_thread")]
 async fn title_cut_at_its_limit_leaves_the_first_words() {
     let cut = concat!(

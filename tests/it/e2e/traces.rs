@@ -174,7 +174,7 @@ async fn trace_goes_out_to_provider_and_mcp_server() {
     let sent = to_provider[0].clone().unwrap_or_default();
     assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.len() == traceparent().len(), "{sent}");
     assert_eq!(to_provider[1].as_ref(), Some(&sent));
-    // F54: so does the name of the program.
+    // So does the name of the program.
     let agents: Vec<_> = wire.asked().iter().map(|asked| header(&asked.head, "user-agent").unwrap_or_default()).collect();
     assert!(agents.iter().all(|agent| agent.starts_with("capstan/")), "{agents:?}");
     assert_eq!(*seen.lock().unwrap(), std::slice::from_ref(&sent), "the header of the call");

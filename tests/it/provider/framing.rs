@@ -32,7 +32,7 @@ async fn framing_does_not_matter() {
     mutants::greeting_has_any_framing(chat, &recorded()).await;
 }
 
-// G9: truncated anywhere before the finish reason, by an orderly close or a reset.
+// Truncated anywhere before the finish reason, by an orderly close or a reset.
 #[tokio::test]
 async fn a_cut_stream_is_never_whole() {
     let recorded = recorded();

@@ -98,7 +98,7 @@ async fn a_model_that_thinks_has_its_own_limits() {
     assert_eq!(ask(options, question()).await.finish(), ModelFinish::Stop);
 }
 
-// F06: at the default limits, in virtual time.
+// At the default limits, in virtual time.
 #[tokio::test(start_paused = true)]
 async fn slow_stream_of_twenty_minutes_completes() {
     let tokens = (0..1_200).flat_map(|_| [text(), Step::Pause(Duration::from_secs(1))]);

@@ -160,7 +160,6 @@ async fn everything_refused_is_learned_in_one_request(
     assert_eq!(provider.refused(), refused, "{dialect:?}: the second request is not refused");
 }
 
-// F01
 #[tokio::test]
 async fn model_without_tools_is_asked_without_tools() {
     let refuse = |body: &Value| {
@@ -175,7 +174,7 @@ async fn model_without_tools_is_asked_without_tools() {
     assert_eq!(provider.refused(), 1);
 }
 
-// F01: a record with `"tools": false` is honoured.
+// A record with `"tools": false` is honoured.
 #[tokio::test]
 async fn configured_model_without_tools_gets_none() {
     let provider = RefusingProvider::start(Dialect::Openai, refuse_if(|_| None)).await;
@@ -188,7 +187,7 @@ async fn configured_model_without_tools_gets_none() {
     assert_eq!(offered, [0, 2]);
 }
 
-// F08: patterns are left out of all schemas by one refusal.
+// Patterns are left out of all schemas by one refusal.
 #[tokio::test]
 async fn refused_look_around_is_left_out_of_all_schemas() {
     for dialect in DIALECTS {
@@ -295,7 +294,6 @@ async fn long_description_is_cut_and_no_tool_is_lost() {
     assert_eq!(Dialect::Openai.offered(&provider.asked()[1].body).len(), 30);
 }
 
-// F07
 #[tokio::test]
 async fn tools_above_the_limit_are_left_out_and_called_ones_stay() {
     let refuse = |body: &Value| {
@@ -323,7 +321,6 @@ async fn tools_above_the_limit_are_left_out_and_called_ones_stay() {
     assert_eq!(client.capacity(&owner, "acme-1").await.max_tools, Some(128), "the engine ranks the tools from now on");
 }
 
-// F09
 #[tokio::test]
 async fn refused_output_limit_is_renamed_once() {
     let refuse = |body: &Value| {
@@ -340,7 +337,6 @@ async fn refused_output_limit_is_renamed_once() {
     assert_eq!((provider.refused(), &provider.asked()[2].body["max_completion_tokens"]), (1, &json!(50)));
 }
 
-// F10
 #[tokio::test]
 async fn refused_reasoning_summary_is_left_out() {
     let refuse = |body: &Value| {
@@ -364,7 +360,6 @@ fn with_call() -> Vec<Message> {
     vec![hello(Vec::new()), message(&ids, Role::Assistant, |_| vec![call]), message(&ids, Role::Tool, |_| vec![result])]
 }
 
-// F12
 #[tokio::test]
 async fn tools_of_the_history_are_declared_once_it_is_asked_for() {
     for (dialect, choice) in [
@@ -389,7 +384,6 @@ async fn tools_of_the_history_are_declared_once_it_is_asked_for() {
     }
 }
 
-// F13
 #[tokio::test]
 async fn reasoning_goes_back_once_it_is_asked_for() {
     let refuse = |body: &Value| {
@@ -425,7 +419,7 @@ async fn refused_null_content_becomes_an_empty_text(#[case] status: u16, #[case]
     assert_eq!((outcome.finish(), changes(&outcome)), (ModelFinish::Stop, vec!["null_content_left_out".to_owned()]));
 }
 
-// F04: the words of Ollama, OpenAI, vLLM, Groq and Gemini.
+// The words of Ollama, OpenAI, vLLM, Groq and Gemini.
 #[rstest]
 #[case(Dialect::Ollama, 400, "\"embedder\" does not support chat")]
 #[case(
@@ -476,7 +470,6 @@ async fn refused_output_schema_moves_into_the_prompt() {
     assert!(provider.asked()[1].body["messages"][0]["content"].as_str().unwrap().contains("canary"));
 }
 
-// F15
 #[tokio::test]
 async fn request_on_a_dead_connection_is_sent_again_at_once() {
     let hello = || Dialect::Openai.answer(Says { text: "Hello.", ..Says::default() });
@@ -490,7 +483,7 @@ async fn request_on_a_dead_connection_is_sent_again_at_once() {
     assert_eq!((wire.asked().len(), wire.connections()), (3, 2));
 }
 
-// F05: a server that loads a model is asked again.
+// A server that loads a model is asked again.
 #[tokio::test]
 async fn loading_model_is_waited_for() {
     let loading = r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#;
@@ -501,7 +494,7 @@ async fn loading_model_is_waited_for() {
     assert_eq!((outcome.finish(), wire.asked().len()), (ModelFinish::Stop, 3));
 }
 
-// F05: a cold Ollama that needs 90 s for its first byte, in virtual time.
+// A cold Ollama that needs 90 s for its first byte, in virtual time.
 #[tokio::test(start_paused = true)]
 async fn cold_ollama_has_minutes_for_its_first_byte() {
     let body = Dialect::Ollama.body(Says { text: "Hello.", ..Says::default() });
@@ -519,7 +512,6 @@ async fn cold_ollama_has_minutes_for_its_first_byte() {
     assert_eq!((text.as_str(), wire.asked().len()), ("Hello.", 1));
 }
 
-// F11
 #[tokio::test]
 async fn missing_path_is_named_in_the_error() {
     let wire = Wire::play(vec![Answer::json(404, r#"{"error":{"message":"Resource not found"}}"#)]).await;

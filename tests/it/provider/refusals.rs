@@ -68,7 +68,6 @@ fn changes(outcome: &drive::Outcome) -> Vec<&str> {
     adapted.collect()
 }
 
-// F02
 #[rstest]
 #[case(400, "Failed to deserialize the JSON body into the target type: messages[1]: unknown variant `image_url`, expected `text`")]
 #[case(400, "mine/llama is not a multimodal model")]
@@ -97,7 +96,7 @@ async fn image_refused_by_a_model_becomes_a_note(#[case] status: u16, #[case] wo
     }
 }
 
-// F03: the size of an image is checked before it is sent.
+// The size of an image is checked before it is sent.
 #[rstest]
 #[case::bytes(ImageLimits { max_bytes: Some(16), max_edge: None }, "QUJDREVGR0hJSktMTU5P", "QUJDRA==", "as base64 it exceeds")]
 // GIF images of 8,001 and 8,000 by 1 pixels.
@@ -125,7 +124,6 @@ async fn image_above_the_known_size_limit_is_sent_as_a_note(
     assert!(bodies[0].contains(small), "{}", bodies[0]);
 }
 
-// F03
 #[rstest]
 #[case(400, "Could not process image")]
 #[case(400, "At least one of the image dimensions exceed max allowed size: 8000 pixels")]
@@ -240,7 +238,6 @@ async fn refusal_is_not_repeated_where_nothing_is_left_out() {
     assert!(bodies(&wire)[3].contains("T05F"));
 }
 
-// F17
 #[rstest]
 #[case(400, json!("1113"), ModelErrorKind::InvalidRequest)]
 #[case(500, json!(1113), ModelErrorKind::Unavailable)]

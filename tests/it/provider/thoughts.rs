@@ -76,7 +76,7 @@ async fn thoughts_that_are_marked_and_named() {
     }
 }
 
-// R1 on vLLM without its reasoning parser: the prompt ends with the opening tag.
+// vLLM without its reasoning parser: the prompt ends with the opening tag.
 #[tokio::test]
 async fn the_prompt_may_open_the_thoughts() {
     let deltas = ["Okay, ", "so...</th", "ink>", "\n\nHi"].map(|text| json!({"content": text}));

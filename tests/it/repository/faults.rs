@@ -24,6 +24,20 @@ fn every_fault_of_the_page_has_a_test() {
     }
 }
 
+/// A number of a list that is not part of the repository explains nothing.
+#[test]
+fn comments_name_no_number_of_an_unknown_list() {
+    for file in files("tests", "rs").into_iter().chain(files("src", "rs")) {
+        for line in read(&file).lines() {
+            let Some((_, comment)) = line.split_once("// ") else { continue };
+            let word: &str = comment.split([' ', ':', '.', ',']).next().unwrap();
+            let is_unknown = |letter: &char| letter.is_ascii_uppercase() && !['C', 'I'].contains(letter);
+            let digits = word.strip_prefix(|letter: char| is_unknown(&letter)).unwrap_or_default();
+            assert!(digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()), "{file:?}: {line}");
+        }
+    }
+}
+
 /// Returns the rows in the comments directly above tests. A comment elsewhere does not count.
 fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
     tests_of(code).iter().flat_map(|test| &test.comments).flat_map(|line| rows(letter, line)).collect()
