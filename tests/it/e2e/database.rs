@@ -340,7 +340,7 @@ async fn read_only_for_a_while() {
     crowd.ends_well().await;
 }
 
-/// C32, D-09: the log of the database is full. The server reports the failure where it can, and nothing needs repair
+/// D-09: the log of the database is full. The server reports the failure where it can, and nothing needs repair
 /// afterwards.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]

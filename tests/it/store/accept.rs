@@ -361,7 +361,7 @@ async fn only_claim(world: &World, accepted: &[AcceptOutcome]) -> Fence {
     }
 }
 
-/// I10. In a new and in an idle conversation: one message is accepted as if it were alone, and the others see it.
+/// In a new and in an idle conversation: one message is accepted as if it were alone, and the others see it.
 async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World) {
     let owner = user();
     for is_new in [true, false] {
@@ -420,7 +420,7 @@ async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World)
     }
 }
 
-/// I10. The index `runs_one_active` refuses a second active run, even if the code does not.
+/// The index `runs_one_active` refuses a second active run, even if the code does not.
 async fn the_database_itself_knows_one_active_run_of_a_conversation(world: &World) {
     let (owner, id) = (user(), conversation());
     let first = world.accept(hello(&owner, &id)).await.run.id;

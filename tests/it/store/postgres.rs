@@ -98,7 +98,7 @@ async fn a_claim_never_waits() {
     world.store.close().await;
 }
 
-/// I14. Messages for a conversation with a locked head occupy at most one connection of the workers' pool.
+/// Messages for a conversation with a locked head occupy at most one connection of the workers' pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_wait_leave_workers_their_connections() {
     // No waiting request may time out here.
@@ -160,7 +160,7 @@ async fn lease_is_renewed_while_other_statements_wait() {
     world.store.close().await;
 }
 
-/// I13. Statements, lock waits and idle transactions have a timeout in every pool. The pools are private to the store, so
+/// Statements, lock waits and idle transactions have a timeout in every pool. The pools are private to the store, so
 /// triggers record the settings of the connections that write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_connection_to_postgres_has_its_time_outs() {

@@ -59,7 +59,7 @@ async fn written_rows_survive_a_restart() {
     store.close().await;
 }
 
-/// I15. Each commit of the writer waits for the disk unless the settings say otherwise. The connection is private to the store,
+/// Each commit of the writer waits for the disk unless the settings say otherwise. The connection is private to the store,
 /// so a trigger records its pragmas.
 #[tokio::test]
 async fn a_commit_waits_for_the_disk_by_default() {

@@ -138,7 +138,7 @@ async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
     );
 }
 
-/// I12. A reservation for a cancelled run is released: the model call is not made and costs nothing.
+/// A reservation for a cancelled run is released: the model call is not made and costs nothing.
 #[tokio::test]
 async fn leave_that_comes_too_late_is_given_back() {
     let h = Harness::new().await;
