@@ -59,7 +59,7 @@ impl UserServerSource for Shelf {
         Ok(self.0.lock().unwrap().iter().filter(|server| ids.contains(&server.id)).cloned().collect())
     }
 
-    fn changed(&self) {}
+    fn clear_cache(&self) {}
 }
 
 fn owner(name: &str) -> UserId {
