@@ -91,7 +91,7 @@ async fn opened_parts_have_no_axe_violation() {
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),
         ] {
-            show(&browser, place).await;
+            browser.run("location.hash = arguments[0]", &[place]).await;
             browser.click(button).await;
             browser.until(opened, &format!("return document.querySelector('{opened}') !== null")).await;
             let violations = axe_violations(&browser).await;
