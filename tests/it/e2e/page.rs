@@ -50,6 +50,16 @@ pub(super) async fn show(browser: &Browser, conversation: &str) {
 pub(super) const AT_END: &str = "const node = document.querySelector('#scroll');
     return node.scrollHeight > node.clientHeight && node.scrollHeight - node.scrollTop - node.clientHeight < 30";
 
+/// Waits until the newest answer has this many lines of the model, and its end is in view.
+pub(super) async fn end_of_lines(browser: &Browser, count: usize) {
+    let has_all = format!(
+        "const text = [...document.querySelectorAll('.message.assistant .text')].at(-1)?.innerText ?? '';
+        if (text.split('a line of the answer').length !== {count} + 1) return false;
+        {AT_END}"
+    );
+    browser.until("all lines, and their end in view", &has_all).await;
+}
+
 /// Returns whether something is below what is in view, and nothing has moved since the last time.
 const NOT_AT_END: &str = "const node = document.querySelector('#scroll');
     const was = window.place;
@@ -111,7 +121,7 @@ async fn reader_who_scrolls_up_is_left_alone() {
     let browser = looking_at(&server).await;
     let lines = "a line of the answer\n\n".repeat(60);
     show_run(&browser, &server, &format!("[[id:up]][[say:{lines}]][[hold]][[say:{lines}the end]]")).await;
-    browser.until("the end in view", AT_END).await;
+    end_of_lines(&browser, 60).await;
     for key in [UP, PAGE_UP] {
         browser.run("document.querySelector('#scroll').focus()", &[]).await;
         browser.press(key).await;

@@ -7,7 +7,7 @@ use support::database::Kind;
 use support::server::Site;
 
 use super::approvals;
-use super::page::{AT_END, import, looking_at};
+use super::page::{AT_END, end_of_lines, import, looking_at};
 
 /// Returns whether neither the page nor the conversation scrolls sideways.
 const FITS: &str = "return ['html', '#scroll', '#composer', 'main'].every((css) => {
@@ -58,7 +58,7 @@ async fn phone_chats_approves_and_scrolls_by_touch() {
     // A reader who scrolls up by touch stays there while the answer grows.
     let lines = "a line of the answer\n\n".repeat(60);
     server.send(conversation, &format!("[[id:up]][[say:{lines}]][[hold]][[say:{lines}the end]]"), "queue").await;
-    browser.until("the end in view", AT_END).await;
+    end_of_lines(&browser, 60).await;
     let place = "return document.querySelector('#scroll').scrollTop";
     let before = browser.run(place, &[]).await.as_f64().unwrap();
     browser.swipe_down(300).await;
