@@ -10,6 +10,7 @@ use capstan::domain::run::change::{Change, ReleaseCause};
 use capstan::domain::run::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::store::{AcceptRun, SUSPECT_CRASHES, Sweep, WriteRejection};
+use capstan::support::clock::{Clock as _, SystemClock};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, changes, completed, conversation, deltas, failed, hello, released, started, user};
@@ -167,7 +168,7 @@ async fn a_timer_fires_once_and_not_early(world: &World) {
             Change::Release { after_ms: Some(300), cause: ReleaseCause::Waiting },
         ],
     );
-    let began = std::time::Instant::now();
+    let began = SystemClock.now();
     world.commit_one(wait).await.unwrap();
     let run = world.view(&owner, &fence.run_id).await.run;
     assert_eq!((run.status, run.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
@@ -178,7 +179,8 @@ async fn a_timer_fires_once_and_not_early(world: &World) {
     })
     .await;
     // Both clocks truncate milliseconds.
-    assert!(began.elapsed() >= Duration::from_millis(299), "{:?}", began.elapsed());
+    let now = SystemClock.now();
+    assert!(now >= began.after(299), "the timer of {} fired at {}", began.to_rfc3339(), now.to_rfc3339());
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Timer));
     assert_eq!(world.claim(10).await, []);
     let record = world.load(&claims[0].fence).await;
