@@ -9,7 +9,7 @@ use super::translator::{AgUiRunFacts, AgUiTranslator};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, RunId};
 use crate::http::clients::pauses::Section;
-use crate::http::clients::recorded::{
+use crate::http::clients::tests::{
     CONVERSATION, RUN, all, answer, approvals, calls, cancellation, id, log, plan_and_question, resets, runs_tool, says, seqs,
     tool_call, translated, whole,
 };

@@ -8,7 +8,7 @@ use super::assistant_message_id::AssistantMessageId;
 use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::http::clients::pauses::Section;
-use crate::http::clients::recorded::{
+use crate::http::clients::tests::{
     CONVERSATION, RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, log, resets, seqs,
     tool_call, translated, unknown_outcome, whole,
 };

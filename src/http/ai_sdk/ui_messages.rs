@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::domain::conversation::message::TextPart;
     use crate::domain::ids::{ConversationId, PartId};
-    use crate::http::clients::recorded::{CONVERSATION, id};
+    use crate::http::clients::tests::{CONVERSATION, id};
 
     /// Returns the ids of the UI messages of texts with these roles and runs.
     fn listed(messages: &[(Role, u32)]) -> Vec<String> {

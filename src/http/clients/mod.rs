@@ -6,7 +6,7 @@
 pub(super) mod body;
 pub(super) mod ids;
 pub(super) mod pauses;
-#[cfg(test)]
-pub(super) mod recorded;
 pub(super) mod stream;
+#[cfg(test)]
+pub(super) mod tests;
 pub(super) mod thread;

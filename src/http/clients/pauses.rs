@@ -230,7 +230,7 @@ impl RunPauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::clients::recorded::{answers_together, id, seqs};
+    use crate::http::clients::tests::{answers_together, id, seqs};
 
     #[test]
     fn section_begins_at_the_pause_before_the_first_answer() {
