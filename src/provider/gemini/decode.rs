@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::content::{SignedPart, wire_name};
-use super::partial::{self, Partial};
 use super::wire::{Candidate, Chunk, Chunks, Figures, FunctionCall, Part};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::domain::tool::ToolDefinition;
@@ -16,12 +15,15 @@ use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, StopReasonPlacement, StreamAdapter, finish_without_calls, incomplete,
 };
 
+/// The failure of an answer whose arguments would need to be assembled:
+/// <https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc>.
+const ARGUMENTS_IN_PIECES: &str = "the arguments of a tool call arrive in pieces (partialArgs, willContinue), which Capstan does not \
+    request: turn streamFunctionCallArguments off at the gateway";
+
 #[derive(Debug)]
 pub(super) struct GenerateContentAdapter {
     /// The tools with another name in this dialect: that name, and the original.
     renamed: Vec<(String, String)>,
-    /// The last call, while its arguments arrive in pieces.
-    open: Option<Partial>,
     figures: Figures,
 }
 
@@ -30,7 +32,7 @@ pub(super) fn decoder(tools: &[Arc<ToolDefinition>], request_bytes: usize) -> An
         Cow::Borrowed(_) => None,
         Cow::Owned(name) => Some((name, tool.name.clone())),
     });
-    let adapter = GenerateContentAdapter { renamed: renamed.collect(), open: None, figures: Figures::default() };
+    let adapter = GenerateContentAdapter { renamed: renamed.collect(), figures: Figures::default() };
     AnswerDecoder::new(adapter, AnswerAssembler::new(None, request_bytes))
 }
 
@@ -53,12 +55,7 @@ impl StreamAdapter for GenerateContentAdapter {
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
         answer.add_figures(self.figures);
-        let finish = answer.finish.ok_or_else(|| incomplete("the answer ended without a stop reason"))?;
-        // A cut call is never executed.
-        if self.open.is_some() && finish == ModelFinish::Stop {
-            return Err(partial::malformed("the answer ended before the last piece"));
-        }
-        Ok(finish)
+        answer.finish.ok_or_else(|| incomplete("the answer ended without a stop reason"))
     }
 }
 
@@ -88,7 +85,7 @@ impl GenerateContentAdapter {
         }
     }
 
-    fn candidate(&mut self, candidate: Candidate<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn candidate(&self, candidate: Candidate<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         for part in candidate.content.into_iter().flat_map(|content| content.parts) {
             self.part(part, answer)?;
         }
@@ -104,7 +101,7 @@ impl GenerateContentAdapter {
         Self::stop(&candidate.finish_reason.0, &candidate.finish_message.0, answer)
     }
 
-    fn part(&mut self, part: Part<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn part(&self, part: Part<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let signature = part.thought_signature.0;
         if let Some(call) = part.function_call {
             return self.call(call, &signature, answer);
@@ -131,42 +128,24 @@ impl GenerateContentAdapter {
         Ok(())
     }
 
-    fn call(&mut self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let arguments = match (self.open.take(), call.name.0.is_empty()) {
-            (Some(open), true) => self.pieces(open, &call)?,
-            (Some(_), false) => return Err(partial::malformed("another call began before the last piece")),
-            // The end of arguments that arrived in pieces.
-            (None, true) if answer.has_calls() && call.is_empty() => return Ok(()),
-            (None, true) => return Err(ModelError::new(ModelErrorKind::BadStream, "a tool call has no name")),
-            (None, false) => {
-                let index = answer.open_call()?;
-                let name = match self.renamed.iter().find(|(wire, _)| *wire == call.name.0) {
-                    Some((_, name)) => name.clone(),
-                    None => storable_text(call.name.0.clone()),
-                };
-                answer.start_call(index, storable_text(call.id.0.clone()), name);
-                let arguments = call.args.map(json_text).unwrap_or_default();
-                let is_partial = call.partial_args.is_some() || call.continues();
-                if is_partial { self.pieces(Partial::new(&arguments)?, &call)? } else { arguments }
-            }
+    fn call(&self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        if call.is_in_pieces() {
+            return Err(ModelError::new(ModelErrorKind::BadStream, ARGUMENTS_IN_PIECES));
+        }
+        if call.name.0.is_empty() {
+            return Err(ModelError::new(ModelErrorKind::BadStream, "a tool call has no name"));
+        }
+        let index = answer.open_call()?;
+        let name = match self.renamed.iter().find(|(wire, _)| *wire == call.name.0) {
+            Some((_, name)) => name.clone(),
+            None => storable_text(call.name.0),
         };
-        if let Some(index) = answer.last_call() {
-            answer.call_arguments(index, arguments);
-            if !signature.is_empty() {
-                answer.emit(ModelEvent::ToolCallBlock { index, raw: json!({ "thoughtSignature": signature }) });
-            }
+        answer.start_call(index, storable_text(call.id.0), name);
+        answer.call_arguments(index, call.args.map(json_text).unwrap_or_default());
+        if !signature.is_empty() {
+            answer.emit(ModelEvent::ToolCallBlock { index, raw: json!({ "thoughtSignature": signature }) });
         }
         Ok(())
-    }
-
-    /// Adds pieces to the arguments of the last call. Returns the arguments once they are complete.
-    fn pieces(&mut self, mut open: Partial, call: &FunctionCall<'_>) -> Result<String, ModelError> {
-        call.partial_args.iter().flatten().try_for_each(|piece| open.take(piece))?;
-        if call.continues() {
-            self.open = Some(open);
-            return Ok(String::new());
-        }
-        Ok(open.text())
     }
 
     /// Maps the stop reason: <https://ai.google.dev/api/generate-content#FinishReason>.

@@ -5,7 +5,6 @@
 mod content;
 mod decode;
 mod models;
-mod partial;
 mod request;
 mod wire;
 

@@ -92,21 +92,15 @@ pub(super) struct FunctionCall<'a> {
     pub(super) name: Text<'a>,
     pub(super) args: Option<&'a RawValue>,
     #[serde(alias = "partial_args")]
-    pub(super) partial_args: Option<Vec<Value>>,
+    partial_args: Option<Vec<Value>>,
     #[serde(alias = "will_continue")]
-    pub(super) will_continue: Option<bool>,
+    will_continue: Option<bool>,
 }
 
 impl FunctionCall<'_> {
-    /// Returns whether more pieces of the arguments follow, by a flag of the call or of its last piece.
-    pub(super) fn continues(&self) -> bool {
-        let last = self.partial_args.as_ref().and_then(|pieces| pieces.last());
-        let of_last = || last.and_then(|piece| piece.get("willContinue").or_else(|| piece.get("will_continue"))?.as_bool());
-        self.will_continue.or_else(of_last).unwrap_or(false)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.name.0.is_empty() && self.args.is_none() && self.partial_args.is_none() && !self.continues()
+    /// Returns whether its arguments arrive in pieces, each with its path.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.partial_args.as_ref().is_some_and(|pieces| !pieces.is_empty()) || self.will_continue == Some(true)
     }
 }
 

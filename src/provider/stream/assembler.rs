@@ -192,10 +192,6 @@ impl AnswerAssembler {
         &self.ready
     }
 
-    pub(in crate::provider) fn last_call(&self) -> Option<usize> {
-        self.calls.checked_sub(1)
-    }
-
     pub(in crate::provider) fn has_calls(&self) -> bool {
         self.calls > 0
     }

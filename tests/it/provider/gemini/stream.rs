@@ -5,7 +5,7 @@ use capstan::provider::ClientOptions;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{Outcome, ask_through, options, question};
+use super::super::drive::{ask_through, options, question};
 use super::super::mutants;
 use super::{chunk, client, finish, outcome_of, parts, said, said_by, text};
 use support::wire::{Answer, Step, Wire};
@@ -98,55 +98,25 @@ async fn calls() {
     assert_eq!(nameless.error(), ModelErrorKind::BadStream);
 }
 
-/// Returns the outcome of a call whose arguments arrive in these pieces.
-async fn call_in_pieces(pieces: &[Value], reason: &str) -> Outcome {
-    let pieces: String = pieces.iter().map(|call| parts(&json!([{ "functionCall": call }]))).collect();
-    said(&[pieces, finish(reason)]).await
-}
-
-// L-23, L-24: a call runs only with the arguments that the model wrote.
+// L-24: a call runs only with whole arguments.
 #[tokio::test]
-async fn arguments_in_pieces() {
-    let at = |path: &str, more: Value| {
-        let mut piece = json!({ "jsonPath": path });
-        piece.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        json!([piece])
-    };
-    let one = json!({"name": "get_time", "partialArgs": at("$.x", json!({"stringValue": "a"}))});
-    let outcome = call_in_pieces(std::slice::from_ref(&one), "STOP").await;
-    assert_eq!(outcome.calls(), [(String::new(), "get_time".to_owned(), r#"{"x":"a"}"#.to_owned())]);
-    assert_eq!(outcome.finish(), ModelFinish::ToolCalls);
-
-    let begin = json!({"name": "get_time", "id": "a", "willContinue": true});
-    let more = |arguments: Value| json!({"partialArgs": arguments, "willContinue": true});
-    let pieces = [
-        begin.clone(),
-        more(at("$.city", json!({"stringValue": "Zü", "willContinue": true}))),
-        more(at("$.city", json!({"stringValue": "rich"}))),
-        more(at("$.at[0].hour", json!({"numberValue": 7}))),
-        more(at("$.exact", json!({"boolValue": false}))),
-        more(at("$.zone", json!({"nullValue": null}))),
-        json!({}),
-    ];
-    let outcome = call_in_pieces(&[&pieces[..], &[json!({"name": "get_weather", "args": {}})]].concat(), "STOP").await;
-    let calls = outcome.calls();
-    let arguments: Value = serde_json::from_str(&calls[0].2).unwrap();
-    assert_eq!(arguments, json!({"city": "Zürich", "at": [{"hour": 7}], "exact": false, "zone": null}));
-    assert_eq!((calls[0].0.as_str(), calls[1].1.as_str(), calls[1].2.as_str()), ("a", "get_weather", "{}"));
-
-    let open_string = json!({"name": "get_time", "partialArgs": at("$.x", json!({"stringValue": "a", "willContinue": true}))});
-    for pieces in [
-        pieces[..3].to_vec(),
-        vec![open_string],
-        vec![begin.clone(), one.clone()],
-        vec![json!({"name": "get_time", "partialArgs": at("$..x", json!({"stringValue": "a"}))})],
-        vec![json!({"name": "get_time", "partialArgs": at("$.x", json!({"structValue": {}}))})],
+async fn arguments_in_pieces_fail_the_answer() {
+    let pieces = json!([{"jsonPath": "$.x", "stringValue": "a"}]);
+    for call in [
+        json!({"name": "get_time", "partialArgs": pieces}),
+        json!({"name": "get_time", "args": {}, "partial_args": pieces}),
+        json!({"name": "get_time", "id": "a", "willContinue": true}),
+        json!({"partialArgs": pieces, "will_continue": true}),
     ] {
-        let error = call_in_pieces(&pieces, "STOP").await.end.unwrap_err();
+        let outcome = said(&[parts(&json!([{ "functionCall": call }])), finish("STOP")]).await;
+        assert!(outcome.calls().is_empty(), "{call}");
+        let error = outcome.end.unwrap_err();
         assert_eq!(error.kind, ModelErrorKind::BadStream, "{error}");
-        assert!(error.message.contains("partialArgs"), "{error}");
+        assert!(error.message.contains("partialArgs") && error.message.contains("streamFunctionCallArguments"), "{error}");
     }
-    assert_eq!(call_in_pieces(&pieces[..3], "MAX_TOKENS").await.finish(), ModelFinish::Length);
+    let whole = json!({"name": "get_time", "args": {"x": 1}, "partialArgs": [], "willContinue": false});
+    let outcome = said(&[parts(&json!([{ "functionCall": whole }])), finish("STOP")]).await;
+    assert_eq!((outcome.calls()[0].2.as_str(), outcome.finish()), (r#"{"x":1}"#, ModelFinish::ToolCalls));
 }
 
 // L-01
