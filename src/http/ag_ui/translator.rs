@@ -17,6 +17,7 @@ use crate::domain::run::question::Question;
 use crate::domain::tool::approval::ApprovalRequest;
 use crate::domain::tool::client_tool::ClientCall;
 use crate::http::clients::pauses::Section;
+use crate::http::clients::plan::PlanView;
 use crate::http::clients::stream::ChunkTranslator;
 use crate::support::json;
 
@@ -72,7 +73,7 @@ pub(super) struct AgUiTranslator {
     shown: Vec<Value>,
     shown_before: usize,
     interrupts: Vec<(String, Value)>,
-    plan: Vec<Value>,
+    plan: PlanView,
     budget: Option<Value>,
     model: String,
     usage: Usage,
@@ -123,7 +124,7 @@ impl AgUiTranslator {
             shown: Vec::new(),
             shown_before: 0,
             interrupts: Vec::new(),
-            plan: Vec::new(),
+            plan: PlanView::default(),
             budget: None,
             model: String::new(),
             usage: Usage::default(),
@@ -152,6 +153,9 @@ impl AgUiTranslator {
 
     fn body(&mut self, event: &StoredEvent, body: EventBody) {
         let is_pause = self.facts.section.observe_pause(event.seq, &body);
+        if self.plan.observe(&body) {
+            self.push_state();
+        }
         match body {
             EventBody::RunQueued { .. } => self.queued = true,
             EventBody::RunStarted { model, .. } => self.model = model,
@@ -214,19 +218,6 @@ impl AgUiTranslator {
             EventBody::ApprovalResolved { id, .. } | EventBody::InputResolved { id, .. } => {
                 self.interrupts.retain(|(open, _)| *open != id.as_str());
             }
-            EventBody::PlanCreated { steps } => {
-                self.plan = steps.iter().map(|step| json!(step)).collect();
-                for step in &mut self.plan {
-                    step["state"] = json!("pending");
-                }
-                self.push_state();
-            }
-            EventBody::PlanRejected { .. } => {
-                self.plan.clear();
-                self.push_state();
-            }
-            EventBody::PlanStepStarted { step } => self.plan_step(step, json!("active")),
-            EventBody::PlanStepCompleted { step, state, .. } => self.plan_step(step, json!(state)),
             EventBody::ContextBudget { unit, window, used, remaining, .. } => {
                 self.budget = Some(json!({ "unit": unit, "window": window, "used": used, "remaining": remaining }));
                 self.push_state();
@@ -269,14 +260,6 @@ impl AgUiTranslator {
             snapshot["budget"] = budget.clone();
         }
         self.push(json!({ "type": "STATE_SNAPSHOT", "snapshot": snapshot }));
-    }
-
-    fn plan_step(&mut self, step: u32, state: Value) {
-        let place = (step as usize).checked_sub(1).and_then(|place| self.plan.get_mut(place));
-        if let Some(place) = place {
-            place["state"] = state;
-            self.push_state();
-        }
     }
 
     fn end_step(&mut self, name: &str) {

@@ -10,12 +10,12 @@ use super::assistant_message_id::AssistantMessageId;
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
-use crate::domain::run::plan::PlannedStep;
 use crate::domain::run::question::InputState;
 use crate::domain::run::{FinishReason, WaitReason};
 use crate::domain::tool::approval::ApprovalState;
 use crate::domain::tool::{ToolCallState, UNKNOWN_OUTCOME};
 use crate::http::clients::pauses::Section;
+use crate::http::clients::plan::PlanView;
 use crate::http::clients::stream::ChunkTranslator;
 
 /// The release of the AI SDK that a client says it uses.
@@ -101,7 +101,7 @@ pub(super) struct UiMessageTranslator {
     step_calls: Vec<CallId>,
     /// The questions about calls that have no answer yet.
     questions: BTreeMap<InputId, OpenQuestion>,
-    plan: Vec<Value>,
+    plan: PlanView,
 }
 
 impl ChunkTranslator for UiMessageTranslator {
@@ -141,7 +141,7 @@ impl UiMessageTranslator {
             calls: BTreeMap::new(),
             step_calls: Vec::new(),
             questions: BTreeMap::new(),
-            plan: Vec::new(),
+            plan: PlanView::default(),
         }
     }
 
@@ -165,6 +165,9 @@ impl UiMessageTranslator {
             self.start(event);
         }
         let is_pause = self.facts.section.observe_pause(event.seq, &body);
+        if self.plan.observe(&body) {
+            self.push(json!({ "type": "data-plan", "id": "plan", "data": { "steps": self.plan } }));
+        }
         match body {
             EventBody::StepStarted { step, kind, .. } => {
                 self.model_step = (kind == "model").then_some(step);
@@ -220,16 +223,6 @@ impl UiMessageTranslator {
                 let data = json!({ "state": state, "answer": answer });
                 self.push(json!({ "type": "data-input-request", "id": id, "data": data }));
             }
-            EventBody::PlanCreated { steps } => {
-                self.plan = steps.iter().map(planned).collect();
-                self.push_plan();
-            }
-            EventBody::PlanRejected { .. } => {
-                self.plan.clear();
-                self.push_plan();
-            }
-            EventBody::PlanStepStarted { step } => self.plan_step(step, &json!("active")),
-            EventBody::PlanStepCompleted { step, state, .. } => self.plan_step(step, &json!(state)),
             EventBody::RunRetrying { after_ms, error, model } => {
                 let data = json!({ "afterMs": after_ms, "error": error.detail, "code": error.code, "model": model });
                 self.push(json!({ "type": "data-retry", "data": data, "transient": true }));
@@ -515,18 +508,6 @@ impl UiMessageTranslator {
         }
     }
 
-    fn plan_step(&mut self, step: u32, state: &Value) {
-        let place = (step as usize).checked_sub(1).and_then(|place| self.plan.get_mut(place));
-        if let Some(place) = place {
-            place["state"] = state.clone();
-            self.push_plan();
-        }
-    }
-
-    fn push_plan(&mut self) {
-        self.push(json!({ "type": "data-plan", "id": "plan", "data": { "steps": self.plan } }));
-    }
-
     /// Repeats the calls that wait for a human without `providerExecuted`, if the client has executed its own calls of the step.
     ///
     /// The client sends a message again when all its calls have outputs, and ignores calls that a provider executes. It would repeat
@@ -583,12 +564,6 @@ pub(super) fn client_output(content: &[ToolContent]) -> Value {
     let output = tool_output(content);
     let value = output.as_str().filter(|text| text.starts_with(['{', '[']));
     value.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(output)
-}
-
-fn planned(step: &PlannedStep) -> Value {
-    let mut shown = json!(step);
-    shown["state"] = json!("pending");
-    shown
 }
 
 fn ui_finish_reason(reason: FinishReason) -> &'static str {
