@@ -14,15 +14,13 @@ use serde_json::{Value, json};
 use super::calls::{AgentArguments, DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, McpToolCall, RunArguments, WaitArguments};
 use crate::http::options::App;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{AgentCursor, Error, PageRequest};
+use crate::service::Error;
 
 const RUN_GET: &str = "run_get";
 const RUN_WAIT: &str = "run_wait";
 const RUN_CANCEL: &str = "run_cancel";
 /// Prefixes the tool name of an agent that is called `run_get`, `run_wait` or `run_cancel`.
 const AGENT_PREFIX: &str = "agent_";
-/// Number of agents in one read.
-const PAGE: u32 = 100;
 
 const INSTRUCTIONS: &str = "Each tool is an agent that answers a message, except run_get, run_wait and run_cancel. An agent that needs \
     longer answers with a run_id: call run_wait with it until the status is completed, failed or cancelled. To continue a \
@@ -39,15 +37,11 @@ impl AgentServer {
     }
 
     async fn tools(&self, call: &McpToolCall) -> Answer<Vec<Tool>> {
+        let agents = self.app.service.all_agents(call.principal()).await?;
+        let usable = agents.iter().filter(|view| view.effective.is_ok());
         let mut tools = run_tools();
-        let mut page: PageRequest<AgentCursor> = PageRequest { limit: PAGE, after: None };
-        loop {
-            let agents = self.app.service.agents(call.principal(), &page).await?;
-            let usable = agents.items.iter().filter(|view| view.effective.is_ok());
-            tools.extend(usable.map(|view| agent_tool(view.agent.name(), view.agent.description())));
-            let Some(next) = agents.next else { return Ok(tools) };
-            page.after = next.parse().ok();
-        }
+        tools.extend(usable.map(|view| agent_tool(view.agent.name(), view.agent.description())));
+        Ok(tools)
     }
 
     /// Continues a call whose questions the client has answered, or begins a new one.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::problem::{Answer, Problem};
-use crate::service::{AgentCursor, PageRequest};
+use crate::service::AgentView;
 
 /// Lists agents and models
 #[utoipa::path(
@@ -39,19 +39,9 @@ pub(super) async fn get_of_provider(caller: Caller, Path((provider, model)): Pat
 
 async fn all(caller: &Caller) -> Answer<Vec<Value>> {
     let service = &caller.app.service;
-    let mut found = Vec::new();
-    let mut page: PageRequest<AgentCursor> = PageRequest { limit: 100, after: None };
-    loop {
-        let agents = service.agents(&caller.principal, &page).await?;
-        found.extend(
-            agents
-                .items
-                .iter()
-                .map(|view| entry(view.agent.name(), view.agent.created_at().map_or(0, |at| at.0 / 1000), "capstan")),
-        );
-        let Some(next) = agents.next else { break };
-        page.after = next.parse().ok();
-    }
+    let agents = service.all_agents(&caller.principal).await?;
+    let created = |view: &AgentView| view.agent.created_at().map_or(0, |at| at.0 / 1000);
+    let mut found: Vec<Value> = agents.iter().map(|view| entry(view.agent.name(), created(view), "capstan")).collect();
     for (provider, model) in service.models(&caller.principal).await? {
         found.push(entry(&format!("{provider}/{}", model.entry.name), 0, &provider));
     }

@@ -249,6 +249,17 @@ impl Service {
         Ok(Page { items: views, next })
     }
 
+    /// Returns all agents that the principal may read, by name.
+    pub async fn all_agents(&self, principal: &Principal) -> Result<Vec<AgentView>> {
+        let (mut all, mut page) = (Vec::new(), PageRequest { limit: 100, after: None });
+        loop {
+            let Page { items, next } = self.agents(principal, &page).await?;
+            all.extend(items);
+            let Some(next) = next else { return Ok(all) };
+            page.after = next.parse().ok();
+        }
+    }
+
     /// Changes an agent. If revisions are named, the agent must have one of them.
     pub async fn update_agent(
         &self,
