@@ -25,7 +25,7 @@ pub(super) fn arguments(definition: &ToolDefinition, call: &ToolCall) -> Value {
 
 /// Parses the answer. All answers but the two documented ones are unclear.
 pub(super) fn read(answer: McpAnswer) -> Reconciled {
-    let text = joined(&answer.content);
+    let text = ToolContent::joined_text(&answer.content);
     let unclear = |reason: &str| Reconciled::Unclear(format!("{reason}: {}", prefix_chars(&text, QUOTED)));
     if answer.state != ToolCallState::Done {
         return unclear("the tool reported an error");
@@ -49,11 +49,6 @@ fn outcome(answer: &Value) -> ToolOutcome {
     ToolOutcome { state, content: vec![ToolContent::text(text)], is_error, duration_ms: 0 }
 }
 
-fn joined(content: &[ToolContent]) -> String {
-    let texts = content.iter().filter_map(ToolContent::as_text);
-    texts.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,7 +59,7 @@ mod tests {
 
     fn happened(answer: &Reconciled) -> (ToolCallState, String) {
         let Reconciled::Happened(outcome) = answer else { panic!("not said to have happened: {answer:?}") };
-        (outcome.state, joined(&outcome.content))
+        (outcome.state, ToolContent::joined_text(&outcome.content))
     }
 
     #[test]

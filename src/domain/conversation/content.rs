@@ -37,6 +37,11 @@ impl ToolContent {
         }
     }
 
+    /// Joins the texts of a tool's answer by line breaks. Omits binary content.
+    pub fn joined_text(content: &[Self]) -> String {
+        content.iter().filter_map(Self::as_text).collect::<Vec<_>>().join("\n")
+    }
+
     pub fn binary(&self) -> Option<&BinaryContent> {
         match self {
             Self::Image(binary) | Self::File(binary) => Some(binary),

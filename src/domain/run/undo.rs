@@ -72,7 +72,7 @@ impl UndoRule {
 
     /// Returns the arguments that undo `call`, or an error that names the missing value.
     pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
-        let text = call.outcome.as_ref().map(|outcome| content_text(&outcome.content));
+        let text = call.outcome.as_ref().map(|outcome| ToolContent::joined_text(&outcome.content));
         let answer = || call.outcome.as_ref().and_then(|outcome| structured_content(&outcome.content));
         let stands_for = |word: &str| {
             let found = match reference(word)? {
@@ -117,20 +117,12 @@ fn replace_references(value: &Value, stands_for: &impl Fn(&str) -> Result<Value,
     })
 }
 
-fn content_text(content: &[ToolContent]) -> String {
-    text_contents(content).collect::<Vec<_>>().join("\n")
-}
-
 /// Parses the answer as JSON: its complete text, or its last piece that is an object or an array. Servers often add a text
 /// description.
 fn structured_content(content: &[ToolContent]) -> Option<Value> {
-    let whole = serde_json::from_str(&content_text(content)).ok();
+    let whole = serde_json::from_str(&ToolContent::joined_text(content)).ok();
     let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array());
-    whole.or_else(|| text_contents(content).rev().find_map(read))
-}
-
-fn text_contents(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
-    content.iter().filter_map(ToolContent::as_text)
+    whole.or_else(|| content.iter().filter_map(ToolContent::as_text).rev().find_map(read))
 }
 
 #[cfg(test)]

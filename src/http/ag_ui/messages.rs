@@ -15,8 +15,8 @@ pub(super) fn result_id(call: &CallId) -> String {
 
 /// Returns the content of a tool result as a string, the only form that older clients accept. Content other than text becomes JSON.
 pub(super) fn result_content(content: &[ToolContent]) -> String {
-    let texts: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
-    if texts.len() == content.len() { texts.join("\n") } else { json!(content).to_string() }
+    let is_text = content.iter().all(|piece| piece.as_text().is_some());
+    if is_text { ToolContent::joined_text(content) } else { json!(content).to_string() }
 }
 
 /// Adds a part of an assistant message to the shown messages. `text` is the message id under which the client gets a text part.

@@ -482,8 +482,7 @@ impl UiMessageTranslator {
         if state == ToolCallState::Denied && asked && self.facts.version > Version::Five {
             self.push(json!({ "type": "tool-output-denied", "toolCallId": id }));
         } else if is_error {
-            let text: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
-            self.output_error(id, &text.join("\n"));
+            self.output_error(id, &ToolContent::joined_text(content));
         } else {
             let output = if self.facts.client_tools.contains(&name) { client_output(content) } else { tool_output(content) };
             self.output(id, &output, false);
@@ -555,8 +554,8 @@ fn approval_request(id: &InputId, call: &CallId) -> Value {
 
 /// Returns the content of a tool result as the output of a tool part: a text, or a list of contents.
 pub(super) fn tool_output(content: &[ToolContent]) -> Value {
-    let texts: Vec<&str> = content.iter().filter_map(ToolContent::as_text).collect();
-    if texts.len() == content.len() { json!(texts.join("\n")) } else { json!(content) }
+    let is_text = content.iter().all(|piece| piece.as_text().is_some());
+    if is_text { json!(ToolContent::joined_text(content)) } else { json!(content) }
 }
 
 /// Returns the output of a client tool. A text that is a JSON object or list becomes that value.

@@ -134,8 +134,7 @@ fn tool_part(
         // The part needs an id, but no request refers to a decided approval.
         part["approval"] = json!({ "id": call.call_id, "approved": false });
     } else if result.is_error {
-        let text: Vec<&str> = result.content.iter().filter_map(ToolContent::as_text).collect();
-        (part["state"], part["errorText"]) = (json!("output-error"), json!(text.join("\n")));
+        (part["state"], part["errorText"]) = (json!("output-error"), json!(ToolContent::joined_text(&result.content)));
     } else {
         let output = if client_calls.contains(&call.call_id) { client_output } else { tool_output };
         (part["state"], part["output"]) = (json!("output-available"), output(&result.content));
