@@ -100,6 +100,11 @@ impl Conversation {
     pub fn choice(&self) -> AgentChoice {
         AgentChoice { agent: self.agent.clone(), model: self.model.clone() }
     }
+
+    /// Returns whether the active run waits for a human or the client.
+    pub fn waits_for_answer(&self) -> bool {
+        self.reason.is_some_and(WaitReason::needs_answer)
+    }
 }
 
 /// The newest run of a conversation.

@@ -431,7 +431,7 @@ pub(super) async fn connect_stream(
 async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
     // The state and `last_seq` come from the same read, so all pauses up to `last_seq` are over, except that of a waiting run.
     let row = thread.row().await?.ok_or(Error::NotFound("thread"))?;
-    let waits = row.reason.is_some_and(|reason| reason.needs_answer()) && row.active_run_id.as_ref() == Some(run);
+    let waits = row.waits_for_answer() && row.active_run_id.as_ref() == Some(run);
     let pauses = RunPauses::read(thread.service(), thread.principal(), run).await?;
     let passed = if waits { pauses.before_last() } else { row.last_seq.max(head) };
     Ok(pauses.whole(passed))
@@ -442,7 +442,7 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
     let Some((row, messages)) = thread.history().await? else {
         return Ok(json!({ "messages": [], "activeRun": null, "interrupts": null, "page": { "truncated": false } }));
     };
-    let waits = row.reason.is_some_and(|reason| reason.needs_answer());
+    let waits = row.waits_for_answer();
     let mut pending = Vec::new();
     if let Some(run) = row.active_run_id.as_ref().filter(|_| waits) {
         let open = thread.open_questions(run).await?;

@@ -251,7 +251,7 @@ async fn store_answers_beside_message(
     body: &ChatBody,
     row: Option<&Conversation>,
 ) -> Answer<Option<(RunId, Section)>> {
-    let waits = row.filter(|row| row.reason.is_some_and(|reason| reason.needs_answer()));
+    let waits = row.filter(|row| row.waits_for_answer());
     let Some((message, active)) = body.assistant_message_before().zip(waits.and_then(|row| row.active_run_id.as_ref())) else {
         return Ok(None);
     };
@@ -311,7 +311,7 @@ async fn resume(
 
 /// Returns the stream of the active run from its beginning; `None` if no run is active, or if it waits for an answer.
 pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
-    let row = thread.row().await?.filter(|row| row.reason.is_none_or(|reason| !reason.needs_answer()));
+    let row = thread.row().await?.filter(|row| !row.waits_for_answer());
     // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
     let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
     let section = RunPauses::read(thread.service(), thread.principal(), &run).await?.whole(head);
@@ -357,7 +357,7 @@ async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(
 async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<Response> {
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };
-    let waits = row.reason.is_some_and(|reason| reason.needs_answer());
+    let waits = row.waits_for_answer();
     let (streaming, open) = match row.active_run_id {
         Some(run) if waits => (None, thread.open_questions(&run).await?),
         streaming => (streaming, OpenQuestions::default()),

@@ -153,7 +153,7 @@ impl Thread {
 
     /// Returns how a new message treats the active run: it interrupts a run that waits for an answer, and waits for any other run.
     pub fn on_busy(row: Option<&Conversation>) -> OnBusy {
-        let waits = row.and_then(|row| row.reason).is_some_and(|reason| reason.needs_answer());
+        let waits = row.is_some_and(Conversation::waits_for_answer);
         if waits { OnBusy::Interrupt } else { OnBusy::Queue }
     }
 
@@ -293,7 +293,7 @@ impl Thread {
         }
         if answered.is_empty() {
             let row = self.row().await?.ok_or(Error::NotFound("run in this conversation"))?;
-            if row.reason.is_some_and(|reason| reason.needs_answer()) && row.active_run_id.as_ref() == Some(run) {
+            if row.waits_for_answer() && row.active_run_id.as_ref() == Some(run) {
                 return Err(Error::conflict("the run waits for an answer, and the newest message has none").into());
             }
         }
