@@ -107,35 +107,17 @@ pub fn file(file: &FilePart) -> Length {
 
 /// Returns whether a model may get the file itself, instead of its text or a note.
 pub fn is_shown(file: &FilePart) -> bool {
-    let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
+    let is_elsewhere = file.file_id.is_none() && file.url.is_some();
     file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
 }
 
 /// Returns the length of a file's text, as far as it is sent; `None` if it is unknown.
 pub fn text_of(file: &FilePart) -> Option<Length> {
-    let whole = match &file.file_id {
-        Some(_) => uploaded_text(file)?,
-        None => inline_text(file)?,
-    };
-    let left = |limit: TextLimit| Length { bytes: whole.bytes.min(limit.bytes), chars: whole.chars.min(limit.chars) };
-    Some(file.text_limit.map_or(whole, left))
-}
-
-fn uploaded_text(file: &FilePart) -> Option<Length> {
     let size = |counted: u64| usize::try_from(counted).unwrap_or(usize::MAX);
     let chars = size(file.text_chars?);
-    Some(Length { bytes: file.text_bytes.map_or(chars.saturating_mul(BYTES_OF_CHAR), size), chars })
-}
-
-/// Returns the text of a data URL, which is sent decoded. Older versions stored text files this way.
-fn inline_text(file: &FilePart) -> Option<Length> {
-    let (kind, data) = file.url.as_deref()?.strip_prefix("data:")?.split_once(";base64,")?;
-    let is_text = |kind: &str| kind.starts_with("text/") || kind.starts_with("application/json");
-    if !is_text(&file.media_type) && !is_text(kind) {
-        return None;
-    }
-    let bytes = data.trim_end_matches('=').len() / 4 * 3 + 3;
-    Some(Length { bytes, chars: bytes })
+    let whole = Length { bytes: file.text_bytes.map_or(chars.saturating_mul(BYTES_OF_CHAR), size), chars };
+    let left = |limit: TextLimit| Length { bytes: whole.bytes.min(limit.bytes), chars: whole.chars.min(limit.chars) };
+    Some(file.text_limit.map_or(whole, left))
 }
 
 fn content(content: &ToolContent) -> usize {

@@ -329,7 +329,6 @@ fn left_of(part: &Part) -> Option<usize> {
 #[case::of_another_script(AnyFile::Uploaded("text/plain", Some(100_000), Some(3)), 28_000)]
 #[case::document(AnyFile::Uploaded("application/pdf", Some(100_000), Some(1)), 85_000)]
 #[case::of_before(AnyFile::Uploaded("text/plain", Some(100_000), None), 28_000)]
-#[case::inline(AnyFile::Inline("text/plain", 100_000), 85_000)]
 fn a_file_larger_than_the_window_is_cut(#[case] file: AnyFile, #[case] most: usize) {
     let (world, parts) = asked_with(32_768, std::slice::from_ref(&file));
     assert!(matches!(&parts[0], Part::Text(words) if words.text == "What does it say?"), "the question is shorter than the file");
@@ -408,7 +407,6 @@ fn any_number_of_pictures_is_left_out_at_once() {
 /// If the provider says that the request is too large, the request shrinks, even if it is within the budget.
 #[rstest]
 #[case::text(AnyFile::Uploaded("text/plain", Some(40_000), Some(3)))]
-#[case::inline(AnyFile::Inline("text/plain", 60_000))]
 #[case::scan(AnyFile::Uploaded("application/pdf", None, None))]
 #[case::picture(AnyFile::Picture)]
 fn a_file_that_is_too_large_for_its_provider_is_cut_once(#[case] file: AnyFile) {

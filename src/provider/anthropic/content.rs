@@ -51,7 +51,6 @@ pub(super) enum Kind<'a> {
 pub(super) enum WireSource<'a> {
     Base64 { media_type: &'a str, data: &'a str },
     Url { url: &'a str },
-    Text { media_type: &'static str, data: String },
 }
 
 impl<'a> From<Kind<'a>> for Block<'a> {
@@ -102,16 +101,9 @@ fn picture(image: &FilePart) -> Kind<'_> {
 
 fn document(file: &FilePart) -> Kind<'_> {
     let title = file.name.as_deref();
-    let source = Source::of(file);
-    match source {
+    match Source::of(file) {
         Source::Inline { media_type: PDF, data } => Kind::Document { source: WireSource::Base64 { media_type: PDF, data }, title },
         Source::Remote(url) if file.media_type == PDF => Kind::Document { source: WireSource::Url { url }, title },
-        Source::Inline { media_type, .. } if media_type.starts_with("text/") || media_type == "application/json" => {
-            match source.text() {
-                Some(data) => Kind::Document { source: WireSource::Text { media_type: "text/plain", data }, title },
-                None => Kind::Text { text: Cow::Owned(not_sent("file", file)) },
-            }
-        }
         Source::Inline { media_type, .. } if media_type.starts_with("image/") => picture(file),
         Source::Inline { .. } | Source::Remote(_) | Source::Unusable => Kind::Text { text: Cow::Owned(not_sent("file", file)) },
     }

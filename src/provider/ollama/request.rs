@@ -13,7 +13,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::http::json_body::{raw, written};
 use crate::provider::request::shared_parts::{
-    Source, WireFunction, WireTool, arguments_object, current_turn_start, file_text, not_sent, result_text, tool_results,
+    Source, WireFunction, WireTool, arguments_object, current_turn_start, not_sent, result_text, tool_results,
 };
 
 /// The smallest window in a request. Larger windows are powers of two, because a server reloads a model when the window changes.
@@ -161,7 +161,7 @@ fn user(message: &Message) -> WireMessage<'_> {
                 Source::Inline { data, .. } => images.push(data),
                 Source::Remote(_) | Source::Unusable => words.push(Cow::Owned(not_sent("image", image))),
             },
-            Part::File(file) => words.push(Cow::Owned(file_text(file).unwrap_or_else(|| not_sent("file", file)))),
+            Part::File(file) => words.push(Cow::Owned(not_sent("file", file))),
             Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => {}
         }
     }

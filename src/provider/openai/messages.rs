@@ -14,7 +14,7 @@ use crate::provider::request::quirk_values::{
 };
 use crate::provider::request::quirks::Quirks;
 use crate::provider::request::shared_parts::{
-    CallIds, NO_OUTPUT, arguments_object, current_turn_start, file_text, not_sent, takes_system, tool_results,
+    CallIds, NO_OUTPUT, arguments_object, current_turn_start, not_sent, takes_system, tool_results,
 };
 use crate::support::json;
 
@@ -192,9 +192,6 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn file(&self, file: &'a FilePart) -> ContentPart<'a> {
-        if let Some(answer_text) = file_text(file) {
-            return text(answer_text);
-        }
         match (self.quirks.files, file.url.as_deref().filter(|_| file.media_type == "application/pdf")) {
             (FileForm::FileData, Some(url)) if url.starts_with("data:") => {
                 let filename = file.name.as_deref().unwrap_or("file.pdf");

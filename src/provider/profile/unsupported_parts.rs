@@ -14,7 +14,7 @@ use super::limitation::Limitation;
 use crate::domain::conversation::{BinaryContent, FilePart, Part, ToolContent};
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::errors::refusals::{Meaning, PartKind, PartRefusal};
-use crate::provider::request::shared_parts::{Source, file_text};
+use crate::provider::request::shared_parts::Source;
 use crate::support::json;
 
 /// The bytes of base64 in which an image tells its size: a photograph has up to 64 KiB of metadata before it. Divisible by four.
@@ -124,7 +124,7 @@ pub(in crate::provider) fn may_be_refused(request: &ModelRequest) -> bool {
 fn leave_out(file: &mut FilePart, kind: PartKind, reason: Reason) {
     let note = reason.note(kind, &name_of(file.name.as_deref(), &file.media_type));
     // The text of a document or an image is more useful than a note alone.
-    let words = file.text.take().filter(|text| text.contains('\n')).or_else(|| file_text(file));
+    let words = file.text.take().filter(|text| text.contains('\n'));
     file.text = Some(words.map_or_else(|| note.clone(), |words| format!("{note}\n{words}")));
     file.url = None;
 }

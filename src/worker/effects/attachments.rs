@@ -95,19 +95,6 @@ fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
     found
 }
 
-/// Decodes inline files that have a text limit, and cuts their texts to the limit.
-fn cut_inline(request: &mut ModelRequest) {
-    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
-        let Part::File(file) = part else { continue };
-        let (None, Some(_)) = (&file.file_id, file.text_limit) else { continue };
-        let url = file.url.take();
-        let data = url.as_deref().and_then(|url| url.split_once(";base64,")).map(|(_, data)| data);
-        let bytes = data.and_then(|data| STANDARD.decode(data).ok());
-        file.text =
-            bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| shown_text(file, &text, false, text.len() as u64));
-    }
-}
-
 /// Replaces images in tool results, and inline images, by notes. Used for a model without vision, whose provider would refuse the
 /// request.
 fn name_images(request: &mut ModelRequest) {
@@ -161,7 +148,6 @@ impl Attachments {
         if has_vision == Some(false) {
             name_images(&mut request);
         }
-        cut_inline(&mut request);
         // The newest reference to a file decides about its text limit. `references` returns it first.
         let mut unique: Vec<(FileId, Option<TextLimit>)> = Vec::new();
         for (reference, id) in references(&mut request) {
@@ -338,8 +324,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::conversation::message::{Message, Role, TextPart};
-    use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
+    use crate::domain::ids::PartId;
 
     fn part(name: Option<String>, limit: Option<(usize, usize)>) -> FilePart {
         FilePart {
@@ -376,26 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_in_a_url_is_cut_between_characters() {
-        let url = format!("data:text/plain;base64,{}", STANDARD.encode("\u{65e5}\u{672c}\u{8a9e}"));
-        let inline = |limit| FilePart { url: Some(url.clone()), ..part(Some("a.txt".to_owned()), limit) };
-        let cut = |limit| {
-            let words = TextPart { id: PartId::from_stored("part_2".to_owned()), text: String::new() };
-            let message = Message::of_request(
-                MessageId::from_stored("msg_1".to_owned()),
-                (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned())),
-                Role::User,
-                words,
-            );
-            let messages = vec![Message { parts: vec![Part::File(inline(limit))], ..message }];
-            let mut request = ModelRequest { model: "a/b".to_owned(), messages, ..ModelRequest::default() };
-            cut_inline(&mut request);
-            let Part::File(file) = request.messages.remove(0).parts.remove(0) else { panic!("it stays a file") };
-            (file.url.is_some(), file.text)
-        };
-        assert_eq!(cut(None), (true, None), "it fits");
-        let said = "[file a.txt, text/plain]\n\u{65e5}\n[cut: only the first 1 characters of the text of a.txt, which has 9 bytes]";
-        assert_eq!(cut(Some((2, 5))), (false, Some(said.to_owned())));
+    fn text_of_a_file_is_cut_between_characters() {
+        let part = part(Some("a.txt".to_owned()), Some((2, 5)));
+        let cut = "[file a.txt, text/plain]\n\u{65e5}\n[cut: only the first 1 characters of the text of a.txt, which has 9 bytes]";
+        assert_eq!(shown_text(&part, "\u{65e5}\u{672c}\u{8a9e}", false, 9), cut);
     }
 
     #[test]

@@ -110,6 +110,12 @@ pub fn file(id: PartId, media_type: &str, url: Option<&str>, name: Option<&str>)
     }
 }
 
+/// Returns a file whose text replaces it in a request.
+pub fn text_file(id: PartId, words: &str) -> Part {
+    let text = Some(format!("[file a.txt, text/plain]\n{words}"));
+    Part::File(FilePart { text, ..file(id, "text/plain", None, Some("a.txt")) })
+}
+
 /// The id that Capstan gave to a call.
 pub fn call_id(part: &Part) -> String {
     match part {

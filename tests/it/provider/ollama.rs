@@ -10,7 +10,7 @@ use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::drive::{Outcome, ask_through, call, file, message, options, question, request};
+use super::drive::{Outcome, ask_through, call, file, message, options, question, request, text_file};
 use super::mutants::{self, Frames};
 use support::wire::{Answer, Step, Wire};
 
@@ -352,7 +352,7 @@ async fn a_history() {
                 part(id(), "look"),
                 Part::Image(file(id(), "image/png", "data:image/png;base64,BB==")),
                 Part::Image(file(id(), "image/png", "https://host/a.png")),
-                Part::File(file(id(), "text/plain", "data:text/plain;base64,aGk=")),
+                text_file(id(), "hi"),
             ]
         }),
         message(&ids, Role::Assistant, |id| vec![thought(id()), call_a, call_b]),
@@ -364,7 +364,7 @@ async fn a_history() {
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": "when?"},
             {"role": "assistant", "content": "now"},
-            {"role": "user", "content": "look\n[image a, image/png: not sent to the model]\n[file a, text/plain]\nhi", "images": ["BB=="]},
+            {"role": "user", "content": "look\n[image a, image/png: not sent to the model]\n[file a.txt, text/plain]\nhi", "images": ["BB=="]},
             {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [
                 {"function": {"name": "get_time", "arguments": {"zone": "UTC"}}},
                 {"function": {"name": "get_time", "arguments": {"_raw": "broken"}}}]},

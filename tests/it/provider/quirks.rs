@@ -1,13 +1,13 @@
 //! Requests of chat completions with the quirks of providers.
 
-use capstan::domain::conversation::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::{Quirks, anthropic, catalog, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::drive::{DONE, Outcome, ask_through, call, delta, finish, message, options, question, request};
+use super::drive::{DONE, Outcome, ask_through, call, delta, file, finish, message, options, question, request, text_file};
 use support::wire::{Answer, Asked, Wire};
 
 fn accent(toml: &str) -> Quirks {
@@ -333,23 +333,11 @@ async fn ids_of_calls_fit_their_provider() {
 #[tokio::test]
 async fn files(#[case] toml: &str, #[case] expected: Value) {
     let ids = SequentialIds::default();
-    let file = |id, media_type: &str, data: &str| {
-        let url = Some(format!("data:{media_type};base64,{data}"));
-        Part::File(FilePart {
-            id,
-            media_type: media_type.to_owned(),
-            url,
-            file_id: None,
-            name: Some("a".to_owned()),
-            size: None,
-            text_chars: None,
-            text_bytes: None,
-            text_limit: None,
-            text: None,
-        })
+    let parts = |id: &dyn Fn() -> _| {
+        let pdf = file(id(), "application/pdf", Some("data:application/pdf;base64,AA=="), Some("a"));
+        vec![Part::File(pdf), text_file(id(), "hi")]
     };
-    let parts = |id: &dyn Fn() -> _| vec![file(id(), "application/pdf", "AA=="), file(id(), "text/markdown", "aGk=")];
     let history = vec![message(&ids, Role::User, parts)];
-    let words = json!({"type": "text", "text": "[file a, text/markdown]\nhi"});
+    let words = json!({"type": "text", "text": "[file a.txt, text/plain]\nhi"});
     assert_eq!(asked(toml, request(history)).await["messages"][1]["content"], json!([expected, words]));
 }

@@ -73,8 +73,6 @@ pub(super) enum AnyFile {
     /// Uploaded: its type, the characters of its text, and the bytes of each. The last value is missing in rows of older
     /// versions.
     Uploaded(&'static str, Option<u64>, Option<u64>),
-    /// Inline, in a data URL.
-    Inline(&'static str, usize),
     /// At a remote URL.
     Remote,
     /// An uploaded image.
@@ -88,8 +86,6 @@ fn any_file() -> impl Strategy<Value = AnyFile> {
         4 => (prop_oneof![Just("text/plain"), Just("application/pdf")], length(), each())
             .prop_map(|(kind, chars, each)| AnyFile::Uploaded(kind, Some(chars), each)),
         1 => Just(AnyFile::Uploaded("application/pdf", None, None)),
-        1 => (prop_oneof![Just("text/plain"), Just("application/pdf"), Just("image/png")], 0..100_000_usize)
-            .prop_map(|(kind, length)| AnyFile::Inline(kind, length)),
         1 => Just(AnyFile::Remote),
         2 => Just(AnyFile::Picture),
     ]
@@ -102,17 +98,15 @@ pub(super) fn attached(world: &World, file: &AnyFile) -> Part {
         name: Some("größe.bin".to_owned()),
         ..FilePart::of(PartId::generate(&world.ids), media_type)
     };
-    let elsewhere = |media_type: &str, url: String| FilePart { url: Some(url), file_id: None, ..part(media_type) };
     match file {
         AnyFile::Uploaded(kind, chars, each) => {
             let text_bytes = chars.zip(*each).map(|(chars, each)| chars * each);
             Part::File(FilePart { text_chars: *chars, text_bytes, ..part(kind) })
         }
-        AnyFile::Inline(kind, length) => {
-            let url = format!("data:{kind};base64,{}", "YWFh".repeat(length / 3));
-            Part::File(elsewhere(kind, url))
+        AnyFile::Remote => {
+            let url = Some("https://a.example/b.pdf".to_owned());
+            Part::File(FilePart { url, file_id: None, ..part("application/pdf") })
         }
-        AnyFile::Remote => Part::File(elsewhere("application/pdf", "https://a.example/b.pdf".to_owned())),
         AnyFile::Picture => Part::Image(part("image/png")),
     }
 }

@@ -10,7 +10,7 @@ use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{call, call_id, file, message, options, plain, question, request, text_part};
+use super::super::drive::{call, call_id, file, message, options, plain, question, request, text_file, text_part};
 use super::super::mutants;
 use super::{begin, client, end, finish, text};
 use support::wire::{Asked, Wire};
@@ -191,7 +191,7 @@ async fn pictures_and_files() {
             Part::Image(file(id(), "image/png", None)),
             Part::File(file(id(), "application/pdf", Some("data:application/pdf;base64,JVBE"))),
             Part::File(file(id(), "application/pdf", Some("https://host/c.pdf"))),
-            Part::File(file(id(), "text/plain", Some("data:text/plain;charset=utf-8;base64,aGk="))),
+            text_file(id(), "hi"),
             Part::File(file(id(), "application/zip", Some("https://host/d.zip"))),
         ]
     };
@@ -206,7 +206,7 @@ async fn pictures_and_files() {
             {"type": "text", "text": "[image f, image/png: not sent to the model]"},
             {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}, "title": "f"},
             {"type": "document", "source": {"type": "url", "url": "https://host/c.pdf"}, "title": "f"},
-            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}, "title": "f"},
+            {"type": "text", "text": "[file a.txt, text/plain]\nhi"},
             {"type": "text", "text": "[file f, application/zip: not sent to the model]"},
         ])
     );

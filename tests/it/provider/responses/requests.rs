@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{completed, events, message as said_message};
-use crate::drive::{ask_through, call, call_id, file, message, options, question, request};
+use crate::drive::{ask_through, call, call_id, file, message, options, question, request, text_file};
 use support::wire::{Answer, Wire};
 
 fn answer() -> Answer {
@@ -152,7 +152,7 @@ async fn pictures_and_files() {
             Part::Image(file(id(), "image/png", None, Some("lost.png"))),
             Part::File(file(id(), pdf, Some("data:application/pdf;base64,AA=="), Some("a.pdf"))),
             Part::File(file(id(), pdf, Some("https://host/a.pdf"), None)),
-            Part::File(file(id(), "text/plain", Some("data:text/plain;base64,aGk="), Some("a.txt"))),
+            text_file(id(), "hi"),
             Part::File(file(id(), "application/zip", Some("https://host/a.zip"), Some("a.zip"))),
         ]
     })];
