@@ -75,7 +75,7 @@ async fn newcomer_with_ollama_chooses_a_found_model() {
     browser.until("the end", "return document.querySelector('.end .usage')?.textContent.includes('ollama/acme-2')").await;
     assert_eq!(ollama.asked().last().unwrap().body["model"], "acme-2");
     // The choice is made once.
-    browser.run("location.hash = '#/'", &[]).await;
+    browser.show("#/").await;
     browser.shows("#model", "acme-2").await;
     assert_eq!(browser.count(".first-run").await, 0);
 }
@@ -108,7 +108,7 @@ async fn newcomer_connects_a_model_on_the_page() {
     // It is the default of the user, not of this tab.
     let run = server.start_run(&json!({"input": "[[id:second]][[say:again]]"})).await;
     assert_eq!(run["model"], "played/mock");
-    browser.run("location.hash = '#/setup'", &[]).await;
+    browser.show("#/setup").await;
     browser.shows("[data-provider=played]", "yours").await;
     let listed: Value = server.request(Method::GET, "/providers").send().await.unwrap().json().await.unwrap();
     let names: Vec<_> = listed["data"].as_array().unwrap().iter().map(|provider| provider["name"].clone()).collect();

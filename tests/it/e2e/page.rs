@@ -21,7 +21,7 @@ pub(super) async fn looking_at(server: &Server) -> Browser {
 pub(super) async fn show_run(browser: &Browser, server: &Server, input: &str) -> String {
     let run = server.start_run(&json!({"input": input})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
-    browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
+    browser.show(&format!("#/{conversation}")).await;
     conversation
 }
 
@@ -40,10 +40,6 @@ pub(super) async fn import(server: &Server, texts: &[String]) -> String {
         json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Imported"}, "messages": messages});
     let (_, made) = server.post_json("/conversations/import", &document).await;
     made["id"].as_str().unwrap().to_owned()
-}
-
-pub(super) async fn show(browser: &Browser, conversation: &str) {
-    browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
 }
 
 /// Returns whether the end of a long conversation is in view.
@@ -254,7 +250,7 @@ async fn earlier_messages_come_by_scrolling_up() {
     let texts: Vec<String> = (0..300).map(|at| format!("number {at}. {}", "words ".repeat(160))).collect();
     let conversation = import(&server, &texts).await;
     let browser = looking_at(&server).await;
-    show(&browser, &conversation).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser
         .until(
             "the newest",
@@ -296,7 +292,7 @@ async fn answer_has_colours_formulas_and_directions() {
             &[],
         )
         .await;
-    show(&browser, &conversation).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
     browser.until("the formulas", "return document.querySelectorAll('.text math').length >= 2").await;
     let looks = "const code = getComputedStyle(document.querySelector('.code code'));
@@ -330,7 +326,7 @@ async fn open_question_is_seen_and_answered_in_the_inbox() {
     browser.until("the list", "return document.querySelector('.conversation .dot.asking') !== null").await;
     browser.until("the title", "return document.title.startsWith('(1) ')").await;
     browser.shows(".badge", "1").await;
-    browser.run("location.hash = '#/inbox'", &[]).await;
+    browser.show("#/inbox").await;
     browser.shows(".inbox .ask:not([data-fresh])", "Which one?").await;
     browser.click(".inbox .ask:not([data-fresh]) .choice:nth-of-type(2)").await;
     browser.shows(".inbox", "Nothing waits for you.").await;
@@ -356,7 +352,7 @@ async fn list_follows_other_clients() {
     server.request(reqwest::Method::PATCH, &path).json(&json!({"title": "renamed"})).send().await.unwrap();
     browser.shows(".conversation .words", "renamed").await;
 
-    browser.run("location.hash = '#/inbox'", &[]).await;
+    browser.show("#/inbox").await;
     browser.shows(".inbox", "Nothing waits for you.").await;
     let question = r#"{"question":"Which one?","choices":["red","blue"]}"#;
     let run = server.start_run(&json!({"input": format!("[[id:ask]][[call:ask_user {question}]][[next]][[say:bye]]")})).await;
@@ -387,7 +383,7 @@ async fn version_before_an_edit_is_read_and_continued() {
     let (_, later) = server.post_json(&format!("{path}/messages"), &json!({"content": "[[id:later]][[say:a later answer]]"})).await;
     server.finished(later["run"]["id"].as_str().unwrap()).await;
     let browser = looking_at(&server).await;
-    show(&browser, path.strip_prefix("/conversations/").unwrap()).await;
+    browser.show(&format!("#/{}", path.strip_prefix("/conversations/").unwrap())).await;
     // In its place, with what followed it.
     browser.shows(".message-versions", "2/2").await;
     let shown =
@@ -466,7 +462,7 @@ async fn audit_is_paged_and_filtered_on_the_page() {
     let run = server.start_run(&json!({"input": input})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     let browser = looking_at(&server).await;
-    browser.run("location.hash = '#/setup/audit'", &[]).await;
+    browser.show("#/setup/audit").await;
     browser.until("the newest calls", "return document.querySelectorAll('.audit tbody tr').length === 50").await;
     browser.click(".setup-section > p button").await;
     browser.until("all calls", "return document.querySelectorAll('.audit tbody tr').length === 57").await;
@@ -476,7 +472,7 @@ async fn audit_is_paged_and_filtered_on_the_page() {
     browser.shows(".audit tbody tr", "nothing").await;
     choose(&browser, "Tool", "ledger__lookup").await;
     browser.shows(".setup-section", "No such call has ended.").await;
-    browser.run("location.hash = '#/setup/account'", &[]).await;
+    browser.show("#/setup/account").await;
     browser.shows(".account", "administrator").await;
 }
 
@@ -533,18 +529,18 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
     let browser = looking_at(&server).await;
     browser.write("#key-dialog[open] #key", &format!("{}{ENTER}", output.lines().last().unwrap().trim())).await;
     browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
-    browser.run("location.hash = '#/setup/keys'", &[]).await;
+    browser.show("#/setup/keys").await;
     server.set_key(&create_key(&browser, &[("label", "laptop")]).await);
     assert_eq!(server.get_json("/me").await["name"], "root");
     browser.shows("[data-key=laptop]", "created").await;
 
-    browser.run("location.hash = '#/setup/users'", &[]).await;
+    browser.show("#/setup/users").await;
     server.set_key(&create_key(&browser, &[("user", "carl"), ("label", "ci")]).await);
     let input = r#"[[id:carl]][[call:ledger__lookup {"text":"a"}]][[next]][[say:ok]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     // Records of other users are shown on demand.
-    browser.run("location.hash = '#/setup/audit'", &[]).await;
+    browser.show("#/setup/audit").await;
     browser.shows(".setup-section", "No such call has ended.").await;
     browser.click(".filters input[type=checkbox]").await;
     browser.shows(".audit tbody tr", "ledger__lookup").await;
@@ -552,7 +548,7 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
         "return [...document.querySelectorAll('.audit tbody tr')].map((row) => [row.cells[5].innerText, row.cells[6].innerText])";
     browser.until("the user", &format!("return (() => {{ {users} }})()[0][0] === 'carl'")).await;
     assert_eq!(browser.run(users, &[]).await, json!([["carl", ""]]), "the run of another user has no link");
-    browser.run("location.hash = '#/usage'", &[]).await;
+    browser.show("#/usage").await;
     browser.until("the groups", "return document.querySelector('.filters option[value=user]') !== null").await;
     browser.shows(".usage", "Nothing was used in this time.").await;
     browser.click(".filters input[type=checkbox]").await;
@@ -560,7 +556,7 @@ async fn keys_of_users_are_created_and_revoked_on_the_page() {
     choose(&browser, "By", "user").await;
     browser.shows(".usage-table tbody", "carl").await;
 
-    browser.run("location.hash = '#/setup/users'", &[]).await;
+    browser.show("#/setup/users").await;
     browser.click("[data-user=carl] summary").await;
     browser.write("[data-user=carl] input[name=groups]", &format!("staff editors{ENTER}")).await;
     browser.shows("[data-user=carl] .card-head", "editors").await;
@@ -611,7 +607,7 @@ async fn settings_are_shown_to_administrators_only() {
     let browser = looking_at(&server).await;
     browser.write("#key-dialog[open] #key", &format!("{admin}{ENTER}")).await;
     browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
-    browser.run("location.hash = '#/setup/settings'", &[]).await;
+    browser.show("#/setup/settings").await;
     browser.write("#settings-search", "agents owner").await;
     browser.until("the one", "return document.querySelectorAll('.settings tbody tr').length === 1").await;
     let row = browser.shows("[data-setting='limits.max_agents_per_owner']", origin).await;
@@ -620,7 +616,7 @@ async fn settings_are_shown_to_administrators_only() {
     browser.until("the dialog", "return document.querySelector('#key-dialog')?.open").await;
     browser.write("#key-dialog[open] #key", &format!("{member}{ENTER}")).await;
     browser.shows("#user", "ann").await;
-    browser.run("location.hash = '#/setup/settings'", &[]).await;
+    browser.show("#/setup/settings").await;
     browser.until("the set up", "return document.querySelector('.tabs') !== null").await;
     assert_eq!(browser.count(".settings").await, 0);
     let tabs = "return [...document.querySelectorAll('.tab')].map((tab) => tab.innerText)";
@@ -726,10 +722,10 @@ async fn drafts_stay_and_escape_spares_them() {
         )
         .await;
     browser.write("#search", ESCAPE).await;
-    show(&browser, "").await;
+    browser.show("#/").await;
     browser.until("an empty box", "return document.querySelector('#message')?.value === ''").await;
     browser.write("#message", "another draft").await;
-    show(&browser, &one).await;
+    browser.show(&format!("#/{one}")).await;
     browser.until("the first draft", "return document.querySelector('#message')?.value === 'a draft'").await;
     browser.reload().await;
     browser.until("the draft after a reload", "return document.querySelector('#message')?.value === 'a draft'").await;
@@ -753,7 +749,7 @@ async fn setup_lists_models_and_servers_and_symbols_have_tooltips() {
     for (place, card, name) in
         [("#/setup", "[data-provider=openai]", "openai"), ("#/setup/tools", "[data-server=ledger]", "ledger")]
     {
-        browser.run("location.hash = arguments[0]", &[place]).await;
+        browser.show(place).await;
         browser.shows(card, name).await;
     }
 }

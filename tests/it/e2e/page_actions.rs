@@ -24,10 +24,6 @@ const CATCH_SAVED: &str = "window.saved = [];
         saved.at(-1).name = this.download;
     };";
 
-async fn show(browser: &Browser, place: &str) {
-    browser.run("location.hash = arguments[0]", &[place]).await;
-}
-
 async fn make_conversation(server: &Server, title: &str) -> String {
     let (status, made) = server.post_json("/conversations", &json!({"title": title})).await;
     assert_eq!(status, 201, "{made}");
@@ -89,7 +85,7 @@ async fn conversation_renamed_on_the_page_keeps_its_title() {
     let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let conversation = make_conversation(&server, "before").await;
     let browser = looking_at(&server).await;
-    show(&browser, &format!("#/{conversation}")).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.shows("#title", "before").await;
     edit_row(&browser, "Rename", "after").await;
     browser.shows(".conversation .words", "after").await;
@@ -113,7 +109,7 @@ async fn answer_rated_on_the_page_stores_the_feedback() {
     server.finished(run["id"].as_str().unwrap()).await;
     let conversation = run["conversation_id"].as_str().unwrap();
     let browser = looking_at(&server).await;
-    show(&browser, &format!("#/{conversation}")).await;
+    browser.show(&format!("#/{conversation}")).await;
     let rating = async || server.messages(conversation).await[1]["feedback"]["rating"].clone();
     let (good, bad) = ("[aria-label='Good answer']", "[aria-label='Bad answer']");
     let pressed = async |button: &str, is_pressed: bool| {
@@ -211,14 +207,14 @@ async fn permission_taken_back_makes_the_next_call_ask() {
     assert_eq!((browser.count(".ask").await, site.ledger.count("append", "two")), (1, 1), "the second call does not ask");
     let chat = browser.run("return location.hash", &[]).await;
 
-    show(&browser, "#/setup/permissions").await;
+    browser.show("#/setup/permissions").await;
     let card = browser.shows("[data-grant=append]", "always").await;
     assert!(card.contains("of ledger"), "{card}");
     browser.click("[data-grant=append] button").await;
     browser.shows(".setup-section", "Every call that needs a permission asks you.").await;
     assert_eq!(server.get_json("/tool-grants").await["data"], json!([]));
 
-    show(&browser, chat.as_str().unwrap()).await;
+    browser.show(chat.as_str().unwrap()).await;
     browser.until("the composer", "return document.querySelector('#message') !== null").await;
     append("three").await;
     browser.shows(".ask[data-status=pending]", "ledger__append").await;
@@ -234,7 +230,7 @@ async fn agent_rolled_back_on_the_page_has_its_old_profile() {
     let change = server.request(Method::PATCH, &path).json(&json!({"profile": {"system_prompt": "Never rhyme."}}));
     assert_eq!(change.send().await.unwrap().status(), 200);
     let browser = looking_at(&server).await;
-    show(&browser, "#/setup/agents").await;
+    browser.show("#/setup/agents").await;
     browser.shows("[data-agent=poet]", "version 2").await;
     browser.click("[data-agent=poet] summary").await;
     browser.until("the versions", "return document.querySelectorAll('[data-agent=poet] .versions > li').length === 2").await;

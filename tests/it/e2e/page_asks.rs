@@ -16,10 +16,6 @@ use super::page_setup::press_button;
 /// A card that accepts answers: it has been visible long enough.
 const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
 
-async fn show(browser: &Browser, place: &str) {
-    browser.run("location.hash = arguments[0]", &[place]).await;
-}
-
 async fn say(browser: &Browser, words: &str) {
     browser.write("#message", &format!("{words}{ENTER}")).await;
 }
@@ -68,12 +64,12 @@ async fn elicitation_is_answered_in_conversation_and_inbox() {
     // A form in the inbox, which the user declines.
     say(&browser, &form("inbox")).await;
     browser.shows(ASKED, "Which colour?").await;
-    show(&browser, "#/inbox").await;
+    browser.show("#/inbox").await;
     let card = browser.shows(&format!(".inbox {ASKED}"), "The server s asks").await;
     assert!(card.contains("colour"), "{card}");
     press_button(&browser, &format!(".inbox {ASKED}"), "Provide nothing; the tool may continue without").await;
     browser.shows(".inbox", "Nothing waits for you.").await;
-    show(&browser, &place).await;
+    browser.show(&place).await;
     ended(&browser, 2).await;
 
     // A page to visit: the address is a link, and nothing opens by itself.
@@ -113,7 +109,7 @@ async fn approval_shows_the_effect_and_is_decided_in_the_inbox() {
     let place = place(&browser).await;
 
     // The other calls are decided in the inbox.
-    show(&browser, "#/inbox").await;
+    browser.show("#/inbox").await;
     let asked = format!(".inbox {ASKED}");
     browser.shows(&format!("{asked} .effect-path"), "src/main.rs").await;
     browser.click(&format!("{asked} .allow")).await;
@@ -125,7 +121,7 @@ async fn approval_shows_the_effect_and_is_decided_in_the_inbox() {
     browser.click(&format!("{asked} .allow")).await;
     browser.shows(".inbox", "Nothing waits for you.").await;
 
-    show(&browser, &place).await;
+    browser.show(&place).await;
     ended(&browser, 1).await;
     browser.shows(".ask[data-status=denied]", "not on this machine").await;
     assert_eq!(browser.count(".ask[data-status=allowed]").await, 2);
@@ -160,7 +156,7 @@ async fn run_is_steered_interrupted_and_resumed_on_the_page() {
     first.ended(Duration::from_secs(20)).await;
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    show(&browser, &format!("#/{}", run["conversation_id"].as_str().unwrap())).await;
+    browser.show(&format!("#/{}", run["conversation_id"].as_str().unwrap())).await;
     let card = browser.shows(ASKED, "Did this call take effect?").await;
     assert!(card.contains("ledger__append") && card.contains("\"text\": \"one\""), "{card}");
     press_button(&browser, ASKED, "Unknown: tell the model, and continue").await;

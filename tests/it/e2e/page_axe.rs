@@ -54,7 +54,7 @@ async fn page_has_no_axe_violation() {
             ("#/setup/settings", ".settings tbody tr"),
             ("#/setup/account", ".account"),
         ] {
-            browser.run("location.hash = arguments[0]", &[place]).await;
+            browser.show(place).await;
             browser.until(place, &format!("return document.querySelector('main {shown}') !== null")).await;
             let violations = axe_violations(&browser).await;
             found.extend(violations.iter().map(|violation| format!("{scheme} {width} {place} {violation}")));
@@ -91,7 +91,7 @@ async fn opened_parts_have_no_axe_violation() {
             ("#/", "#model", ".picker .option"),
             ("#/", ".conversation .row-menu", ".menu-item"),
         ] {
-            browser.run("location.hash = arguments[0]", &[place]).await;
+            browser.show(place).await;
             browser.click(button).await;
             browser.until(opened, &format!("return document.querySelector('{opened}') !== null")).await;
             let violations = axe_violations(&browser).await;
@@ -160,13 +160,13 @@ async fn seldom_seen_parts_have_no_axe_violation() {
     browser.click(".first-run [data-kind=ollama]").await;
     browser.until("the form", "return document.querySelector('.first-run form') !== null").await;
     checks.check("first run", "main", 1280).await;
-    browser.run("location.hash = '#/setup/tools'", &[]).await;
+    browser.show("#/setup/tools").await;
     browser.click(".setup-head button:not(.primary)").await;
     checks.check("import of servers", ".setup-form:has([name=file])", 1280).await;
 
     // A rich answer, followed by a failed run.
     let conversation = conversation_with_failed_run(&server).await;
-    browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.until("the colours", "return document.querySelector('.code .hljs-keyword') !== null").await;
     browser.until("the formula", "return document.querySelector('.text math') !== null").await;
     browser.shows(".end .error", "provider_invalid_request").await;

@@ -46,7 +46,7 @@ async fn scrub(browser: &Browser, place: usize) {
 }
 
 async fn inspect(browser: &Browser, run: &str) {
-    browser.run("location.hash = `#/run/${arguments[0]}`", &[run]).await;
+    browser.show(&format!("#/run/{run}")).await;
     let is_shown = format!("return {ANSWERS}.join() === 'the first answer,the second answer'");
     browser.until("the conversation at the end of the run", &is_shown).await;
 }
@@ -172,7 +172,7 @@ async fn usage_shows_budgets_of_agents_and_days_of_users() {
     let run = server.start_run(&json!({"input": "[[id:spent]][[say:ok]]"})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     let browser = looking_at(&server).await;
-    browser.run("location.hash = '#/usage'", &[]).await;
+    browser.show("#/usage").await;
     browser.shows(".day-limits", "of 1,000,000 tokens of today").await;
     browser.shows(".budgets tbody", "thrifty").await;
     let cells = "return [...document.querySelector('.budgets tbody tr').cells].map((cell) => cell.innerText)";

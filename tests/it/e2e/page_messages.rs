@@ -8,7 +8,7 @@ use support::print_figure;
 use support::server::{Server, Site};
 use support::wait;
 
-use super::page::{AT_END, import, looking_at, pick_in_menu, show, show_run};
+use super::page::{AT_END, import, looking_at, pick_in_menu, show_run};
 
 // Times, full-text search, a message that is taken back, a deletion that is undone.
 #[tokio::test(flavor = "multi_thread")]
@@ -35,7 +35,7 @@ async fn messages_have_times_and_can_be_found_and_taken_back() {
 
     // Other days have their date.
     let old = import(&server, &["hello".to_owned(), "good day".to_owned()]).await;
-    show(&browser, &old).await;
+    browser.show(&format!("#/{old}")).await;
     browser
         .until(
             "the date",
@@ -133,7 +133,7 @@ async fn messages_out_of_sight_are_not_drawn() {
     let texts: Vec<String> = (0..40).map(|at| format!("number {at}. {}", "words ".repeat(100))).collect();
     let conversation = import(&server, &texts).await;
     let browser = looking_at(&server).await;
-    show(&browser, &conversation).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.until("the newest", "return document.querySelectorAll('.message').length === 40").await;
     let seen = "const runs = [...document.querySelectorAll('.run')];
         return [runs[0].checkVisibility({ contentVisibilityAuto: true }), runs[0].firstChild.checkVisibility({ contentVisibilityAuto: true }),
@@ -149,7 +149,7 @@ async fn fast_answer_takes_less_than_half_a_core() {
         (0..500).map(|at| format!("number {at}. **Some** `words` of it.\n\n- {}", "words ".repeat(50))).collect();
     let conversation = import(&server, &texts).await;
     let browser = looking_at(&server).await;
-    show(&browser, &conversation).await;
+    browser.show(&format!("#/{conversation}")).await;
     let up = "const node = document.querySelector('#scroll');
         node.dispatchEvent(new WheelEvent('wheel', { deltaY: -900, bubbles: true }));
         node.scrollTop = 0;

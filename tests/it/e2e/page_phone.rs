@@ -85,7 +85,7 @@ async fn phone_shows_wide_content_and_installs_the_page() {
     let conversation = import(&server, &["hello".to_owned(), text]).await;
     let browser = looking_at(&server).await;
     browser.become_phone().await;
-    browser.run("location.hash = `#/${arguments[0]}`", &[&conversation]).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.shows(".message.assistant .text", "the end").await;
     browser.until("the formula", "return document.querySelector('.text math') !== null").await;
     fits(&browser, "the answer").await;

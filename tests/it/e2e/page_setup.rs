@@ -20,10 +20,6 @@ use super::page::looking_at;
 /// How long a server or a record may take to reach its state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn show(browser: &Browser, place: &str) {
-    browser.run("location.hash = arguments[0]", &[place]).await;
-}
-
 /// Clicks the button with these words inside the first element that the selector finds, as soon as it is there and on.
 pub(super) async fn press_button(browser: &Browser, css: &str, words: &str) {
     let script = format!(
@@ -61,7 +57,7 @@ async fn mcp_servers_are_set_up_on_the_page() {
     let site = Site::new(Kind::Sqlite).await.with_model(&model);
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    show(&browser, "#/setup/tools").await;
+    browser.show("#/setup/tools").await;
     browser.shows(".setup-section", "No MCP server is connected.").await;
 
     // By a command, with a variable.
@@ -137,7 +133,7 @@ async fn mcp_server_login_begins_and_ends_on_the_page() {
     let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_OUTBOUND__ALLOW_PRIVATE", "true");
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    show(&browser, "#/setup/tools").await;
+    browser.show("#/setup/tools").await;
     add_server(&browser, "Address", "bank", "url", &bank.url).await;
     browser.shows("[data-server=bank] .state", "needs a login").await;
     // The login opens in another tab, which this one plays afterwards.
@@ -148,11 +144,11 @@ async fn mcp_server_login_begins_and_ends_on_the_page() {
     browser.shows("body", "You are logged in.").await;
     browser.open(&format!("{}/#/setup/tools", server.url)).await;
     browser.shows("[data-server=bank] .state", "ready, 2 tools").await;
-    show(&browser, "#/").await;
+    browser.show("#/").await;
     browser.write("#message", &format!("[[id:pay]][[call:bank__pay {{}}]][[next]][[say:bye]]{ENTER}")).await;
     browser.shows(".call[data-state=done]", "bank__pay").await;
     assert_eq!(bank.book().calls, 1);
-    show(&browser, "#/setup/tools").await;
+    browser.show("#/setup/tools").await;
     press_button(&browser, "[data-server=bank]", "Log out").await;
     browser
         .until("the end of the login", "return !document.querySelector('[data-server=bank]').innerText.includes('Log out')")
@@ -190,7 +186,7 @@ async fn providers_are_connected_tested_and_switched_on_the_page() {
     let browser = looking_at(&server).await;
     let played = json!({"openai": openai.base_url, "openrouter": openai.base_url, "anthropic": host(&anthropic)});
     browser.run(PLAYED, &[&played.to_string()]).await;
-    show(&browser, "#/setup/models").await;
+    browser.show("#/setup/models").await;
     browser.shows(".setup-section", "No provider is connected.").await;
 
     // Cards with a preset address ask for the key alone, and that of Ollama for the address alone.
@@ -258,7 +254,7 @@ async fn providers_are_connected_tested_and_switched_on_the_page() {
     assert_eq!(kept, ["ollama", "openai", "openrouter"]);
 
     // The chosen model answers the next conversation.
-    show(&browser, "#/").await;
+    browser.show("#/").await;
     browser.write("#message", &format!("hello{ENTER}")).await;
     browser.shows(".message.assistant .text", "Hello.").await;
     assert_eq!(ollama.asked().last().unwrap().body["model"], "acme-2");
@@ -283,7 +279,7 @@ async fn fill(browser: &Browser, labels: &str, text: &str) {
 async fn agent_made_on_the_page_answers_with_each_version() {
     let (model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
     let browser = looking_at(&server).await;
-    show(&browser, "#/setup/agents").await;
+    browser.show("#/setup/agents").await;
     press_button(&browser, ".setup-head", "Make an agent").await;
     fill(&browser, "name", "poet").await;
     fill(&browser, "model", "openai/bard").await;
@@ -303,7 +299,7 @@ async fn agent_made_on_the_page_answers_with_each_version() {
 
     // The agent of a conversation is chosen beside the message.
     let asked = |id: &str| model.exchanges(id).pop().unwrap().request;
-    show(&browser, "#/").await;
+    browser.show("#/").await;
     browser.click("#agent").await;
     let is_listed = "return [...document.querySelectorAll('.picker .option-name')].some((name) => name.innerText === 'poet')";
     browser.until("the agent in the list", is_listed).await;
@@ -318,11 +314,11 @@ async fn agent_made_on_the_page_answers_with_each_version() {
     let path = format!("/conversations/{}", conversation.as_str().unwrap());
     assert!(server.get_json(&path).await["agent"].as_str().unwrap().starts_with("poet"));
 
-    show(&browser, "#/setup/agents").await;
+    browser.show("#/setup/agents").await;
     browser.click("[data-agent=poet] summary").await;
     press_button(&browser, "[data-agent=poet] .versions > li:last-child", "Roll back to it").await;
     browser.shows("[data-agent=poet]", "version 3").await;
-    show(&browser, &format!("#/{}", conversation.as_str().unwrap())).await;
+    browser.show(&format!("#/{}", conversation.as_str().unwrap())).await;
     browser.shows("#agent", "poet").await;
     browser.write("#message", &format!("[[id:third]][[say:in verse]]{ENTER}")).await;
     browser.shows(".run.newest .message.assistant .text", "in verse").await;

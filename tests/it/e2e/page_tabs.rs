@@ -206,7 +206,7 @@ async fn page_without_sockets_follows_by_event_streams() {
     browser.run_first(WATCH).await;
     browser.open(&format!("http://{}/", relay.address)).await;
     for id in ["one", "two"] {
-        browser.run("location.hash = '#/'", &[]).await;
+        browser.show("#/").await;
         browser.until("a new conversation", "return document.querySelector('.preset') !== null").await;
         browser.write("#message", &format!("[[id:{id}]][[text:5,10]][[hold]][[say:the end of {id}]]{ENTER}")).await;
         browser.shows(".streaming .text", "t4").await;

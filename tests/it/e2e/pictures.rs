@@ -18,7 +18,7 @@ const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Goes to a place of the page, waits until it shows these words, and takes its picture.
 async fn picture(browser: &Browser, (name, place): (&str, &str), (css, words): (&str, &str)) {
-    browser.run("location.hash = arguments[0]", &[place]).await;
+    browser.show(place).await;
     browser.shows(css, words).await;
     // Fonts and movements are over, so that each picture is the same.
     browser.until("the end of all movements", "return document.getAnimations().every((one) => one.playState !== 'running' || one.effect.getTiming().iterations === Infinity) && document.fonts.status === 'loaded'").await;

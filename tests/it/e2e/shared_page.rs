@@ -151,9 +151,9 @@ async fn shared_view_follows_address_and_network() {
     reader.shows(".message.assistant .text strong", "whole").await;
     // A token that was cut is never sent where it cannot be a token.
     for token in ["cut", "", "a b", "../me"] {
-        reader.run("location.hash = `#/share/${arguments[0]}`", &[token]).await;
+        reader.show(&format!("#/share/{token}")).await;
         reader.shows(".shared-note", GONE).await;
-        reader.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
+        reader.show(link.split_once('#').unwrap().1).await;
         reader.shows(".message.assistant .text strong", "whole").await;
     }
     let sent = reader.run("return sent", &[]).await;
@@ -181,7 +181,7 @@ async fn shared_view_follows_address_and_network() {
     assert_eq!(revoked.status(), 204);
     reader.reload().await;
     reader.shows(".shared-note", GONE).await;
-    reader.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
+    reader.show(link.split_once('#').unwrap().1).await;
     reader.shows(".message.assistant .text strong", "whole").await;
 }
 
@@ -292,11 +292,11 @@ async fn views_of_a_share_have_no_axe_violation() {
     browser.shows("dialog.share h2", "Shared links").await;
     browser.until("the links", "return document.querySelectorAll('[data-share] a').length === 2").await;
     check("all links").await;
-    browser.run("location.hash = arguments[0]", &[link.split_once('#').unwrap().1]).await;
+    browser.show(link.split_once('#').unwrap().1).await;
     browser.shows(".message.assistant .text strong", "whole").await;
     browser.until("the colours", "return document.querySelector('.hljs-comment') !== null").await;
     check("share").await;
-    browser.run("location.hash = '#/share/cut'", &[]).await;
+    browser.show("#/share/cut").await;
     browser.shows(".shared-note", GONE).await;
     check("no share").await;
     assert!(found.is_empty(), "{}", found.join("\n"));

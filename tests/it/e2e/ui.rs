@@ -52,11 +52,6 @@ async fn choose_model(browser: &Browser, name: &str) {
     browser.until("the list to close", "return document.querySelector('.picker') === null").await;
 }
 
-/// Shows a conversation.
-async fn turn_to(browser: &Browser, conversation: &str) {
-    browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
-}
-
 /// Creates a conversation whose model answers with this text.
 async fn said(server: &Server, name: &str, words: &str) -> String {
     let run = server.start_run(&json!({"input": format!("[[id:{name}]][[say:{words}]]")})).await;
@@ -291,7 +286,7 @@ async fn each_conversation_shows_its_own() {
     browser.run(HOLD, &[]).await;
     browser.run(ATTACH, &["one.txt", "another.txt"]).await;
     browser.until("the file to be on its way", "return held.length === 1").await;
-    turn_to(&browser, &two).await;
+    browser.show(&format!("#/{two}")).await;
     shows("words of two").await;
     browser.run("return letGo().then(() => null)", &[]).await;
     browser.run(ATTACH, &["two.txt"]).await;
@@ -299,12 +294,12 @@ async fn each_conversation_shows_its_own() {
     assert_eq!(browser.run("return document.querySelector('#files').innerText.trim()", &[]).await, "two.txt");
 
     // A message whose request is under way does not switch the open conversation.
-    turn_to(&browser, "").await;
+    browser.show("#/").await;
     browser.until("a new conversation", "return document.querySelector('#title').innerText === 'New conversation'").await;
     browser.run(HOLD, &[]).await;
     say(&browser, "[[id:slow]][[say:words of slow]]").await;
     browser.until("the message to be on its way", "return held.length === 1").await;
-    turn_to(&browser, &one).await;
+    browser.show(&format!("#/{one}")).await;
     shows("words of one").await;
     browser.run(ATTACH, &["late.txt"]).await;
     browser.run("return letGo().then(() => null)", &[]).await;
@@ -322,7 +317,7 @@ async fn a_huge_table_stays_text() {
     let small = "| A | B |\n|---|--:|\n| 1 |\n";
     let conversation = said(&server, "table", &format!("{table}\n{small}\nthe end")).await;
     let browser = looking_at(&server).await;
-    turn_to(&browser, &conversation).await;
+    browser.show(&format!("#/{conversation}")).await;
     browser.shows(".message.assistant .text", "the end").await;
     let nodes = browser.count("#transcript *").await;
     assert!(nodes < 100, "{nodes}");
@@ -470,7 +465,7 @@ async fn earlier_messages_are_shown_on_demand() {
     let document = json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Long"}, "messages": messages});
     let (_, made) = server.post_json("/conversations/import", &document).await;
     let browser = looking_at(&server).await;
-    turn_to(&browser, made["id"].as_str().unwrap()).await;
+    browser.show(&format!("#/{}", made["id"].as_str().unwrap())).await;
     browser.until("a page of messages", "return document.querySelectorAll('.message').length === 50").await;
     browser.shows(".run:last-of-type .message.assistant", "number 59.").await;
     // A click of the driver scrolls to the button first, and reaching the top shows earlier messages without it.

@@ -243,6 +243,11 @@ impl Browser {
         wait::within(script, PATIENCE, running).await.unwrap_or_else(|error| panic!("{script}: {error}"))
     }
 
+    /// Shows a place of the page, such as `#/setup/tools`, without loading the page.
+    pub async fn show(&self, place: &str) {
+        self.run("location.hash = arguments[0]", &[place]).await;
+    }
+
     /// Waits until a script returns something else than nothing, and gives that.
     pub async fn until(&self, what: &str, script: &str) -> Value {
         wait::until(what, PATIENCE, || async {
