@@ -129,6 +129,7 @@ impl GenerateContentAdapter {
     }
 
     fn call(&self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        // The request is in order, so another model or attempt may answer.
         if call.is_in_pieces() {
             return Err(ModelError::new(ModelErrorKind::BadStream, ARGUMENTS_IN_PIECES));
         }

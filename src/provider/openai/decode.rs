@@ -127,7 +127,7 @@ impl ChatCompletionsAdapter {
             // The fields beside the message may be more exact.
             return Err(reported(data));
         }
-        if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
+        if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = chunk.base_resp.as_deref() {
             return Err(failure::from_event(
                 &json!({ "code": vendor_code("minimax", &status_code.to_string()), "message": status_msg.0 }),
             ));
@@ -138,14 +138,13 @@ impl ChatCompletionsAdapter {
                 return self.chunk(result, json, answer);
             }
         }
-        for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage].into_iter().flatten() {
+        for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage.map(|usage| *usage)].into_iter().flatten() {
             answer.add_figures(figures);
         }
-        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(is_meaningful) {
+        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(|error| is_meaningful(error)) {
             return Err(failure::from_event(&error));
         }
-        answer.add_sources(&chunk.search_results);
-        answer.add_sources(&chunk.citations);
+        [&chunk.search_results, &chunk.citations].into_iter().flatten().for_each(|sources| answer.add_sources(sources));
         let mut choices = chunk.choices;
         // Copilot splits one answer of Claude into several choices without an index, or all with index 0.
         if let [only] = choices.as_slice() {
@@ -167,11 +166,11 @@ impl ChatCompletionsAdapter {
 
     /// Accepts a choice. A complete message counts unless it repeats content.
     fn choice(&mut self, choice: Choice<'_>, repeats: bool, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        if let Some(error) = choice.error.filter(is_meaningful) {
+        if let Some(error) = choice.error.filter(|error| is_meaningful(error)) {
             return Err(failure::from_event(&error));
         }
         if let Some(figures) = choice.usage {
-            answer.add_figures(figures);
+            answer.add_figures(*figures);
         }
         let has_deltas = std::mem::take(&mut self.has_deltas);
         let bare = choice.text.0;
@@ -188,7 +187,7 @@ impl ChatCompletionsAdapter {
             for (index, call) in (0..).zip(&mut message.tool_calls) {
                 call.index = Some(index);
             }
-            self.delta(message, answer)?;
+            self.delta(*message, answer)?;
         }
         self.has_deltas |= has_deltas;
         let words = [choice.finish_reason.0, choice.own_finish_reason.0];
@@ -200,10 +199,13 @@ impl ChatCompletionsAdapter {
 
     fn delta(&mut self, delta: Delta<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.own.take(&delta);
-        let is_thought = provider_fields::is_thought(&delta.extra_content);
+        let is_thought = delta.extra_content.as_deref().is_some_and(provider_fields::is_thought);
         let Delta { content: MessageContent { thought, mut text }, reasoning_content, reasoning, reasoning_text, .. } = delta;
         let (reasoning_details, refusal) = (delta.reasoning_details, delta.refusal);
-        let list = |value: Value| if let Value::Array(list) = value { list } else { Vec::new() };
+        let list = |value: Option<Box<Value>>| match value.map(|value| *value) {
+            Some(Value::Array(list)) => list,
+            Some(_) | None => Vec::new(),
+        };
         let (details, blocks) = (list(reasoning_details), list(delta.thinking_blocks));
         // Gateways that know several field names send the same text in all of them.
         let mut thoughts =
@@ -239,7 +241,7 @@ impl ChatCompletionsAdapter {
             self.settle(answer);
         }
         self.text(refusal.0, answer);
-        for image in delta.images.as_array().into_iter().flatten() {
+        for image in delta.images.as_deref().and_then(Value::as_array).into_iter().flatten() {
             let url = image.pointer("/image_url/url").or_else(|| image.get("url")).and_then(Value::as_str);
             if let Some(url) = url {
                 self.settle(answer);
@@ -248,7 +250,7 @@ impl ChatCompletionsAdapter {
                 answer.picture_at(url);
             }
         }
-        answer.add_sources(&delta.annotations);
+        delta.annotations.iter().for_each(|sources| answer.add_sources(sources));
         // llama-cpp-python sends each call in both fields.
         let older = delta.function_call.filter(|_| delta.tool_calls.is_empty()).map(|function| Fragment {
             index: Some(0),

@@ -22,8 +22,10 @@ impl ProviderFields {
     /// Adds the provider fields of a delta. A later one replaces an earlier one of the same name.
     pub(super) fn take(&mut self, delta: &Delta<'_>) {
         let objects = [("extra_content", &delta.extra_content), ("provider_specific_fields", &delta.provider_specific_fields)];
-        for (name, value) in objects.into_iter().filter(|(_, value)| is_signed(value, 0)) {
-            self.0.insert(name.to_owned(), value.clone());
+        for (name, value) in objects {
+            if let Some(value) = value.as_deref().filter(|value| is_signed(value, 0)) {
+                self.0.insert(name.to_owned(), value.clone());
+            }
         }
         let texts = [
             ("thought_signature", &delta.thought_signature),

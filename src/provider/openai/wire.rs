@@ -15,6 +15,10 @@ use crate::provider::stream::lenient::{
     whole_number,
 };
 
+/// A field that most events lack. It is boxed, because an event with all of them in place would have several kilobytes, and each level of
+/// it is moved a few times for each token.
+type Rare<T> = Option<Box<T>>;
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk<'a> {
@@ -22,27 +26,27 @@ pub(super) struct Chunk<'a> {
     #[serde(borrow, deserialize_with = "list")]
     pub(super) choices: Vec<Choice<'a>>,
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Rare<Figures>,
     #[serde(deserialize_with = "reported")]
-    error: Option<Value>,
+    error: Rare<Value>,
     /// Cloudflare's errors.
     #[serde(deserialize_with = "reported")]
-    errors: Option<Value>,
+    errors: Rare<Value>,
     /// `error` if the event is an error, as vLLM sends it.
     pub(super) object: Text<'a>,
     /// Groq's usage and errors.
     #[serde(deserialize_with = "object")]
-    pub(super) x_groq: Option<Groq>,
+    pub(super) x_groq: Rare<Groq>,
     /// MiniMax's errors, which have the HTTP status 200.
     #[serde(deserialize_with = "object")]
-    pub(super) base_resp: Option<BaseResponse<'a>>,
+    pub(super) base_resp: Rare<BaseResponse<'a>>,
     /// Cloudflare's answer, which has no choices.
     pub(super) response: Text<'a>,
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
     /// Perplexity's and xAI's sources: addresses, and the same with titles.
-    pub(super) citations: Value,
-    pub(super) search_results: Value,
+    pub(super) citations: Rare<Value>,
+    pub(super) search_results: Rare<Value>,
 }
 
 impl Chunk<'_> {
@@ -53,8 +57,8 @@ impl Chunk<'_> {
 
     pub(super) fn is_error(&self) -> bool {
         // Gateways add an error with empty fields to good events.
-        let is_meant = |error: &Value| is_meaningful(error) || self.is_empty();
-        [&self.error, &self.errors].into_iter().flatten().any(is_meant) || self.object.0 == "error"
+        [&self.error, &self.errors].into_iter().flatten().any(|error| is_meaningful(error) || self.is_empty())
+            || self.object.0 == "error"
     }
 }
 
@@ -81,7 +85,7 @@ pub(super) struct Groq {
     #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(deserialize_with = "reported")]
-    pub(super) error: Option<Value>,
+    pub(super) error: Rare<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,7 +107,7 @@ pub(super) struct Choice<'a> {
     pub(super) delta: Option<Delta<'a>>,
     /// Replaces `delta` in an answer that is not streamed.
     #[serde(deserialize_with = "object")]
-    pub(super) message: Option<Delta<'a>>,
+    pub(super) message: Rare<Delta<'a>>,
     /// Replaces both at servers with the API of the older completions. Beside them it is redundant.
     pub(super) text: Text<'a>,
     pub(super) finish_reason: Text<'a>,
@@ -111,10 +115,10 @@ pub(super) struct Choice<'a> {
     #[serde(rename = "finishReason")]
     pub(super) own_finish_reason: Text<'a>,
     #[serde(deserialize_with = "reported")]
-    pub(super) error: Option<Value>,
+    pub(super) error: Rare<Value>,
     /// Moonshot's usage.
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Rare<Figures>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -127,27 +131,27 @@ pub(super) struct Delta<'a> {
     /// Copilot's name of the reasoning field.
     pub(super) reasoning_text: Text<'a>,
     /// OpenRouter's reasoning, which goes back unchanged.
-    pub(super) reasoning_details: Value,
+    pub(super) reasoning_details: Rare<Value>,
     pub(super) refusal: Text<'a>,
     /// Text Generation Inference sends one piece without a list.
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
     /// LiteLLM's blocks of Claude's reasoning, which go back unchanged.
-    pub(super) thinking_blocks: Value,
+    pub(super) thinking_blocks: Rare<Value>,
     #[serde(deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
     /// Gemini's mark and signature of reasoning.
-    pub(super) extra_content: Value,
+    pub(super) extra_content: Rare<Value>,
     /// The field name of gateways for the same.
-    pub(super) provider_specific_fields: Value,
+    pub(super) provider_specific_fields: Rare<Value>,
     pub(super) thought_signature: Text<'a>,
     pub(super) thinking_signature: Text<'a>,
     /// Copilot's encrypted reasoning.
     pub(super) reasoning_opaque: Text<'a>,
     /// Pictures that the model made, as `OpenRouter` sends them.
-    pub(super) images: Value,
+    pub(super) images: Rare<Value>,
     /// Sources of the answer.
-    pub(super) annotations: Value,
+    pub(super) annotations: Rare<Value>,
 }
 
 /// Content: a text, a part, or a list of both, some of them reasoning (Mistral, Databricks). Other parts are ignored.
@@ -244,13 +248,13 @@ impl From<Figures> for TokenFigures {
 }
 
 /// Reads an error. Gateways fill the field with empty values of any type.
-fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Ok(Some(Value::deserialize(deserializer)?).filter(|value| match value {
+fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rare<Value>, D::Error> {
+    Ok(Rare::<Value>::deserialize(deserializer)?.filter(|value| match **value {
         Value::Null | Value::Bool(false) => false,
         Value::Bool(true) | Value::Number(_) => true,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
+        Value::String(ref text) => !text.is_empty(),
+        Value::Array(ref list) => !list.is_empty(),
+        Value::Object(ref fields) => !fields.is_empty(),
     }))
 }
 

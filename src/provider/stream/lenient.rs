@@ -332,15 +332,18 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for StrictList<T> {
     }
 }
 
-/// Reads an integer, also as a string or a float without fraction. Other numbers and strings, booleans and `null` give `None`.
+/// Reads an integer, also as a string without escapes or a float without fraction. Other numbers and strings, booleans and `null` give
+/// `None`.
 pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let rounded = |float: f64| (float.fract() == 0.0 && float.abs() < i64::MAX as f64).then_some(float as i64);
-    match Value::deserialize(deserializer)? {
-        Value::Number(number) => Ok(number.as_i64().or_else(|| rounded(number.as_f64()?))),
-        Value::String(text) => Ok(text.trim().parse().ok()),
-        Value::Null | Value::Bool(_) => Ok(None),
-        Value::Array(_) => Err(D::Error::invalid_type(Unexpected::Seq, &"a whole number")),
-        Value::Object(_) => Err(D::Error::invalid_type(Unexpected::Map, &"a whole number")),
+    // Most events have such a number. Its JSON is borrowed, and any other form of it is a copy.
+    let json = <&RawValue>::deserialize(deserializer)?.get();
+    match json.as_bytes().first() {
+        Some(b'[') => Err(D::Error::invalid_type(Unexpected::Seq, &"a whole number")),
+        Some(b'{') => Err(D::Error::invalid_type(Unexpected::Map, &"a whole number")),
+        Some(b'"') => Ok(json.trim_matches('"').trim().parse().ok()),
+        // Text such as `null` is no number for Rust either.
+        _ => Ok(json.parse().ok().or_else(|| rounded(json.parse().ok()?))),
     }
 }
 
@@ -486,10 +489,12 @@ mod tests {
         assert_eq!(raw.get(), r#"{"b":1.10}"#);
         assert!(read(r#"{"many":1.5}"#).is_err());
         assert_eq!(read(r#"{"many":{"n":2.50}}"#).unwrap().many.len(), 1);
-        for (wire, whole) in [("5.0", Some(5)), ("5e0", Some(5)), ("5.5", None), ("99999999999999999999.5", None)] {
+        let numbers = [("5", Some(5)), ("5.0", Some(5)), ("5e0", Some(5)), ("-0", Some(0)), ("\" 7 \"", Some(7))];
+        let others = ["5.5", "99999999999999999999.5", "9223372036854775808", "1e400", "\"x\"", "\"\"", "null", "true"];
+        for (wire, whole) in numbers.into_iter().chain(others.map(|wire| (wire, None))) {
             let text = format!(r#"{{"whole":{wire}}}"#);
             assert_eq!(read(&text).unwrap().whole, whole, "{wire}");
         }
-        assert!(read(r#"{"whole":{}}"#).is_err());
+        assert!(read(r#"{"whole":{}}"#).is_err() && read(r#"{"whole":[]}"#).is_err());
     }
 }

@@ -98,7 +98,6 @@ async fn calls() {
     assert_eq!(nameless.error(), ModelErrorKind::BadStream);
 }
 
-// L-24: a call runs only with whole arguments.
 #[tokio::test]
 async fn arguments_in_pieces_fail_the_answer() {
     let pieces = json!([{"jsonPath": "$.x", "stringValue": "a"}]);
