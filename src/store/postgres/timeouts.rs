@@ -132,7 +132,15 @@ impl GuardedPool {
     }
 
     pub(super) async fn acquire(&self) -> Result<GuardedConnection, Error> {
-        Ok(GuardedConnection { connection: self.pool.acquire().await?, is_answered: true, is_pooled: self.is_pooled })
+        Ok(GuardedConnection { connection: self.connection().await?, is_answered: true, is_pooled: self.is_pooled })
+    }
+
+    /// Takes a connection from the pool.
+    ///
+    /// The future is boxed, because it contains the handshake of a new connection, about 29 KB. In a release build it would be a part
+    /// of each future that uses the database, and so of each run and request.
+    pub(in crate::store) async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
+        Box::pin(self.pool.acquire()).await
     }
 }
 

@@ -59,7 +59,7 @@ pub struct PostgresTransaction {
 impl PostgresTransaction {
     pub async fn begin(guarded_pool: &GuardedPool) -> StoreResult<Self> {
         let transaction = guarded_pool.unless_silent(ANSWER_LIMIT, async {
-            let connection = guarded_pool.pool.acquire().await?;
+            let connection = guarded_pool.connection().await?;
             let mut transaction = Self { connection, guarded_pool: guarded_pool.clone(), is_open: true };
             raw_sql(if guarded_pool.is_pooled() { pooler::BEGIN } else { "BEGIN" }).execute(&mut *transaction.connection).await?;
             Ok::<_, sqlx::Error>(transaction)
