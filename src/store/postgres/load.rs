@@ -61,7 +61,6 @@ impl PostgresStore {
             summary: summary.map(|json| rows::decode("context_summaries", "body", id, &json)).transpose()?,
             covered: usize::try_from(covered).unwrap_or(0),
         };
-        let has_steps = row.try_get("has_steps")?;
-        Ok(Some(record(Backend::worker(self), fence, &Row::Postgres(row), history, has_steps).await?))
+        Ok(Some(record(Backend::worker(self), fence, &Row::Postgres(row), history).await?))
     }
 }

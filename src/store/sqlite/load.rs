@@ -17,7 +17,10 @@ impl SqliteStore {
         let run = sqlx::query(sql!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
                     runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions, runs.contexts,
-                    c.system_prompt, c.instructions, " now " - runs.started_at AS elapsed_ms
+                    c.system_prompt, c.instructions, " now " - runs.started_at AS elapsed_ms,
+                    EXISTS (SELECT 1 FROM run_steps s WHERE s.run_id = runs.id)
+                        OR EXISTS (SELECT 1 FROM tool_calls t WHERE t.run_id = runs.id)
+                        OR EXISTS (SELECT 1 FROM input_requests q WHERE q.run_id = runs.id) AS has_steps
              FROM runs
              JOIN conversation_heads h ON h.conversation_id = runs.conversation_id AND h.run_id = runs.id AND h.epoch = ?
              JOIN conversations c ON c.id = runs.conversation_id
@@ -34,7 +37,7 @@ impl SqliteStore {
         };
         // The other statements use another reader each: a transaction that waits for a second reader could deadlock with itself.
         drop(tx);
-        Ok(Some(record(self.worker(), fence, &Row::Sqlite(run), history, true).await?))
+        Ok(Some(record(self.worker(), fence, &Row::Sqlite(run), history).await?))
     }
 }
 

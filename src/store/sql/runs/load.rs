@@ -43,14 +43,15 @@ pub struct History {
     pub covered: usize,
 }
 
-/// Reads everything of a record except the run's row and the history. A run without steps has no calls and no questions.
+/// Reads everything of a record except the run's row and the history. If the row's `has_steps` is false, the run has no steps, calls
+/// or questions, and three reads are saved.
 ///
 /// These statements need no common snapshot. While the fence is valid, no other process writes steps and calls. When it is void, no
 /// decision based on them can be written. The calls of earlier runs have all ended.
-pub async fn record(database: Database<'_>, fence: &Fence, row: &Row, history: History, has_steps: bool) -> StoreResult<RunRecord> {
+pub async fn record(database: Database<'_>, fence: &Fence, row: &Row, history: History) -> StoreResult<RunRecord> {
     let (run, id) = (&fence.run_id, fence.run_id.as_str());
     let (mut steps, mut calls, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
-    if has_steps {
+    if row.get("has_steps")? {
         let rows = database.fetch_all(STEPS, values![id]).await?;
         steps = rows.iter().map(|row| read_step(row, run)).collect::<StoreResult<_>>()?;
         calls = calls_of_run(database, run).await?.into_iter().map(Arc::new).collect();
