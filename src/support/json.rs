@@ -45,7 +45,8 @@ pub fn hash(value: &Value) -> String {
 /// Returns the SHA-256 of bytes, as 64 hexadecimal digits.
 pub fn hash_bytes(bytes: &[u8]) -> String {
     use sha2::Digest as _;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = sha2::Sha256::digest(bytes).into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
 }
 
 /// Replaces each escape of an unpaired surrogate in JSON text by U+FFFD, because parsers refuse such escapes. Returns `None` if the
