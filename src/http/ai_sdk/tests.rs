@@ -9,8 +9,8 @@ use super::translator::{ChatRunFacts, UiMessageTranslator, Version};
 use crate::domain::event::StoredEvent;
 use crate::http::clients::pauses::Section;
 use crate::http::clients::tests::{
-    CONVERSATION, RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, log, resets, seqs,
-    tool_call, translated, unknown_outcome, whole,
+    CONVERSATION, RUN, all, answer, answers_together, approvals, client_call_beside_approval, failure, id, log, plan_and_question,
+    resets, seqs, tool_call, translated, unknown_outcome, whole,
 };
 
 const VERSIONS: [Version; 3] = [Version::Five, Version::Six, Version::Seven];
@@ -53,6 +53,15 @@ fn server_tool_is_dynamic_and_executed_by_the_provider() {
     assert_eq!(outputs[0]["preliminary"], true);
     assert_eq!((&outputs[1]["output"], outputs[1].get("preliminary")), (&json!("noon"), None));
     assert!(types(&sent).contains(&"source-url"), "{sent:?}");
+}
+
+#[test]
+fn plan_is_sent_again_with_each_state_of_its_steps() {
+    let events = plan_and_question();
+    let sent = chunks(&events, Version::Six, whole(&events));
+    let plans = sent.iter().filter(|chunk| chunk["type"] == "data-plan");
+    let states: Vec<&Value> = plans.map(|chunk| &chunk["data"]["steps"][0]["state"]).collect();
+    assert_eq!(states, ["pending", "active", "done"]);
 }
 
 #[test]

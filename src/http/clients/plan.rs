@@ -38,3 +38,29 @@ impl PlanView {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::run::{PlanStepState, PlannedStep};
+
+    #[test]
+    fn plan_follows_its_events() {
+        let steps = vec![PlannedStep { step: 1, server: None, description: "look".to_owned() }];
+        let mut plan = PlanView::default();
+        for (event, state) in [
+            (EventBody::PlanCreated { steps }, Some("pending")),
+            (EventBody::PlanStepStarted { step: 1 }, Some("active")),
+            (EventBody::PlanStepCompleted { step: 1, state: PlanStepState::Failed, call_id: None }, Some("failed")),
+            (EventBody::PlanRejected { reason: "no plan".to_owned() }, None),
+        ] {
+            assert!(plan.observe(&event), "{event:?}");
+            let shown: Vec<Value> =
+                state.into_iter().map(|state| json!({"step": 1, "description": "look", "state": state})).collect();
+            assert_eq!(json!(plan), json!(shown), "{event:?}");
+        }
+        for event in [EventBody::PlanStepStarted { step: 1 }, EventBody::PlanStepStarted { step: 0 }] {
+            assert!(!plan.observe(&event), "a step that the plan does not have: {event:?}");
+        }
+    }
+}
