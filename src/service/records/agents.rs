@@ -255,8 +255,10 @@ impl Service {
         loop {
             let Page { items, next } = self.agents(principal, &page).await?;
             all.extend(items);
-            let Some(next) = next else { return Ok(all) };
-            page.after = next.parse().ok();
+            match next.and_then(|next| next.parse().ok()) {
+                Some(after) => page.after = Some(after),
+                None => return Ok(all),
+            }
         }
     }
 
