@@ -289,7 +289,7 @@ pub struct FilePart {
     pub id: PartId,
     /// The media type, such as `image/png`.
     pub media_type: String,
-    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may contain a `data:` URL.
+    /// The location: the path of a stored file's bytes, or an `https:` URL.
     pub url: Option<String>,
     /// The id of a stored file.
     pub file_id: Option<String>,
