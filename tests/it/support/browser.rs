@@ -34,6 +34,8 @@ const SHELL: &str = "/usr/bin/chromium-headless-shell";
 
 /// How long anything on a page may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between two looks at a page. A look takes milliseconds of the processor time of three processes.
+const LOOKS: Duration = Duration::from_millis(50);
 /// How long the piece of work of [`Browser::slowness`] takes on a machine on which limits of time hold as they are written.
 const WORK_MS: f64 = 70.0;
 /// How long Chromium may take to exit. In any case it exits when the pipe to its driver closes.
@@ -150,7 +152,7 @@ impl Browser {
     /// Touches the middle of the first element that the selector finds, as soon as there is one.
     pub async fn tap(&self, css: &str) {
         let by = json!({"using": "css selector", "value": css});
-        wait::until(&format!("a touch of {css}"), PATIENCE, || async {
+        wait::until_every(LOOKS, &format!("a touch of {css}"), PATIENCE, || async {
             let found = self.ask(Method::POST, "/element", &by).await.ok()?;
             let to = json!({"type": "pointerMove", "origin": found, "x": 0, "y": 0});
             self.touch(&[to], &[]).await.ok()
@@ -250,7 +252,7 @@ impl Browser {
 
     /// Waits until a script returns something else than nothing, and gives that.
     pub async fn until(&self, what: &str, script: &str) -> Value {
-        wait::until(what, PATIENCE, || async {
+        wait::until_every(LOOKS, what, PATIENCE, || async {
             // A page that is being left runs nothing.
             let value = self.execute(script, &[]).await.ok()?;
             (!matches!(value, Value::Null | Value::Bool(false))).then_some(value)
@@ -261,7 +263,7 @@ impl Browser {
     /// Waits until the page shows these words in the first element that the selector finds.
     pub async fn shows(&self, css: &str, words: &str) -> String {
         let script = "const found = document.querySelector(arguments[0])?.innerText ?? ''; return found.includes(arguments[1]) ? found : null";
-        wait::until(&format!("{words:?} in {css}"), PATIENCE, || async {
+        wait::until_every(LOOKS, &format!("{words:?} in {css}"), PATIENCE, || async {
             self.execute(script, &[css, words]).await.ok()?.as_str().map(str::to_owned)
         })
         .await
@@ -275,7 +277,7 @@ impl Browser {
     /// Does these things, one by one, to the first element that the selector finds, as soon as that can be done.
     async fn act(&self, css: &str, acts: &[(&str, Value)]) {
         let by = json!({"using": "css selector", "value": css});
-        wait::until(&format!("{acts:?} at {css}"), PATIENCE, || async {
+        wait::until_every(LOOKS, &format!("{acts:?} at {css}"), PATIENCE, || async {
             let found = self.ask(Method::POST, "/element", &by).await.ok()?;
             let id = found.as_object()?.values().next()?.as_str()?.to_owned();
             for (what, body) in acts {
