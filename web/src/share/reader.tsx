@@ -83,7 +83,8 @@ function Messages({ messages }: { messages: SharedMessage[] }) {
   useEffect(() => {
     const node = button.current;
     if (node === null) return;
-    const near = ([entry]: IntersectionObserverEntry[]) => entry?.isIntersecting === true && setEnd(nextEnd(all, end));
+    // A slow page gets several entries at a time. The last one is the present state.
+    const near = (entries: IntersectionObserverEntry[]) => entries.at(-1)?.isIntersecting === true && setEnd(nextEnd(all, end));
     const observer = new IntersectionObserver(near, { root: node.closest("#scroll"), rootMargin: `0px 0px ${AHEAD}px` });
     observer.observe(node);
     return () => observer.disconnect();
