@@ -4,6 +4,7 @@
 //! forms of OpenAI. Must not keep any state beside the log.
 
 mod chat;
+mod client_disconnect;
 mod content;
 mod embeddings;
 mod error;
