@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// The duration of one poll that is reported.
+/// The shortest duration of a poll that is reported.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Samples within the limit. Samples are counted instead of time, so that a stopped process is not reported.
+/// The number of samples in one limit. Samples are counted instead of time, so that a suspended process (SIGSTOP) is not reported.
 const SAMPLES: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

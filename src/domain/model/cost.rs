@@ -18,7 +18,7 @@ pub const MAX_PRICE: f64 = 1_000_000.0;
 /// The highest accepted cost of one call, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
-/// Converts an amount from 0 to `most` dollars to integer units, `parts` of which are a dollar.
+/// Converts dollars to integer units, `parts` for each dollar. Returns `None` outside of 0 to `most`.
 fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
     let round = |parts: f64| parts.round() as u64;
@@ -126,7 +126,7 @@ impl Prices {
 pub struct Cost(u64);
 
 impl Cost {
-    /// Returns the amount, or `None` if no call can cost that much.
+    /// Returns the cost, or `None` if it is negative, no number or above [`MAX_CALL_DOLLARS`].
     pub fn dollars(dollars: f64) -> Option<Self> {
         rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
     }
@@ -162,15 +162,19 @@ impl fmt::Display for Cost {
     }
 }
 
-impl FromStr for Cost {
-    type Err = InvalidPrice;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a cost is a decimal number of US dollars with at most 12 decimal places")]
+pub struct InvalidCost;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPrice> {
+impl FromStr for Cost {
+    type Err = InvalidCost;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCost> {
         let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
         if whole.is_empty() || rest.len() > COST_DIGITS || !whole.chars().chain(rest.chars()).all(|c| c.is_ascii_digit()) {
-            return Err(InvalidPrice);
+            return Err(InvalidCost);
         }
-        format!("{whole}{rest:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidPrice)
+        format!("{whole}{rest:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidCost)
     }
 }
 
@@ -225,7 +229,7 @@ impl fmt::Display for Usd {
 
 impl Serialize for Usd {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[expect(clippy::cast_precision_loss, reason = "to the trillionth up to 9,000 dollars, and to the millionth above")]
+        #[expect(clippy::cast_precision_loss, reason = "exact to the trillionth up to 9,000 dollars, and to the millionth above")]
         let trillionths = self.0.0 as f64;
         serializer.serialize_f64(trillionths / 1e12)
     }
@@ -259,8 +263,8 @@ pub struct Usage {
     /// Number of input tokens that the provider had cached.
     #[serde(default)]
     pub cached_input_tokens: u64,
-    /// Number of input tokens that the provider wrote to its cache, which cost more than other tokens. Known only while a call is
-    /// priced.
+    /// Number of input tokens that the provider wrote to its cache, which cost more than other tokens. Set only until the cost of
+    /// the call is computed.
     #[serde(skip)]
     pub cache_write_tokens: u64,
     /// Number of output tokens used for reasoning.

@@ -16,7 +16,7 @@ use crate::engine::strategy::plan::progress;
 const MAX_LEFT_OUT: usize = 200;
 
 pub struct Source<'a> {
-    /// The rows without the history and the tools.
+    /// The run's rows. Messages and tools are in the fields below, because the record of a pending decision has only its new messages.
     pub record: &'a RunRecord,
     pub(in crate::engine) facts: &'a RunFacts,
     /// All tools that the run may ever offer.
@@ -67,7 +67,7 @@ impl<'a> Source<'a> {
         self.stored.iter().chain(self.added)
     }
 
-    /// Returns how many messages at the beginning of the history the summary covers.
+    /// Returns the number of leading messages that the summary covers.
     fn covered(&self) -> usize {
         let Some(summary) = &self.record.summary else { return 0 };
         let after = self.history().rev().position(|message| message.id == summary.covers);
@@ -82,7 +82,7 @@ impl<'a> Source<'a> {
         UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// Returns the text of the user messages that are answered, newest first.
+    /// Returns the text of the user messages that the run answers, newest first.
     pub fn text_of_user_messages(&self) -> String {
         query::text_of_user_messages(self.history())
     }
@@ -108,7 +108,7 @@ impl<'a> Source<'a> {
         usable::missing_prerequisite(&self.usable(), self.record, self.capacity().max_tools)
     }
 
-    /// Returns the number of tools on offer in a model step, if a filter selects them.
+    /// Returns the number of tools on offer in a model step, if a filter or the model's limit reduces them.
     pub fn announced(&self) -> Option<OfferedTools> {
         let usable = self.usable();
         let is_over = usable::is_over(&usable, self.capacity().max_tools);

@@ -49,7 +49,7 @@ pub(in crate::http) fn routes() -> ApiRouter {
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct ChatParams {
-    /// The major release of the client.
+    /// The major version of the AI SDK that the client uses.
     #[param(minimum = 5, maximum = 7, default = 6)]
     v: Option<u32>,
 }
@@ -183,7 +183,7 @@ async fn stream_started(thread: &Thread, mut started: StartedRun) -> Answer<RunS
     Ok(RunStream::of(run.into(), reader, Section::default(), profile))
 }
 
-/// Adds a message to a run that has just got its answers, so that the run reads the message with them.
+/// Adds a message to a run after its answers were stored, so that the run reads both together.
 async fn steer(thread: &Thread, (run, section): (RunId, Section), request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
     let request = StartRun { on_busy: OnBusy::Steer, ..request };
     let started = thread.service().start_run(thread.principal(), request, key).await?;
@@ -224,8 +224,8 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
     }
 }
 
-/// Stores the answers in an assistant's message: decisions about approvals, and results of client tools. Returns the message's id,
-/// and the section of its run after the answers.
+/// Stores the answers that an assistant message contains: decisions about approvals, and results of client tools. Returns the message's
+/// id, and the section of its run after the answers.
 async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AssistantMessageId, Section)> {
     let mut id = message.id.as_deref().and_then(AssistantMessageId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
@@ -292,7 +292,7 @@ fn respond(thread: Thread, found: RunStream, version: Version) -> Response {
     get, path = "/api/chat/{id}/stream", tag = "ai-sdk", operation_id = "ai_sdk_resume",
     params(("id" = String, Path, description = CHAT_ID), ChatParams),
     responses((status = 200, description = "The chunks of the run", body = String, content_type = "text/event-stream"),
-              (status = 204, description = "No run is active, or it waits for an answer")),
+              (status = 204, description = "No run is active, or the active run waits for an answer")),
 )]
 async fn resume(
     State(app): State<App>,
@@ -309,7 +309,7 @@ async fn resume(
     }
 }
 
-/// Returns the stream of the active run from its beginning; `None` if no run is active, or if it waits for an answer.
+/// Returns the stream of the active run from its first event; `None` without an active run, or while it waits for an answer.
 pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
     let row = thread.row().await?.filter(|row| !row.waits_for_answer());
     // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
@@ -319,7 +319,7 @@ pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> 
     follow(thread, id, section).await.map(Some)
 }
 
-/// Returns the id of the newest message of the assistant in a run: a message of the user may have joined the run after an answer.
+/// Returns the id of the newest assistant message of a run. A run has several if a user message joined it after an answer.
 async fn newest_assistant_message(thread: &Thread, run: RunId) -> Answer<AssistantMessageId> {
     let kinds = ["message.created", "message.completed"];
     let log = thread.service().run_events_of_kinds(thread.principal(), &run, &kinds).await?;

@@ -23,12 +23,12 @@ use crate::service::{Access, Reader, StreamItem};
 /// Explains that the log was shortened or restored, so that its events are sent again from the first one.
 pub(in crate::http) const RESTORED: &str = "the log of the run was shortened or restored; read the response again";
 
-/// Returns the event of an item. Fails if the log was deleted or restored: the rest of the response does not exist.
+/// Returns the event of an item. Fails if the run has ended, or if its log was deleted, shortened or restored.
 pub(in crate::http) fn event_of(item: StreamItem) -> Result<SharedEvent, Box<ProblemBody>> {
     let problem = match item {
         StreamItem::Event(event) => return Ok(event),
         StreamItem::Snapshot(_) | StreamItem::Reset { .. } => ProblemCode::Unavailable.body(RESTORED),
-        StreamItem::End { .. } => has_ended(),
+        StreamItem::End { .. } => response_missing(),
         StreamItem::Deleted { .. } => ProblemCode::NotFound.body("the run was deleted"),
     };
     Err(Box::new(problem))
@@ -180,17 +180,17 @@ impl<W: FrameWriter> TranslatedBody<W> {
         let mut out = String::new();
         loop {
             if self.access.is_over() {
-                return self.interrupt(&revoked(), out);
+                return self.interrupt(&access_ended(), out);
             }
             if self.pending.is_empty() {
                 let shutdown = self.app.options.shutdown.clone();
                 tokio::select! {
                     biased;
-                    () = self.access.wait_until_over() => return self.interrupt(&revoked(), out),
+                    () = self.access.wait_until_over() => return self.interrupt(&access_ended(), out),
                     () = shutdown.cancelled() => return self.interrupt(&ProblemCode::Unavailable.body("the server restarts"), out),
                     items = self.reader.next() => match items {
                         Ok(Some(items)) => self.pending = items.into(),
-                        Ok(None) => return self.interrupt(&has_ended(), out),
+                        Ok(None) => return self.interrupt(&response_missing(), out),
                         Err(error) => {
                             let error = &error as &dyn std::error::Error;
                             tracing::error!(error, "a translated stream ends because the log cannot be read");
@@ -216,17 +216,17 @@ impl<W: FrameWriter> TranslatedBody<W> {
         }
     }
 
-    /// Ends the body before its protocol's end: with the protocol's last frames, or by a cut.
+    /// Ends the body early: with the protocol's error frames if it has any, else by a cut.
     fn interrupt(&mut self, problem: &ProblemBody, mut out: String) -> Write {
         self.has_ended = true;
         Some(if self.writer.interrupt(problem, &mut out) { Ok(out.into()) } else { Err(Cut) })
     }
 }
 
-fn revoked() -> ProblemBody {
-    ProblemCode::Unauthorized.body("the key was revoked")
+fn access_ended() -> ProblemBody {
+    ProblemCode::Unauthorized.body("the key was revoked, or the session has ended")
 }
 
-fn has_ended() -> ProblemBody {
-    ProblemCode::NotFound.body("the run has ended, and has no such response")
+fn response_missing() -> ProblemBody {
+    ProblemCode::NotFound.body("the run has ended, and its log does not contain this response")
 }

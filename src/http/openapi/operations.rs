@@ -15,7 +15,7 @@ const PROBLEMS: [(u16, &str, &str); 13] = [
     (406, "NotAcceptable", "The wanted media type cannot be produced"),
     (408, "RequestTimeout", "The body took too long to arrive"),
     (409, "Conflict", "The state does not allow this"),
-    (410, "Gone", "The log has no events at this cursor (JSON only)"),
+    (410, "Gone", "The events at this cursor are not available; a stream reports `stream.reset` instead"),
     (412, "PreconditionFailed", "The version does not match `If-Match`"),
     (413, "PayloadTooLarge", "The body is too large"),
     (422, "UnprocessableEntity", "The Idempotency-Key was used with another request"),
@@ -27,12 +27,11 @@ const PROBLEMS: [(u16, &str, &str); 13] = [
 /// The response for statuses that any operation may have and that it does not describe: 401, 408, 415, 429, 500 and 503.
 const DEFAULT: (&str, &str) = (
     "Problem",
-    "A problem that any operation may have: 401 without a valid key, 408, 415, 429, 503, or 500, whose cause is in the server's log under \
-     `request_id`",
+    "A problem that any operation may have: 401, 408, 415, 429, 500 or 503. The server's log has the cause of a 500 under `request_id`",
 );
 
-/// POSTs that are executed at each request and ignore the `Idempotency-Key`. Their responses hold secrets that are not stored, or
-/// they act on or inspect the current state. Their descriptions say so.
+/// POSTs that ignore the `Idempotency-Key`, as their descriptions say. Some return secrets, which are never stored. Others depend on the
+/// current state. An upload stores a file each time.
 const NEVER_REPLAYED: [&str; 9] = [
     "sign_in",
     "create_stream_ticket",
@@ -156,7 +155,7 @@ fn add_problems(operation: &mut Value, method: &str) {
     responses.insert("default".to_owned(), json!({ "$ref": format!("#/components/responses/{}", DEFAULT.0) }));
 }
 
-/// Adds the header of the next page to an operation with pages.
+/// Adds the header `Link` to an operation that returns pages.
 fn add_link(operation: &mut Value) {
     if has_parameter(operation, "cursor")
         && let Some(response) = members(operation, "/responses/200")
@@ -165,7 +164,8 @@ fn add_link(operation: &mut Value) {
     }
 }
 
-/// Moves the defaults of inlined parameters into their schemas. The derive adds a second schema of type object, which no text matches.
+/// Moves the defaults of inlined parameters into their schemas. The derive macro puts them into a second schema of type object, which no
+/// value matches.
 fn merge_defaults(operation: &mut Value) {
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         let Some([schema, Value::Object(default)]) =

@@ -17,7 +17,8 @@ use crate::provider::errors::refusals::{Meaning, PartKind, PartRefusal};
 use crate::provider::request::shared_parts::Source;
 use crate::support::json;
 
-/// The bytes of base64 in which an image tells its size: a photograph has up to 64 KiB of metadata before it. Divisible by four.
+/// The number of base64 bytes that are decoded for the size of an image. A photograph has up to 64 KiB of metadata before it. Divisible by
+/// four.
 const IMAGE_HEADER: usize = 128 * 1024;
 
 /// The parts of requests that are left out.
@@ -26,12 +27,12 @@ pub(super) struct Exclusions<'l> {
     kinds: Vec<PartKind>,
     /// Hashes of the contents that the provider could not read.
     broken: HashSet<&'l str>,
-    /// The most images that the model takes; the newest stay.
-    most_images: Option<usize>,
-    /// The most bytes of an image as base64.
-    most_image_bytes: Option<usize>,
+    /// The maximum number of images; the newest stay.
+    max_images: Option<usize>,
+    /// The maximum number of bytes of an image as base64.
+    max_image_bytes: Option<usize>,
     /// The longest side of an image, in pixels.
-    longest_image_edge: Option<usize>,
+    max_image_edge: Option<usize>,
 }
 
 /// A part of a request that is not text.
@@ -68,7 +69,7 @@ impl Reason {
             Self::Broken => format!("[{label} {name}: the model's provider could not read it]"),
             Self::TooMany(most) => format!("[{label} {name}: left out, the model accepts at most {most} images]"),
             Self::TooLarge(most) => {
-                format!("[{label} {name}: left out, as base64 it exceeds the provider's limit of {most} bytes]")
+                format!("[{label} {name}: left out, its base64 form exceeds the provider's limit of {most} bytes]")
             }
             Self::TooLong(most) => {
                 format!("[{label} {name}: left out, a side is longer than the provider's limit of {most} pixels]")
@@ -93,7 +94,7 @@ fn shown_file(file: &FilePart, is_image: bool) -> Option<MediaPart<'_>> {
     Some(MediaPart { kind, media_type, content, is_of_tool: false })
 }
 
-/// Returns an image of a tool result, unless the request does not contain its bytes.
+/// Returns an image of a tool result, if the request contains its bytes.
 fn shown_binary(binary: &BinaryContent) -> Option<MediaPart<'_>> {
     let content = binary.data.as_deref()?;
     Some(MediaPart { kind: PartKind::Image, media_type: &binary.media_type, content, is_of_tool: true })
@@ -123,7 +124,7 @@ pub(in crate::provider) fn may_be_refused(request: &ModelRequest) -> bool {
 
 fn leave_out(file: &mut FilePart, kind: PartKind, reason: Reason) {
     let note = reason.note(kind, &name_of(file.name.as_deref(), &file.media_type));
-    // The text of a document or an image is more useful than a note alone.
+    // A text with several lines has the content of a document or image, and stays after the note. One line is only a note.
     let words = file.text.take().filter(|text| text.contains('\n'));
     file.text = Some(words.map_or_else(|| note.clone(), |words| format!("{note}\n{words}")));
     file.url = None;
@@ -149,31 +150,31 @@ impl<'l> Exclusions<'l> {
             } else if let Limitation::UnreadablePart(hash) = limitation {
                 exclusions.broken.insert(hash);
             } else if let Limitation::MaxImages(most) = limitation {
-                exclusions.most_images = Some(exclusions.most_images.map_or(*most, |known| known.min(*most)));
+                exclusions.max_images = Some(exclusions.max_images.map_or(*most, |known| known.min(*most)));
             } else if let Limitation::MaxImageBytes(most) = limitation {
-                exclusions.most_image_bytes = Some(*most);
+                exclusions.max_image_bytes = Some(*most);
             } else if let Limitation::MaxImageEdge(most) = limitation {
-                exclusions.longest_image_edge = Some(*most);
+                exclusions.max_image_edge = Some(*most);
             }
         }
         exclusions
     }
 
-    /// Decides about each shown part of a request, in their order.
+    /// Returns the kind and the reason for exclusion of each media part, in the order of the request.
     fn part_exclusions(&self, request: &ModelRequest) -> Vec<(PartKind, Option<Reason>)> {
         let judge = |part: MediaPart<'_>| {
             let unsupported = self.kinds.iter().find(|kind| part.is(**kind)).map(|kind| Reason::Unsupported(*kind));
             let is_broken = || !self.broken.is_empty() && self.broken.contains(hash(&part).as_str());
             let is_image = part.kind == PartKind::Image && !part.content.starts_with("http");
-            let exceeded = self.most_image_bytes.filter(|most| is_image && part.content.len() > *most);
+            let exceeded = self.max_image_bytes.filter(|most| is_image && part.content.len() > *most);
             let too_large = exceeded.map(Reason::TooLarge);
             let exceeded =
-                self.longest_image_edge.filter(|most| is_image && longer_side(part.content).is_some_and(|side| side > *most));
+                self.max_image_edge.filter(|most| is_image && longer_side(part.content).is_some_and(|side| side > *most));
             let too_long = exceeded.map(Reason::TooLong);
             (part.kind, unsupported.or(too_large).or(too_long).or_else(|| is_broken().then_some(Reason::Broken)))
         };
         let mut reasons: Vec<_> = media_parts(request).into_iter().map(judge).collect();
-        if let Some(most) = self.most_images {
+        if let Some(most) = self.max_images {
             let images = reasons.iter_mut().rev().filter(|(kind, reason)| *kind == PartKind::Image && reason.is_none());
             images.skip(most).for_each(|(_, reason)| *reason = Some(Reason::TooMany(most)));
         }
@@ -219,7 +220,7 @@ fn hash(part: &MediaPart<'_>) -> String {
     json::hash_bytes(part.content.as_bytes())
 }
 
-/// Returns the limitations that leave the refused parts out of a request, which was sent as `body`; none if it has no such part.
+/// Returns the limitations that leave the refused parts out of `request`; none if it has no such part. `body` is the request as sent.
 pub(super) fn limitations(
     request: &ModelRequest,
     refusal: PartRefusal,
@@ -245,13 +246,13 @@ pub(super) fn limitations(
     }
 }
 
-/// Returns the largest number in a text below the count: `120 + 0 > 100`.
+/// Returns the largest number below `count` in a text: 100 in `120 + 0 > 100` if there are 120 images.
 pub(super) fn largest_number_below(text: &str, count: usize) -> Option<usize> {
     let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<usize>().ok());
     numbers.filter(|number| (1..count).contains(number)).max()
 }
 
-/// Returns the parts that an error is about: by path in the body, by URL, or by media type; all parts, if it names none.
+/// Returns the parts that an error names by path, URL or media type; all parts if it names none.
 fn refused_among<'p, 'a>(parts: &'p [MediaPart<'a>], error: &ModelError, body: Option<&Value>) -> Vec<&'p MediaPart<'a>> {
     let fields = error.details.as_deref().map(|details| details.fields.as_slice()).unwrap_or_default();
     let texts = fields.iter().map(String::as_str).chain([error.message.as_str()]);

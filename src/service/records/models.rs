@@ -1,4 +1,4 @@
-//! The models of providers: from the providers' lists, from records and the catalog, and with what refusals showed.
+//! The models of providers: from their lists, the records and the catalog, with the limitations that refused requests have shown.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,16 @@ use crate::store::PageRequest;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderModel {
-    /// Includes the limits and abilities that refusals showed.
+    /// Includes the limits and abilities that refused requests have shown.
     pub entry: ModelEntry,
     /// Whether the provider lists it now.
     pub available: bool,
-    /// Each change of requests once, with its latest expiry.
+    /// The learned limitations. Of several with the same effect, the one that expires last.
     pub learned: Vec<LearnedLimitation>,
 }
 
 impl Service {
-    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its
-    /// record knows.
+    /// Returns the name of a provider and its models, also those that only its record names.
     pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ProviderModel>)> {
         let provider = self.provider(principal, id).await?;
         let (models, error) = self.models_of(&provider).await?;
@@ -39,7 +38,7 @@ impl Service {
     }
 
     /// Returns the models of all providers that the principal's runs can use, each with the name of its provider. A provider that
-    /// does not answer has the models that are known without it.
+    /// does not answer has the models of its record and of learned limitations.
     pub async fn models(&self, principal: &Principal) -> Result<Vec<(String, ProviderModel)>> {
         let providers = self.usable_providers(principal).await?;
         let listed = join_all(providers.iter().map(|provider| self.models_of(provider))).await;
@@ -50,7 +49,7 @@ impl Service {
         Ok(all)
     }
 
-    /// Returns the providers by name. Of several with one name, the one that runs use.
+    /// Returns one provider for each name: the one that a run would use.
     async fn usable_providers(&self, principal: &Principal) -> Result<Vec<AnyProvider>> {
         let rank = |provider: &AnyProvider| match provider {
             AnyProvider::Stored(record) if record.owner.is_some() => 0,

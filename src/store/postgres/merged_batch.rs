@@ -26,7 +26,7 @@ use crate::store::{StoreError, StoreResult, rows};
 use crate::support::json;
 use crate::support::text::{storable, storable_json};
 
-const NOT_PLANNED: &str = "a tool call is started that is not planned";
+const ALREADY_STARTED: &str = "a tool call changes that has already started or ended";
 const NOT_UNDER_WAY: &str = "a tool call that is not under way gets a handle";
 const SECOND_OUTCOME: &str = "a tool call gets a second outcome";
 
@@ -415,7 +415,7 @@ impl Tables {
         if call.state.is_none_or(may_follow) {
             (call.state, call.started) = (Some(state), started);
         } else {
-            self.refused = Some(NOT_PLANNED);
+            self.refused = Some(ALREADY_STARTED);
         }
     }
 

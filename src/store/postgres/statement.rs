@@ -303,7 +303,7 @@ const NO_SUCH_CALL: &str = "SELECT CASE
         WHEN c.started AND coalesce(t.state NOT IN ('planned', 'awaiting_approval'), true)
             OR c.state = 'awaiting_approval' AND t.state IS DISTINCT FROM 'planned'
             OR c.arguments IS NOT NULL AND coalesce(t.state NOT IN ('planned', 'awaiting_approval'), true)
-            THEN refuse('a tool call is started that is not planned')
+            THEN refuse('a tool call changes that has already started or ended')
         WHEN c.handle IS NOT NULL AND NOT c.started AND t.state IS DISTINCT FROM 'started'
             THEN refuse('a tool call that is not under way gets a handle')
         WHEN t.id IS NULL OR t.outcome IS NOT NULL THEN refuse('a tool call gets a second outcome')

@@ -18,13 +18,14 @@ use crate::store::rows::{encode, encode_storable};
 use crate::store::runs::{budget, created_rows};
 use crate::support::text::{storable, storable_json};
 
-const NOT_PLANNED: &str = "a tool call is started that is not planned";
+const ALREADY_STARTED: &str = "a tool call changes that has already started or ended";
 
 /// The effect of a write on its run.
 pub(super) enum Applied {
-    Goes,
+    /// The run keeps its lease.
+    Continues,
     /// The run has ended or was released: its fence is void.
-    Ended {
+    LeaseEnded {
         /// Whether the conversation's next run can be claimed now.
         has_next_run: bool,
     },
@@ -32,7 +33,7 @@ pub(super) enum Applied {
     Refused(&'static str),
 }
 
-/// Applies the changes of `write`, whose first event gets the number `base + 1`.
+/// Applies the changes of `write`. Its first event gets the `seq` `base + 1`.
 pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResult<Applied> {
     if let Some(reason) = created_rows::broken_rule(write) {
         return Ok(Applied::Refused(reason));
@@ -40,7 +41,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
     let (run, conversation) = (&write.fence.run_id, &write.fence.conversation_id);
     let (mut patch, mut batch) = (RunPatch::default(), Batch::default());
     let mut messages = 0;
-    let mut applied = Applied::Goes;
+    let mut applied = Applied::Continues;
     for change in &write.changes {
         match change {
             Change::Status(status, reason) => {
@@ -79,23 +80,23 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::AddToolCalls(calls) => add_tool_calls(&mut batch, run, calls)?,
             Change::ToolAsked(call) => {
                 batch.add("UPDATE tool_calls SET state = 'awaiting_approval' WHERE id = ? AND run_id = ? AND state = 'planned'");
-                batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+                batch.bind(call.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
-            Change::ToolEdited { id, arguments, hash } => edit_tool(&mut batch, run, id, arguments, hash)?,
+            Change::ToolEdited { id, arguments, hash } => edit_tool_call(&mut batch, run, id, arguments, hash)?,
             Change::ToolGranted { id, grant } => {
                 batch.add(
                     "UPDATE tool_calls SET grant_id = ? WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
                 );
-                batch.bind(grant.as_str()).bind(id.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+                batch.bind(grant.as_str()).bind(id.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
             Change::ToolStarted(call) => {
                 batch.add(sql!("UPDATE tool_calls SET state = 'started', started_at = " now
                     " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"));
-                batch.bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+                batch.bind(call.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
-            Change::ToolHandle(call, handle) => note_handle(&mut batch, run, call, handle.as_ref()),
+            Change::ToolHandle(call, handle) => store_handle(&mut batch, run, call, handle.as_ref()),
             Change::ToolFinished(call, outcome) => {
-                finish_tool(&mut batch, run, call, outcome)?;
+                finish_tool_call(&mut batch, run, call, outcome)?;
                 if let Some(ended) = AuditOutcome::of(outcome.state) {
                     audit::insert(&mut batch, call, ended, outcome.duration_ms);
                 }
@@ -118,12 +119,12 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 let has_next_run = activate_next_run(tx, conversation).await?;
                 let next = if has_next_run { ConversationStatus::Queued } else { (*status).into() };
                 set_conversation_status(&mut batch, conversation, next);
-                applied = Applied::Ended { has_next_run };
+                applied = Applied::LeaseEnded { has_next_run };
             }
             Change::Release { after_ms, cause } => {
                 std::mem::take(&mut patch).store(&mut batch, run);
                 release(&mut batch, run, *after_ms, *cause);
-                applied = Applied::Ended { has_next_run: false };
+                applied = Applied::LeaseEnded { has_next_run: false };
             }
         }
     }
@@ -221,23 +222,23 @@ fn add_tool_calls(batch: &mut Batch, run: &RunId, calls: &[ToolCall]) -> StoreRe
     Ok(())
 }
 
-fn edit_tool(batch: &mut Batch, run: &RunId, call: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
+fn edit_tool_call(batch: &mut Batch, run: &RunId, call: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
     let arguments = encode_storable("tool_calls", "arguments", call.as_str(), arguments)?;
     batch.add(
         "UPDATE tool_calls SET arguments = ?, arguments_hash = ?, key = NULL
          WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
     );
-    batch.bind(arguments).bind(hash).bind(call.as_str()).bind(run.as_str()).require_change(NOT_PLANNED);
+    batch.bind(arguments).bind(hash).bind(call.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
     Ok(())
 }
 
-fn note_handle(batch: &mut Batch, run: &RunId, call: &CallId, handle: Option<&Handle>) {
+fn store_handle(batch: &mut Batch, run: &RunId, call: &CallId, handle: Option<&Handle>) {
     batch.add("UPDATE tool_calls SET handle = ? WHERE id = ? AND run_id = ? AND state = 'started'");
     batch.bind(handle.map(|handle| storable(&handle.to_stored()).into_owned())).bind(call.as_str()).bind(run.as_str());
     batch.require_change("a tool call that is not under way gets a handle");
 }
 
-fn finish_tool(batch: &mut Batch, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
+fn finish_tool_call(batch: &mut Batch, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
     let stored = encode_storable("tool_calls", "outcome", call.as_str(), outcome)?;
     batch.add(sql!("UPDATE tool_calls SET state = ?, outcome = ?, ended_at = " now
         " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval', 'started')"));
@@ -256,7 +257,7 @@ fn finish(
 ) -> StoreResult<()> {
     let error = error.map(|error| encode_storable("runs", "error", run.as_str(), error)).transpose()?;
     batch.add(sql!(
-        // The claim counted as a crash in advance. A run that ends under it has not crashed.
+        // The claim counted a crash in advance. This run ends without one.
         "UPDATE runs SET status = ?, reason = NULL, active = 0, claimable_at = NULL, finish_reason = ?, error = ?,
                 crashes = max(crashes - 1, 0), last_seq = ?, contexts = NULL, finished_at = " now
         " WHERE id = ? AND finished_at IS NULL"));

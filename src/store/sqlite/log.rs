@@ -67,8 +67,8 @@ impl SqliteStore {
             let base = head.last_seq;
             let mut has_next_run = false;
             match spare_neighbours(apply(&mut tx, write, base).await)? {
-                Applied::Goes => {}
-                Applied::Ended { has_next_run: next } => {
+                Applied::Continues => {}
+                Applied::LeaseEnded { has_next_run: next } => {
                     has_next_run = next;
                     head.run_id = None;
                     head.changed = true;

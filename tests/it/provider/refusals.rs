@@ -98,7 +98,7 @@ async fn image_refused_by_a_model_becomes_a_note(#[case] status: u16, #[case] wo
 
 // The size of an image is checked before it is sent.
 #[rstest]
-#[case::bytes(ImageLimits { max_bytes: Some(16), max_edge: None }, "QUJDREVGR0hJSktMTU5P", "QUJDRA==", "as base64 it exceeds")]
+#[case::bytes(ImageLimits { max_bytes: Some(16), max_edge: None }, "QUJDREVGR0hJSktMTU5P", "QUJDRA==", "its base64 form exceeds")]
 // GIF images of 8,001 and 8,000 by 1 pixels.
 #[case::pixels(
     ImageLimits { max_bytes: None, max_edge: Some(8_000) },

@@ -229,20 +229,20 @@ impl State {
             }
             Change::ToolAsked(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned);
-                planned.ok_or("a call is started that is not planned")?.state = ToolCallState::AwaitingApproval;
+                planned.ok_or("a tool call changes that has already started or ended")?.state = ToolCallState::AwaitingApproval;
             }
             Change::ToolEdited { id, arguments, hash } => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
-                let call = planned.ok_or("a call is started that is not planned")?;
+                let call = planned.ok_or("a tool call changes that has already started or ended")?;
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
             Change::ToolGranted { id, grant: _ } => {
                 let planned = row.calls.iter().find(|call| call.id == *id && call.has_not_begun());
-                planned.ok_or("a call is started that is not planned")?;
+                planned.ok_or("a tool call changes that has already started or ended")?;
             }
             Change::ToolStarted(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
-                planned.ok_or("a call is started that is not planned")?.state = ToolCallState::Started;
+                planned.ok_or("a tool call changes that has already started or ended")?.state = ToolCallState::Started;
             }
             Change::ToolHandle(id, handle) => {
                 let started = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Started);
