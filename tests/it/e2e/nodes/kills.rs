@@ -2,6 +2,8 @@
 //!
 //! The full measurement: `CAPSTAN_NODE_KILLS=20 cargo nextest run -p capstan-it --no-capture dead_worker`.
 
+use std::time::Duration;
+
 use capstan::support::clock::{Clock as _, SystemClock};
 
 use rstest::rstest;
@@ -9,7 +11,7 @@ use rstest::rstest;
 use super::{plain, site, start_runs};
 use support::measure::{percentile, size};
 use support::model::ModelMock;
-use support::print_figure;
+use support::{print_figure, wait};
 
 /// Runs in the middle of an answer when a worker is killed.
 const HELD: usize = 40;
@@ -32,6 +34,13 @@ async fn the_runs_of_a_dead_worker_are_found_in_time(#[values(false, true)] pool
         let script = format!("[[id:{id}]][[text:2,0]][[hold]][[text:2,0]]");
         let held = start_runs(&[&two, &one], vec![script; HELD]).await;
         model.wait_for("all held runs", &id, |seen| seen.iter().filter(|one| one.sent.len() == 2).count() == HELD).await;
+        // A run that the killed worker has begun, but not stored, would be started again instead of resumed.
+        let begun = "SELECT CAST(count(DISTINCT run_id) AS text) FROM events WHERE kind = 'run.started'";
+        let all = i64::try_from(160 + HELD * (kill + 1)).unwrap();
+        wait::until("the stored beginning of all runs", Duration::from_secs(30), || async {
+            (site.database.count(begun).await >= all).then_some(())
+        })
+        .await;
         let nodes = "SELECT CAST(count(DISTINCT node_id) AS text) FROM run_leases";
         assert_eq!(site.database.count(nodes).await, 2);
         let died_at = SystemClock.now().0;
