@@ -1,5 +1,7 @@
 //! Lists the settings in force, secrets redacted, with source and meaning: what `capstan config` prints, as data.
 
+use std::collections::{HashMap, HashSet};
+
 use toml::{Table, Value};
 
 use super::load::{Source, Sources};
@@ -12,27 +14,34 @@ use crate::domain::setting::{Setting, SettingSource};
 pub fn effective(config: &Config, sources: &Sources) -> Result<Vec<Setting>, toml::ser::Error> {
     let mut values = Vec::new();
     collect(String::new(), Table::try_from(config)?, &mut values);
-    let meanings = meanings();
-    let unset = meanings.iter().filter(|(name, _)| !name.contains("NAME"));
-    let unset = unset.filter(|(name, _)| !values.iter().any(|(key, _)| explains(name, key)));
-    let unset: Vec<_> = unset.map(|(name, _)| ((*name).to_owned(), None)).collect();
-    let values = values.into_iter().map(|(key, value)| (key, serde_json::to_value(value).ok()));
-    let mut settings: Vec<Setting> = values
-        .chain(unset)
-        .map(|(name, value)| {
-            let help = meanings.iter().find(|(key, _)| explains(key, &name)).map(|(_, meaning)| plain(meaning));
-            let section = name.rsplit_once('.').map_or("", |(section, _)| section).to_owned();
-            let (source, origin) = match source_of(&name, sources) {
-                None => (SettingSource::Default, None),
-                Some(from @ Source::File(_)) => (SettingSource::File, Some(from.to_string())),
-                Some(from @ Source::Environment(_)) => (SettingSource::Environment, Some(from.to_string())),
-                Some(from @ Source::Flag(_)) => (SettingSource::Flag, Some(from.to_string())),
-            };
-            Setting { name, section, value, source, origin, help }
-        })
-        .collect();
+    // To compare each setting with each row of the reference would be a large part of a server's start.
+    let mut sections: HashMap<&str, Vec<(&str, &str)>> = HashMap::new();
+    for row in meanings() {
+        sections.entry(first_part(row.0)).or_default().push(row);
+    }
+    let mut explained = HashSet::new();
+    let mut settings: Vec<Setting> = Vec::new();
+    for (name, value) in values {
+        let rows = sections.get(first_part(&name)).into_iter().flatten();
+        let rows: Vec<_> = rows.filter(|(row, _)| explains(row, &name)).collect();
+        explained.extend(rows.iter().map(|(row, _)| *row));
+        settings.push(setting(name, serde_json::to_value(value).ok(), rows.first().map(|(_, meaning)| *meaning), sources));
+    }
+    let unset = sections.values().flatten().filter(|(row, _)| !row.contains("NAME") && !explained.contains(row));
+    settings.extend(unset.map(|(row, meaning)| setting((*row).to_owned(), None, Some(meaning), sources)));
     settings.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(settings)
+}
+
+fn setting(name: String, value: Option<serde_json::Value>, meaning: Option<&str>, sources: &Sources) -> Setting {
+    let section = name.rsplit_once('.').map_or("", |(section, _)| section).to_owned();
+    let (source, origin) = match source_of(&name, sources) {
+        None => (SettingSource::Default, None),
+        Some(from @ Source::File(_)) => (SettingSource::File, Some(from.to_string())),
+        Some(from @ Source::Environment(_)) => (SettingSource::Environment, Some(from.to_string())),
+        Some(from @ Source::Flag(_)) => (SettingSource::Flag, Some(from.to_string())),
+    };
+    Setting { name, section, value, source, origin, help: meaning.map(plain) }
 }
 
 fn collect(path: String, table: Table, values: &mut Vec<(String, Value)>) {
@@ -43,6 +52,10 @@ fn collect(path: String, table: Table, values: &mut Vec<(String, Value)>) {
             scalar => values.push((full, scalar)),
         }
     }
+}
+
+fn first_part(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(first, _)| first)
 }
 
 /// Returns whether a row explains a key. `NAME` in the row stands for any name, and a row for a table explains its keys.

@@ -50,5 +50,6 @@ fn escaped(value: Value) -> Value {
 
 /// Returns the source of a key, or of the table that contained it.
 pub(super) fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
-    sources.get(key).or_else(|| sources.iter().find(|(parent, _)| key.starts_with(&format!("{parent}."))).map(|(_, source)| source))
+    let of_table = |parent: &str| key.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'));
+    sources.get(key).or_else(|| sources.iter().find(|(parent, _)| of_table(parent)).map(|(_, source)| source))
 }
