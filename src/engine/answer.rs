@@ -18,8 +18,8 @@ use crate::engine::calls::arguments;
 use crate::engine::machine::{PartialAnswer, RunState};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::request::build::tool_choice;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::size;
-use crate::engine::request::source::Source;
 use crate::engine::strategy::json_answers::offer::Offer;
 use crate::engine::strategy::json_answers::read::{AnswerFormat, Reader};
 use crate::engine::strategy::plan::progress;
@@ -123,7 +123,7 @@ impl Assembler {
         let (run_id, conversation_id) = record.fence.ids();
         let reader = reader(state);
         let is_planning = progress::phase(record) == Some(PlanPhase::Planning);
-        let is_silent = is_planning || Source::of(state).missing() == Prerequisite::Categories;
+        let is_silent = is_planning || RequestSource::of(state).missing_prerequisite() == Prerequisite::Categories;
         let prices = state.facts.capacity_of(record.model()).prices;
         Self {
             reader,
@@ -450,9 +450,9 @@ fn reader(state: &RunState) -> Option<Reader> {
         // A planner writes its plan and its report in plain text.
         OutputMode::Structured if progress::phase(&state.record).is_some_and(|phase| phase != PlanPhase::Executing) => None,
         OutputMode::Structured => {
-            let is_choosing = Source::of(state).missing() == Prerequisite::Categories;
+            let is_choosing = RequestSource::of(state).missing_prerequisite() == Prerequisite::Categories;
             let choice = tool_choice(state).filter(|_| !is_choosing);
-            let has_tools = !Source::of(state).offered_in_step().is_empty();
+            let has_tools = !RequestSource::of(state).offered_in_step().is_empty();
             let shape = if state.record.profile.options.output_schema.is_some() && !is_choosing {
                 AnswerFormat::Any
             } else {

@@ -281,7 +281,7 @@ async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
 }
 
 fn tells_outcome(write: &RunWrite) -> bool {
-    write.changes.iter().any(|change| matches!(change, Change::ToolFinished(..)))
+    write.changes.iter().any(|change| matches!(change, Change::FinishCall(..)))
 }
 
 type Reply = Option<oneshot::Sender<Result<(), LogError>>>;

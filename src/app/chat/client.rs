@@ -15,7 +15,7 @@ use sse_stream::SseByteStream;
 use super::args::ChatArgs;
 use super::questions::Question;
 use super::safe_text::printable;
-use super::screen::{Change, RunOutcome, Screen};
+use super::screen::{RunOutcome, Screen, ScreenUpdate};
 use super::terminal_input::Typing;
 use crate::app::commands::healthcheck::reachable;
 use crate::app::config::{Environment, Loaded};
@@ -214,12 +214,12 @@ impl Follower {
                 }
             }
             match self.screen.show(&event) {
-                Change::Answer(text) => self.answer(&text)?,
-                Change::Remark(text) => self.remark(&text)?,
-                Change::Asks(question) => self.ask(question)?,
-                Change::Resolved(id) => self.resolved(&id)?,
-                Change::Nothing => {}
-                Change::End(ending, text) => {
+                ScreenUpdate::Answer(text) => self.answer(&text)?,
+                ScreenUpdate::Remark(text) => self.remark(&text)?,
+                ScreenUpdate::Question(question) => self.ask(question)?,
+                ScreenUpdate::QuestionClosed(id) => self.resolved(&id)?,
+                ScreenUpdate::Nothing => {}
+                ScreenUpdate::End(ending, text) => {
                     if !self.at_line_start {
                         self.answer("\n")?;
                     }

@@ -13,14 +13,14 @@ pub enum RunOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change {
+pub enum ScreenUpdate {
     /// A piece of the answer, for standard output.
     Answer(String),
     /// A remark on a separate line, for standard error.
     Remark(String),
-    Asks(Question),
+    Question(Question),
     /// The question with this id is no longer open.
-    Resolved(String),
+    QuestionClosed(String),
     Nothing,
     /// The end of the run, with an optional remark.
     End(RunOutcome, Option<String>),
@@ -36,7 +36,7 @@ pub struct Screen {
 
 impl Screen {
     /// Applies an event envelope. Ignores unknown types.
-    pub fn show(&mut self, event: &Value) -> Change {
+    pub fn show(&mut self, event: &Value) -> ScreenUpdate {
         let data = &event["data"];
         let word = |key: &str| data[key].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
@@ -44,63 +44,67 @@ impl Screen {
                 if word("kind") == "text" {
                     self.text_parts.push(word("part_id").to_owned());
                 }
-                Change::Nothing
+                ScreenUpdate::Nothing
             }
-            "part.delta" if self.text_parts.iter().any(|part| part == word("part_id")) => Change::Answer(word("delta").to_owned()),
-            "tool.started" => Change::Remark(format!("-> {} {}", word("name"), brief(&data["arguments"].to_string()))),
+            "part.delta" if self.text_parts.iter().any(|part| part == word("part_id")) => {
+                ScreenUpdate::Answer(word("delta").to_owned())
+            }
+            "tool.started" => ScreenUpdate::Remark(format!("-> {} {}", word("name"), brief(&data["arguments"].to_string()))),
             "tool.completed" => {
                 let mark = if data["is_error"].as_bool().unwrap_or_default() { "!!" } else { "<-" };
                 let took = data["duration_ms"].as_u64().unwrap_or_default();
-                Change::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
+                ScreenUpdate::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
             "tool.outcome_unknown" => {
-                Change::Remark(format!("?? {}: outcome unknown, it may or may not have taken effect", word("name")))
+                ScreenUpdate::Remark(format!("?? {}: outcome unknown, it may or may not have taken effect", word("name")))
             }
-            "approval.requested" => Change::Asks(Question::approval(data)),
-            "input.requested" => Change::Asks(Question::input(data)),
-            "approval.resolved" | "input.resolved" => Change::Resolved(word("id").to_owned()),
+            "approval.requested" => ScreenUpdate::Question(Question::approval(data)),
+            "input.requested" => ScreenUpdate::Question(Question::input(data)),
+            "approval.resolved" | "input.resolved" => ScreenUpdate::QuestionClosed(word("id").to_owned()),
             "plan.created" => {
                 let steps = items(&data["steps"])
                     .iter()
                     .map(|step| format!("\n   {}. {}", step["step"], brief(step["description"].as_str().unwrap_or_default())));
-                Change::Remark(format!("-- the plan:{}", steps.collect::<String>()))
+                ScreenUpdate::Remark(format!("-- the plan:{}", steps.collect::<String>()))
             }
-            "plan.step_started" => Change::Remark(format!("-- step {}", data["step"])),
-            "step.reset" => Change::Remark(match word("reason") {
+            "plan.step_started" => ScreenUpdate::Remark(format!("-- step {}", data["step"])),
+            "step.reset" => ScreenUpdate::Remark(match word("reason") {
                 reason @ ("failed" | "cancelled") => format!("-- {reason}: ignore the text above"),
                 reason => format!("-- {reason}: the answer starts over"),
             }),
             "run.retrying" => {
                 let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
                 let cause = data["error"]["title"].as_str().unwrap_or_default();
-                Change::Remark(match data["model"].as_str() {
+                ScreenUpdate::Remark(match data["model"].as_str() {
                     Some(model) => format!("-- {cause}; continuing with {model}"),
                     None => format!("-- {cause}; retrying in {seconds} s"),
                 })
             }
             "tool.quarantined" => {
-                Change::Remark(format!("-- the model's provider refuses the tool {}: continuing without it", word("name")))
+                ScreenUpdate::Remark(format!("-- the model's provider refuses the tool {}: continuing without it", word("name")))
             }
-            "model.adapted" => Change::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason")))),
+            "model.adapted" => {
+                ScreenUpdate::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason"))))
+            }
             "context.budget" => {
                 let (used, window) = (data["used"].as_u64().unwrap_or_default(), data["window"].as_u64().unwrap_or_default());
                 let percent = used.saturating_mul(100) / window.max(1);
                 self.context = Some(format!("-- context: {used} of {window} {} ({percent}%)", brief(word("unit"))));
-                Change::Nothing
+                ScreenUpdate::Nothing
             }
             "run.completed" => {
                 let early = Some(word("finish_reason")).filter(|reason| !matches!(*reason, "" | "stop"));
                 let early = early.map(|reason| format!("-- ended early: {reason}"));
                 let remarks: Vec<String> = early.into_iter().chain(self.context.take()).collect();
-                Change::End(RunOutcome::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
+                ScreenUpdate::End(RunOutcome::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
             }
             "run.failed" => {
                 let error = &data["error"];
                 let (code, detail) = (error["code"].as_str().unwrap_or_default(), error["detail"].as_str().unwrap_or_default());
-                Change::End(RunOutcome::Failed, Some(format!("!! {code}: {detail}")))
+                ScreenUpdate::End(RunOutcome::Failed, Some(format!("!! {code}: {detail}")))
             }
-            "run.cancelled" => Change::End(RunOutcome::Cancelled, Some("-- cancelled".to_owned())),
-            _ => Change::Nothing,
+            "run.cancelled" => ScreenUpdate::End(RunOutcome::Cancelled, Some("-- cancelled".to_owned())),
+            _ => ScreenUpdate::Nothing,
         }
     }
 }
@@ -118,7 +122,7 @@ mod tests {
     fn a_run_with_a_tool_is_shown_in_order() {
         let event = |kind: &str, data: Value| json!({"seq": 1, "type": kind, "data": data});
         let mut screen = Screen::default();
-        let shown: Vec<Change> = [
+        let shown: Vec<ScreenUpdate> = [
             event("part.started", json!({"part_id": "part_r", "kind": "reasoning"})),
             event("part.delta", json!({"part_id": "part_r", "delta": "hm"})),
             event("tool.started", json!({"name": "calculate", "arguments": {"expression": "17*23"}})),
@@ -131,7 +135,7 @@ mod tests {
         ]
         .iter()
         .map(|event| screen.show(event))
-        .filter(|shown| *shown != Change::Nothing)
+        .filter(|shown| *shown != ScreenUpdate::Nothing)
         .collect();
         let asked = Question::input(
             &json!({"id": "input_1", "question": {"text": "Did it?", "choices": [{"value": "yes"}, {"value": "no"}]}}),
@@ -139,11 +143,11 @@ mod tests {
         assert_eq!(
             shown,
             [
-                Change::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
-                Change::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
-                Change::Answer("It is 391.".to_owned()),
-                Change::Asks(asked),
-                Change::End(RunOutcome::Completed, None),
+                ScreenUpdate::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
+                ScreenUpdate::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
+                ScreenUpdate::Answer("It is 391.".to_owned()),
+                ScreenUpdate::Question(asked),
+                ScreenUpdate::End(RunOutcome::Completed, None),
             ]
         );
     }
@@ -154,10 +158,10 @@ mod tests {
         let mut screen = Screen::default();
         for used in [1_000, 2_048] {
             let budget = json!({"unit": "tokens", "window": 8_192, "used": used, "remaining": 3_000});
-            assert_eq!(screen.show(&event("context.budget", budget)), Change::Nothing);
+            assert_eq!(screen.show(&event("context.budget", budget)), ScreenUpdate::Nothing);
         }
         let ended = screen.show(&event("run.completed", json!({"finish_reason": "max_rounds"})));
         let words = "-- ended early: max_rounds\n-- context: 2048 of 8192 tokens (25%)";
-        assert_eq!(ended, Change::End(RunOutcome::Completed, Some(words.to_owned())));
+        assert_eq!(ended, ScreenUpdate::End(RunOutcome::Completed, Some(words.to_owned())));
     }
 }

@@ -110,16 +110,16 @@ impl RunCounters {
 #[expect(clippy::large_enum_variant, reason = "a commit holds few changes, and each is moved once")]
 pub enum Change {
     /// Sets a non-terminal status. The conversation's status follows.
-    Status(RunStatus, Option<WaitReason>),
+    SetStatus(RunStatus, Option<WaitReason>),
     /// The run continues after this claim. Sets the start time if there is none. From here on, a released lease counts as handed
     /// back.
-    Started,
+    Start,
     FreezeTools(Vec<Arc<ToolDefinition>>),
     /// Stores the results of context providers for this turn. They are deleted when the run ends.
-    KeepContexts(Vec<ProvidedContext>),
-    Counters(RunCounters),
-    Summarize(ContextSummary),
-    Usage(Usage),
+    StoreContexts(Vec<ProvidedContext>),
+    SetCounters(RunCounters),
+    SetSummary(ContextSummary),
+    SetUsage(Usage),
     /// Charges a reserved model call to the budgets of its owner. Ends the reservation.
     ChargeBudget {
         /// The day of the reservation, counted from 1970.
@@ -127,13 +127,13 @@ pub enum Change {
         amount: Amount,
     },
     /// A step begins, or begins again with a higher attempt.
-    StepStarted {
+    StartStep {
         step: u32,
         kind: StepKind,
         /// The request of a model step.
         request: Option<Box<NewRequestRecord>>,
     },
-    StepEnded {
+    EndStep {
         step: u32,
         status: StepStatus,
         usage: Option<Usage>,
@@ -142,25 +142,25 @@ pub enum Change {
     /// Adds calls, in the transaction of their message.
     AddToolCalls(Vec<ToolCall>),
     /// A call waits for an approval. Legal only from `planned`.
-    ToolAsked(CallId),
+    RequestApproval(CallId),
     /// A human changed the arguments. Legal only before the call has started.
-    ToolEdited {
+    EditCall {
         id: CallId,
         arguments: Value,
         hash: String,
     },
     /// A grant allows the call; recorded for the audit. Legal only before the call has started.
-    ToolGranted {
+    GrantCall {
         id: CallId,
         grant: GrantId,
     },
     /// A call is sent to its tool. Legal only from `planned` and `awaiting_approval`.
-    ToolStarted(CallId),
+    StartCall(CallId),
     /// Stores the handle from which the call continues; `None` clears it. Legal only while `started`.
-    ToolHandle(CallId, Option<Handle>),
-    ToolFinished(CallId, ToolOutcome),
-    AskInput(InputRequest),
-    InputClosed {
+    SetHandle(CallId, Option<Handle>),
+    FinishCall(CallId, ToolOutcome),
+    RequestInput(InputRequest),
+    CloseInput {
         id: InputId,
         /// `applied` or `cancelled`.
         state: InputState,

@@ -34,7 +34,7 @@ pub fn is_allowed(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
         return match approval_check(decision, &call) {
             ApprovalCheck::NotNeeded => true,
             ApprovalCheck::Given(grant) => {
-                decision.change(Change::ToolGranted { id: id.clone(), grant });
+                decision.change(Change::GrantCall { id: id.clone(), grant });
                 true
             }
             ApprovalCheck::Wanted(terms) => {
@@ -45,10 +45,10 @@ pub fn is_allowed(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     };
     // A human may be answering this question now: an answer to another question does not count for the call.
     let Some(answer) = question.answer else { return false };
-    decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+    decision.change(Change::CloseInput { id: question.id, state: InputState::Applied });
     if let Some(arguments) = answer.arguments {
         let hash = json::hash(&arguments);
-        decision.change(Change::ToolEdited { id: id.clone(), arguments, hash });
+        decision.change(Change::EditCall { id: id.clone(), arguments, hash });
     }
     true
 }
@@ -72,7 +72,7 @@ pub fn store_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
             None => continue,
         };
         match question.answer {
-            Some(_) => decision.change(Change::InputClosed { id: question.id, state: InputState::Applied }),
+            Some(_) => decision.change(Change::CloseInput { id: question.id, state: InputState::Applied }),
             None => decision.close_question(&question, InputState::Expired),
         }
         deny(decision, &call.id, ToolCallState::Denied, text);
@@ -207,7 +207,7 @@ fn ask(decision: &mut DecisionBuilder<'_>, call: ToolCall, terms: ApprovalTerms)
         ..Question::default()
     };
     decision.ask(decision.question(&call.id, InputKind::Approval, question, decision.profile().approval.expires_ms));
-    decision.change(Change::ToolAsked(call.id));
+    decision.change(Change::RequestApproval(call.id));
 }
 
 fn deny(decision: &mut DecisionBuilder<'_>, id: &CallId, state: ToolCallState, text: String) {

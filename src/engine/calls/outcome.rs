@@ -47,7 +47,7 @@ pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome:
         }
     };
     decision.event(event);
-    decision.change(Change::ToolFinished(id.clone(), outcome));
+    decision.change(Change::FinishCall(id.clone(), outcome));
 }
 
 /// Returns whether calls of a tool can be undone.

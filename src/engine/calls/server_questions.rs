@@ -41,7 +41,7 @@ pub fn store_pause(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Input
         decision.ask(request);
     }
     let round = Round { state, given, asked, answers: None, questions, number };
-    decision.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    decision.change(Change::SetHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
     true
 }
 
@@ -68,7 +68,7 @@ pub fn continue_if_answered(decision: &mut DecisionBuilder<'_>, id: &CallId) -> 
     };
     let answers = round.asked.iter().map(|(key, asked)| (key.clone(), answer(asked))).collect();
     let round = Round { answers: Some(answers), ..round };
-    decision.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    decision.change(Change::SetHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
     decision.follow_call(id);
     true
 }

@@ -28,7 +28,7 @@ pub fn decide_unknown_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId) {
         if let Some(answer) = question.answer {
             // The question is closed before its answer takes effect. After a crash, the outcome is unknown again, and the old
             // answer does not apply.
-            decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+            decision.change(Change::CloseInput { id: question.id, state: InputState::Applied });
             match question.kind {
                 InputKind::Question => ask_user::apply_answer(decision, id, &answer),
                 InputKind::ClientTool => client_call::apply_result(decision, id, &answer),
@@ -139,7 +139,7 @@ fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer)
     } else if answer.choice == DID_NOT_HAPPEN.0 {
         // The human says that the call had no effect. The tool is called again, and an MCP task of the call is no longer polled.
         if started_call(decision, id).is_some_and(|call| call.handle.is_some()) {
-            decision.change(Change::ToolHandle(id.clone(), None));
+            decision.change(Change::SetHandle(id.clone(), None));
         }
         decision.run_call(id);
     } else {

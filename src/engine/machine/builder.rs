@@ -16,7 +16,7 @@ use crate::domain::run::{
 use crate::domain::tool::{ApprovalRequest, ApprovalState, ClientCall, OfferedTools, ToolDefinition};
 use crate::engine::machine::decision::{Command, Decision, DecisionEnvironment};
 use crate::engine::machine::state::{RunFacts, RunState, apply, working_copy};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::support::text;
 
 pub struct DecisionBuilder<'a> {
@@ -43,10 +43,10 @@ impl<'a> DecisionBuilder<'a> {
         let is_charged = self.is_charged();
         self.decision.changes.splice(0..0, charge);
         if is_charged {
-            self.decision.changes.insert(0, Change::Usage(self.progress.usage));
+            self.decision.changes.insert(0, Change::SetUsage(self.progress.usage));
         }
         if self.progress.counters != self.before.counters {
-            self.decision.changes.insert(0, Change::Counters(self.progress.counters.clone()));
+            self.decision.changes.insert(0, Change::SetCounters(self.progress.counters.clone()));
         }
         self.decision
     }
@@ -57,14 +57,20 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Returns the source of a request after the decision.
-    pub fn source(&self) -> Source<'_> {
+    pub fn source(&self) -> RequestSource<'_> {
         let Self { facts, before, progress: record, .. } = self;
-        Source { record, tools: self.tools(), contexts: self.contexts(), added: &record.history, ..Source::of_rows(before, facts) }
+        RequestSource {
+            record,
+            tools: self.tools(),
+            contexts: self.contexts(),
+            new_messages: &record.history,
+            ..RequestSource::of_rows(before, facts)
+        }
     }
 
     /// Returns the source of the request under way.
-    pub fn source_before(&self) -> Source<'a> {
-        Source::of_rows(self.before, self.facts)
+    pub fn source_before(&self) -> RequestSource<'a> {
+        RequestSource::of_rows(self.before, self.facts)
     }
 
     pub fn profile(&self) -> &'a AgentProfile {
@@ -140,7 +146,7 @@ impl<'a> DecisionBuilder<'a> {
             return;
         }
         let status_before = ConversationStatus::from(record.status);
-        self.change(Change::Status(status, reason));
+        self.change(Change::SetStatus(status, reason));
         let status_after = ConversationStatus::from(status);
         if status_after != status_before {
             self.conversation_updated(status_after);
@@ -168,16 +174,16 @@ impl<'a> DecisionBuilder<'a> {
 
     fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<OfferedTools>, request: Option<Box<NewRequestRecord>>) {
         self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
-        self.change(Change::StepStarted { step, kind, request });
+        self.change(Change::StartStep { step, kind, request });
     }
 
     pub fn complete_step(&mut self, step: u32, usage: Option<Usage>) {
         self.event(EventBody::StepCompleted { step, usage });
-        self.change(Change::StepEnded { step, status: StepStatus::Completed, usage });
+        self.change(Change::EndStep { step, status: StepStatus::Completed, usage });
     }
 
     pub fn abandon_step(&mut self, step: u32) {
-        self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
+        self.change(Change::EndStep { step, status: StepStatus::Abandoned, usage: None });
     }
 
     /// Tells clients to discard the parts that they saw since the step began. None of these parts is stored in a row.
@@ -296,7 +302,7 @@ impl<'a> DecisionBuilder<'a> {
             undoes: call.undoes.clone(),
         });
         if call.has_not_begun() {
-            self.change(Change::ToolStarted(call.id.clone()));
+            self.change(Change::StartCall(call.id.clone()));
         }
     }
 
@@ -316,7 +322,7 @@ impl<'a> DecisionBuilder<'a> {
     /// Takes over a call that an earlier run may have made: marks it as started, and asks its server. The log of that run has its
     /// `tool.started`; another one follows if the call is sent to its tool.
     pub fn take_over_call(&mut self, id: &CallId) {
-        self.change(Change::ToolStarted(id.clone()));
+        self.change(Change::StartCall(id.clone()));
         self.reconcile_call(id);
     }
 
@@ -335,7 +341,7 @@ impl<'a> DecisionBuilder<'a> {
             (None, Some(call)) => EventBody::ToolRequested { call },
             (None, None) => EventBody::InputRequested { id, kind, call_id, question },
         });
-        self.change(Change::AskInput(request));
+        self.change(Change::RequestInput(request));
     }
 
     /// Returns the call that a request to the client is about.
@@ -350,7 +356,7 @@ impl<'a> DecisionBuilder<'a> {
     /// Closes a question. An answered question becomes `applied` instead of `state`, because clients have seen its answer.
     pub fn close_question(&mut self, request: &InputRequest, state: InputState) {
         if request.answer.is_some() {
-            self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });
+            self.change(Change::CloseInput { id: request.id.clone(), state: InputState::Applied });
             return;
         }
         let InputRequest { id, call_id, kind, .. } = request.clone();
@@ -370,7 +376,7 @@ impl<'a> DecisionBuilder<'a> {
             // The outcome of the call follows.
             InputKind::ClientTool => {}
         }
-        self.change(Change::InputClosed { id, state });
+        self.change(Change::CloseInput { id, state });
     }
 
     pub fn release(&mut self, after_ms: Option<u64>, cause: ReleaseCause) {

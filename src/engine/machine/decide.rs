@@ -111,7 +111,7 @@ fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTur
     let Some(answer) = model_step::accept_answer(decision, message, turn, closing) else { return Next::Wait };
     match strategy::of(decision.profile()).model_answered(decision, answer) {
         ControlFlow::Break(next) => next,
-        ControlFlow::Continue(answer) if decision.source_before().missing() == Prerequisite::Categories => {
+        ControlFlow::Continue(answer) if decision.source_before().missing_prerequisite() == Prerequisite::Categories => {
             store_selection::store_categories(decision, &answer)
         }
         ControlFlow::Continue(answer) => model_step::apply_answer(decision, answer, before),

@@ -66,19 +66,19 @@ pub fn working_copy(record: &RunRecord) -> RunRecord {
 /// Applies a change in memory as the store applies it to rows.
 pub fn apply(record: &mut RunRecord, change: &Change) {
     match change {
-        Change::Status(status, reason) => {
+        Change::SetStatus(status, reason) => {
             record.status = *status;
             record.reason = *reason;
         }
         // Only the store has the start time; `DecisionEnvironment` has the run's age.
-        Change::Started => {}
+        Change::Start => {}
         Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
-        Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
-        Change::Counters(counters) => record.counters = counters.clone(),
-        Change::Summarize(summary) => record.summary = Some(summary.clone()),
-        Change::Usage(usage) => record.usage = *usage,
+        Change::StoreContexts(contexts) => record.contexts = Some(contexts.clone()),
+        Change::SetCounters(counters) => record.counters = counters.clone(),
+        Change::SetSummary(summary) => record.summary = Some(summary.clone()),
+        Change::SetUsage(usage) => record.usage = *usage,
         Change::ChargeBudget { day: _, amount: _ } => record.lost = None,
-        Change::StepStarted { step, kind, request: _ } => match record.steps.iter_mut().find(|row| row.step == *step) {
+        Change::StartStep { step, kind, request: _ } => match record.steps.iter_mut().find(|row| row.step == *step) {
             Some(row) => row.status = StepStatus::Started,
             None => {
                 record.steps.reserve_exact(1);
@@ -90,7 +90,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 });
             }
         },
-        Change::StepEnded { step, status, usage: _ } => {
+        Change::EndStep { step, status, usage: _ } => {
             if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
                 row.status = *status;
             }
@@ -104,36 +104,36 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
             record.calls.reserve_exact(calls.len());
             record.calls.extend(calls.iter().cloned().map(Arc::new));
         }
-        Change::ToolAsked(id) => {
+        Change::RequestApproval(id) => {
             if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Planned) {
                 call.state = ToolCallState::AwaitingApproval;
             }
         }
-        Change::ToolEdited { id, arguments, hash } => {
+        Change::EditCall { id, arguments, hash } => {
             if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
         }
         // Only the audit log uses the grant.
-        Change::ToolGranted { id: _, grant: _ } => {}
-        Change::ToolStarted(id) => {
+        Change::GrantCall { id: _, grant: _ } => {}
+        Change::StartCall(id) => {
             if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
                 call.state = ToolCallState::Started;
             }
         }
-        Change::ToolHandle(id, handle) => {
+        Change::SetHandle(id, handle) => {
             if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Started) {
                 call.handle.clone_from(handle);
             }
         }
-        Change::ToolFinished(id, outcome) => {
+        Change::FinishCall(id, outcome) => {
             if let Some(call) = call_mut(&mut record.calls, id, |call| !call.state.is_outcome()) {
                 call.state = outcome.state;
                 call.outcome = Some(outcome.clone());
             }
         }
-        Change::AskInput(request) => record.inputs.push(request.clone()),
-        Change::InputClosed { id, state: _ } => record.inputs.retain(|request| request.id != *id),
+        Change::RequestInput(request) => record.inputs.push(request.clone()),
+        Change::CloseInput { id, state: _ } => record.inputs.retain(|request| request.id != *id),
         Change::Finish { status, finish_reason: _, error: _, joined: _ } => {
             record.status = *status;
             record.reason = None;
@@ -171,7 +171,7 @@ impl RunState {
             if matches!(change, Change::ChargeBudget { .. }) {
                 self.facts.reserved = None;
             }
-            if let Change::StepStarted { step, request: Some(request), .. } = change {
+            if let Change::StartStep { step, request: Some(request), .. } = change {
                 // A repeated step has replaced its earlier record.
                 let earlier = self.recorded.take().filter(|digest| digest.step != *step);
                 self.recorded = request.digest.clone().or(earlier);

@@ -15,7 +15,7 @@ use crate::support::search_words::{contains_phrase, joined, words};
 /// Stores the selection that follows from a ranking.
 pub fn store_ranked_tools(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
     // Only a model step needs a ranking. If a model step is open, its worker crashed, and the step begins again.
-    if decision.open_tool_step().is_some() || decision.source().missing() != Prerequisite::Ranking {
+    if decision.open_tool_step().is_some() || decision.source().missing_prerequisite() != Prerequisite::Ranking {
         return Next::Wait;
     }
     let filter = limited_filter(decision);

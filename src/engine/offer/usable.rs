@@ -69,7 +69,7 @@ pub fn is_client_tool(record: &RunRecord, name: &str) -> bool {
 }
 
 /// Returns whether there are more tools than the model accepts.
-pub fn is_over(usable: &[&Arc<ToolDefinition>], limit: Option<u32>) -> bool {
+pub fn exceed_limit(usable: &[&Arc<ToolDefinition>], limit: Option<u32>) -> bool {
     limit.is_some_and(|limit| usize::try_from(limit).is_ok_and(|limit| usable.len() > limit))
 }
 
@@ -87,7 +87,7 @@ pub fn offered_tools<'t, 'm>(
     history: impl Iterator<Item = &'m Message>,
     limit: Option<u32>,
 ) -> Vec<&'t Arc<ToolDefinition>> {
-    let is_on = filters_tools(record) || is_over(&usable, limit);
+    let is_on = filters_tools(record) || exceed_limit(&usable, limit);
     let Some(chosen) = record.counters.chosen_tools.as_ref().filter(|_| is_on) else { return usable };
     let own: HashSet<&str> = chosen.names.iter().map(String::as_str).collect();
     let is_chosen = |tool: &ToolDefinition| match chosen.by {
@@ -114,15 +114,15 @@ pub fn missing_prerequisite(usable: &[&Arc<ToolDefinition>], record: &RunRecord,
     if record.counters.chosen_tools.is_some() || !may_call {
         return Prerequisite::Nothing;
     }
-    let is_over = is_over(usable, limit);
-    if filter.skips(record.model()) && !is_over {
+    let exceeds_limit = exceed_limit(usable, limit);
+    if filter.skips(record.model()) && !exceeds_limit {
         return Prerequisite::Nothing;
     }
     match filter.mode {
-        ToolFilterMode::Off | ToolFilterMode::Semantic if is_over => Prerequisite::Ranking,
+        ToolFilterMode::Off | ToolFilterMode::Semantic if exceeds_limit => Prerequisite::Ranking,
         ToolFilterMode::Off => Prerequisite::Nothing,
         ToolFilterMode::Semantic if usable.len() > filter.k => Prerequisite::Ranking,
-        ToolFilterMode::Categories if usable.len() > filter.above || is_over => {
+        ToolFilterMode::Categories if usable.len() > filter.above || exceeds_limit => {
             // The ranking decides if there is only one category, or the model named none.
             let may_choose = !record.counters.named_no_category && categories(usable).len() > 1;
             if may_choose { Prerequisite::Categories } else { Prerequisite::Ranking }

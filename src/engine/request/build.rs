@@ -10,7 +10,7 @@ use crate::domain::run::RunRecord;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::machine::RunState;
 use crate::engine::offer::usable::Prerequisite;
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::system_prompt;
 use crate::engine::request::transcript::sendable;
 use crate::engine::request::window::estimate::{self, Measure};
@@ -29,7 +29,7 @@ pub struct PreparedRequest {
 
 impl PreparedRequest {
     /// Builds a request of the loop before it is cut to the budget.
-    pub fn uncut(source: &Source<'_>) -> Self {
+    pub fn uncut(source: &RequestSource<'_>) -> Self {
         let frame = frame(source);
         let mut messages = sendable(source);
         let reasons = if system_prompt::asks_reasons(source) { Reasons::Asked } else { Reasons::NotAsked };
@@ -45,7 +45,7 @@ impl PreparedRequest {
         Self { frame, projected, reasons, messages }
     }
 
-    pub fn cut(&mut self, source: &Source<'_>) {
+    pub fn cut(&mut self, source: &RequestSource<'_>) {
         remaining::cut(source, self.projected.as_ref().unwrap_or(&self.frame), &mut self.messages);
     }
 
@@ -54,7 +54,7 @@ impl PreparedRequest {
     }
 
     /// Returns the cost in tokens, even if the budget counts characters.
-    pub fn tokens(&self, source: &Source<'_>) -> u64 {
+    pub fn tokens(&self, source: &RequestSource<'_>) -> u64 {
         self.cost(match Measure::of(source) {
             Measure::Chars => Measure::Estimate,
             measure @ (Measure::Estimate | Measure::Count(_)) => measure,
@@ -62,7 +62,7 @@ impl PreparedRequest {
     }
 
     /// Returns how much of the budget the request uses, or `None` without a budget.
-    pub fn token_budget(&self, source: &Source<'_>) -> Option<TokenBudget> {
+    pub fn token_budget(&self, source: &RequestSource<'_>) -> Option<TokenBudget> {
         let has_budget = source.record.profile.context.budget(source.capacity().window).is_some();
         has_budget.then(|| TokenBudget::of(source, |measure| self.cost(measure)))
     }
@@ -77,7 +77,7 @@ impl PreparedRequest {
 }
 
 /// Builds the request of the next model step, or of the open one, cut to its budget.
-pub fn prepare_request(source: &Source<'_>) -> PreparedRequest {
+pub fn prepare_request(source: &RequestSource<'_>) -> PreparedRequest {
     if let Some(mut request) = plan::request::request(source) {
         let messages = std::mem::take(&mut request.messages);
         return PreparedRequest { frame: request, projected: None, reasons: Reasons::NotAsked, messages };
@@ -88,30 +88,30 @@ pub fn prepare_request(source: &Source<'_>) -> PreparedRequest {
 }
 
 pub fn model_request(state: &RunState) -> ModelRequest {
-    prepare_request(&Source::of(state)).into_request()
+    prepare_request(&RequestSource::of(state)).into_request()
 }
 
 /// Returns whether the run's budget counts tokens with a tokenizer, which is slow the first time.
 pub fn counts_tokens(state: &RunState) -> bool {
-    let source = Source::of(state);
+    let source = RequestSource::of(state);
     Measure::of(&source).tokenizer().is_some() && source.record.profile.context.budget(source.capacity().window).is_some()
 }
 
 /// Counts the tokens of everything that the model may read, to fill the cache for later counts.
 pub fn count_ahead(state: &RunState) {
-    let source = Source::of(state);
+    let source = RequestSource::of(state);
     PreparedRequest::uncut(&source).cost(Measure::of(&source));
 }
 
-fn frame(source: &Source<'_>) -> ModelRequest {
+fn frame(source: &RequestSource<'_>) -> ModelRequest {
     let record = source.record;
     let tools = source.offered();
     let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
-    let tools: Vec<Arc<ToolDefinition>> = match source.missing() {
+    let tools: Vec<Arc<ToolDefinition>> = match source.missing_prerequisite() {
         // Options that force a call, or set the schema of the answer, apply only to the call after the selection of categories.
         Prerequisite::Categories => {
             (options.tool_choice, options.output_schema) = (None, None);
-            vec![Arc::new(source.selector())]
+            vec![Arc::new(source.category_selector())]
         }
         Prerequisite::Nothing | Prerequisite::Ranking => tools.into_iter().cloned().collect(),
     };
@@ -128,7 +128,7 @@ fn frame(source: &Source<'_>) -> ModelRequest {
 }
 
 /// Returns the system prompt, followed by the summary of evicted messages.
-fn system(source: &Source<'_>) -> String {
+fn system(source: &RequestSource<'_>) -> String {
     let prompt = system_prompt::system(source);
     match source.record.summary.as_ref().and_then(eviction_summary::section) {
         None => prompt,
@@ -139,7 +139,7 @@ fn system(source: &Source<'_>) -> String {
 
 /// Returns which tools the current model step may or must call.
 pub fn tool_choice(state: &RunState) -> Option<ToolChoice> {
-    choice_among(&state.record, &Source::of(state).offered_in_step())
+    choice_among(&state.record, &RequestSource::of(state).offered_in_step())
 }
 
 fn choice_among(record: &RunRecord, tools: &[&Arc<ToolDefinition>]) -> Option<ToolChoice> {

@@ -2,8 +2,8 @@
 
 pub mod build;
 pub mod eviction;
+pub mod request_source;
 pub mod size;
-pub mod source;
 pub mod system_prompt;
 pub mod tool_results;
 pub mod transcript;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::domain::agent::{OutputMode, OwnPrompt, ProvidedContext, ServerNote, ToolNotes, ToolsPolicy};
 use crate::domain::tool::{ApprovalMode, ToolDefinition};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 
 const USER_LAYER: &str = "The text between the marks below contains the user's own instructions for your answers. Follow them where they do \
      not contradict the text above; they change no rule and grant no permission.";
@@ -26,7 +26,7 @@ const REASONS: &str = "A person has to allow some of your calls. In the answer t
 const REASONS_IN_OBJECT: &str = "A person has to allow some of your calls. In the object of such a call, say in a sentence in the field \
      \"rationale\" why it is needed and what it will change: they read that beside the call. It holds for";
 
-pub fn system(source: &Source<'_>) -> String {
+pub fn system(source: &RequestSource<'_>) -> String {
     let (profile, own) = (&source.record.profile, &source.record.own_layers);
     let policy = &profile.prompt;
     let conversation = own.system_prompt.trim();
@@ -67,12 +67,12 @@ fn enclose_in_tags(introduction: &str, tag: &str, source: Option<&str>, words: &
 }
 
 /// Returns whether the system prompt asks for reasons.
-pub fn asks_reasons(source: &Source<'_>) -> bool {
+pub fn asks_reasons(source: &RequestSource<'_>) -> bool {
     !ask_for_reasons(source).is_empty()
 }
 
 /// Asks the model to explain calls that need approval.
-fn ask_for_reasons(source: &Source<'_>) -> String {
+fn ask_for_reasons(source: &RequestSource<'_>) -> String {
     let (policy, offered) = (&source.record.profile.approval, source.record.profile.tools_policy);
     if !policy.rationale || offered == ToolsPolicy::None {
         return String::new();
@@ -91,7 +91,7 @@ fn ask_for_reasons(source: &Source<'_>) -> String {
 }
 
 /// Lists the servers, and which of them are unavailable.
-fn tool_notes(source: &Source<'_>) -> String {
+fn tool_notes(source: &RequestSource<'_>) -> String {
     let (profile, known) = (&source.record.profile, source.facts);
     match (profile.prompt.tool_notes, profile.tools_policy) {
         (ToolNotes::Off, _) | (_, ToolsPolicy::None) => return String::new(),

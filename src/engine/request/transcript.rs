@@ -15,15 +15,15 @@ use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
 use crate::engine::request::eviction::{self, Eviction};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::tool_results;
 use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
 use crate::engine::strategy::plan::progress;
 
-pub fn sendable(source: &Source<'_>) -> Vec<Message> {
+pub fn sendable(source: &RequestSource<'_>) -> Vec<Message> {
     let record = source.record;
     let uncovered = source.uncovered_history();
-    let is_text_only = source.missing() == Prerequisite::Categories || progress::phase(record).is_some();
+    let is_text_only = source.missing_prerequisite() == Prerequisite::Categories || progress::phase(record).is_some();
     let mut builder = Builder::new(record, &uncovered.rest, is_text_only);
     for message in uncovered.questions.into_iter().chain(uncovered.rest) {
         // Hints are sent only in their own run.
@@ -45,7 +45,7 @@ pub fn sendable(source: &Source<'_>) -> Vec<Message> {
 }
 
 /// Returns whether the request of the current model step contains signed content, or ids of the provider.
-pub fn holds_signed(source: &Source<'_>) -> bool {
+pub fn holds_signed(source: &RequestSource<'_>) -> bool {
     let messages = sendable(source);
     messages.iter().flat_map(|message| &message.parts).any(|part| match part {
         Part::Reasoning(_) => true,
@@ -55,7 +55,7 @@ pub fn holds_signed(source: &Source<'_>) -> bool {
 }
 
 /// Returns what halving the request would drop.
-pub fn left_out_by_halving(source: &Source<'_>) -> Eviction {
+pub fn left_out_by_halving(source: &RequestSource<'_>) -> Eviction {
     eviction::halve(&mut sendable(source))
 }
 

@@ -44,7 +44,7 @@ pub fn begin_claim(
         );
     }
     if let Some(contexts) = contexts {
-        decision.change(Change::KeepContexts(contexts));
+        decision.change(Change::StoreContexts(contexts));
     }
     if is_first_start {
         decision.event(EventBody::RunStarted {
@@ -53,7 +53,7 @@ pub fn begin_claim(
             agent_version: profile.version,
             left_out: servers_with_omitted_tools(decision),
         });
-        decision.change(Change::Started);
+        decision.change(Change::Start);
         for name in &decision.facts.withheld_tools {
             decision.event(EventBody::ToolQuarantined { name: name.clone(), reason: prompts::CHANGED_TOOL.to_owned() });
         }
@@ -63,7 +63,7 @@ pub fn begin_claim(
         }
         return continue_from_rows(decision);
     }
-    decision.change(Change::Started);
+    decision.change(Change::Start);
     decision.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
     if decision.is_out_of_time() {
         end_lost_step(decision);

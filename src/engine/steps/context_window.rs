@@ -11,7 +11,7 @@ use crate::domain::run::{Change, ContextPolicy, ContextStrategy};
 use crate::engine::machine::{DecisionBuilder, ModelCall, Next};
 use crate::engine::prompts;
 use crate::engine::request::build::{self, PreparedRequest};
-use crate::engine::request::source::{Source, UncoveredHistory};
+use crate::engine::request::request_source::{RequestSource, UncoveredHistory};
 use crate::engine::request::window::estimate;
 use crate::engine::request::window::remaining::{TokenBudget, minimum_remaining};
 
@@ -58,7 +58,7 @@ fn call(prepared: PreparedRequest, room: Option<TokenBudget>) -> Next {
     Next::CallModel(Box::new(ModelCall { prepared, room }))
 }
 
-fn measured(request: &PreparedRequest, source: &Source<'_>) -> TokenBudget {
+fn measured(request: &PreparedRequest, source: &RequestSource<'_>) -> TokenBudget {
     TokenBudget::of(source, |measure| request.cost(measure))
 }
 
@@ -81,7 +81,7 @@ fn store_summary(decision: &mut DecisionBuilder<'_>) {
         through: Some(summary.covers.clone()),
         summary: eviction_summary::section(&summary),
     });
-    decision.change(Change::Summarize(summary));
+    decision.change(Change::SetSummary(summary));
 }
 
 /// Evicts older messages if too few tokens remain: all but the newest few, or as few of the oldest as necessary. Returns the
@@ -145,7 +145,7 @@ fn evict_first(
 }
 
 /// Returns how many messages may be evicted: all before the run's newest answer, or before its first message if it has no answer.
-fn may_be_left_out(uncovered: &[&Message], source: &Source<'_>) -> usize {
+fn may_be_left_out(uncovered: &[&Message], source: &RequestSource<'_>) -> usize {
     let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
     let answer = uncovered.iter().rposition(|message| message.role == Role::Assistant && is_own(message));
     answer.or_else(|| uncovered.iter().position(is_own)).unwrap_or(uncovered.len().saturating_sub(1))

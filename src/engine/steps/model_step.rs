@@ -54,7 +54,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         decision.hint(prompts::NO_LONGER_FORCED);
     }
     decision.set_status(RunStatus::Processing, None);
-    if decision.source().missing() == Prerequisite::Ranking {
+    if decision.source().missing_prerequisite() == Prerequisite::Ranking {
         decision.command(Command::RankTools);
         return Next::Wait;
     }
@@ -63,7 +63,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
 
 /// Makes a model call with the request whose size was checked.
 pub fn call_model(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
-    let announced = decision.source().announced();
+    let announced = decision.source().reduced_offer();
     let unit = decision.profile().context.unit;
     let budget = call.room.map(|TokenBudget { window, used, remaining, .. }| RequestBudget { unit, window, used, remaining });
     let request = call.prepared.into_request();

@@ -18,7 +18,7 @@ use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolOutcome;
 use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 
 use crate::engine::request::{eviction, size};
 use crate::engine::tests::world::{World, call, done, room};
@@ -39,7 +39,7 @@ fn asked(world: &World) -> &ModelRequest {
 }
 
 fn remaining(world: &World) -> i64 {
-    room(&Source::of(world.state.as_ref().unwrap())).unwrap().remaining
+    room(&RequestSource::of(world.state.as_ref().unwrap())).unwrap().remaining
 }
 
 /// Lets the model read one file after the other.
@@ -218,7 +218,7 @@ fn the_window_of_the_model_is_the_budget() {
     assert!(world.rows.summary.is_some());
     world.fails(ModelErrorKind::Auth);
     assert_eq!(asked(&world).model, "b/large");
-    assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "the window of that model is unknown");
+    assert_eq!(room(&RequestSource::of(world.state.as_ref().unwrap())), None, "the window of that model is unknown");
 }
 
 /// A limit above the window has no effect, also when a fallback has the smaller window.
@@ -234,7 +234,7 @@ fn the_window_comes_before_a_larger_limit() {
         world.capacities = vec![("b/small".to_owned(), Capacity { window: Some(8_192), ..Capacity::default() })];
         world.rows.history = vec![world.user(&"word ".repeat(11_000))];
         world.claim(ClaimCause::First);
-        let window = |world: &World| room(&Source::of(world.state.as_ref().unwrap())).unwrap().window;
+        let window = |world: &World| room(&RequestSource::of(world.state.as_ref().unwrap())).unwrap().window;
         assert_eq!(window(&world), 32_768);
         let said = |world: &World| (asked(world).model.clone(), asked(world).window);
         let is_counted = unit == ContextUnit::Tokens;
@@ -297,7 +297,7 @@ fn a_huge_message_is_cut_by_its_count() {
     let huge = "All work and no play makes Jack a dull boy. ".repeat(12_000);
     world.rows.history = vec![world.user(&huge)];
     world.claim_with(ClaimCause::First, Vec::new());
-    let room = room(&Source::of(world.state.as_ref().unwrap())).unwrap();
+    let room = room(&RequestSource::of(world.state.as_ref().unwrap())).unwrap();
     assert!(room.used + small().reserved() + small().start_gate <= room.window, "{room:?}");
     assert!(
         room.used > (room.window - small().reserved() - small().start_gate) * 8 / 10,
@@ -520,7 +520,7 @@ fn an_agent_that_leaves_nothing_out_shortens_no_results_either() {
     let context = ContextPolicy { strategy: ContextStrategy::None, compress_results: true, ..small() };
     let mut world = World::started(profile(context));
     rounds(&mut world, 6, &"words ".repeat(50));
-    assert_eq!(told(&world).0, room(&Source::of(world.state.as_ref().unwrap())).unwrap().used);
+    assert_eq!(told(&world).0, room(&RequestSource::of(world.state.as_ref().unwrap())).unwrap().used);
     let results = asked(&world).messages.iter().filter(|message| message.role == Role::Tool);
     assert!(results.map(length).all(|chars| chars == 300));
 }

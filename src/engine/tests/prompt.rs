@@ -77,7 +77,7 @@ fn context_before_a_turn_is_in_each_of_its_requests() {
     let mut world = World::new(AgentProfile::default());
     world.load(ClaimCause::First);
     let first = world.feed(Input::Claimed { tools: tools(), contexts: said(), finished: Vec::new() });
-    assert!(matches!(first.changes[0], Change::KeepContexts(_)) && knows(&world));
+    assert!(matches!(first.changes[0], Change::StoreContexts(_)) && knows(&world));
     world.calls(&[call("write", &json!({"n": 1}))]);
     world.tool_says(0, "written");
     assert!(knows(&world), "the second round");

@@ -455,7 +455,7 @@ fn a_run_can_begin_with_a_call() {
     let resumed = world.claim(ClaimCause::Crash);
     assert_eq!(kinds(&resumed)[0], "run.resumed");
     assert!(
-        resumed.changes.contains(&crate::domain::run::change::Change::Started),
+        resumed.changes.contains(&crate::domain::run::change::Change::Start),
         "the start is stored for the time limit, even after a crash"
     );
     world.tool_says(0, "3");

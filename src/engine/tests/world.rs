@@ -23,7 +23,7 @@ use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::tool_filter::{RankedTools, SelectionMethod};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::request::build::{PreparedRequest, prepare_request};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::window::remaining::TokenBudget;
 use crate::engine::{
     Assembler, Command, Decision, DecisionEnvironment, Input, PartialAnswer, RunFacts, RunState, StreamItem, model_request,
@@ -306,7 +306,7 @@ impl World {
                     assert_eq!(request, model_request(self.state.as_ref().unwrap()), "the rows make the same request");
                     self.check_record(&request);
                     check_sendable(&request.messages).unwrap();
-                    let room = room(&Source::of(self.state.as_ref().unwrap()));
+                    let room = room(&RequestSource::of(self.state.as_ref().unwrap()));
                     let may_exceed = self.rows.profile.context.strategy == ContextStrategy::None;
                     assert!(may_exceed || room.is_none_or(|room| room.remaining >= 0), "{room:?}");
                     let user = request.messages.iter().filter(|message| message.role == Role::User);
@@ -368,25 +368,25 @@ impl World {
     fn store(&mut self, change: &Change) {
         let rows = &mut self.rows;
         match change {
-            Change::Status(status, reason) => {
+            Change::SetStatus(status, reason) => {
                 assert!(!status.is_terminal());
                 (rows.status, rows.reason) = (*status, *reason);
             }
-            Change::Started => {}
+            Change::Start => {}
             Change::FreezeTools(tools) => {
                 assert!(rows.tools.replace(tools.clone()).is_none(), "tools are frozen once");
             }
-            Change::KeepContexts(contexts) => {
+            Change::StoreContexts(contexts) => {
                 assert!(rows.contexts.replace(contexts.clone()).is_none(), "providers are asked once");
             }
-            Change::Counters(counters) => rows.counters = counters.clone(),
-            Change::Summarize(summary) => rows.summary = Some(summary.clone()),
-            Change::Usage(usage) => rows.usage = *usage,
+            Change::SetCounters(counters) => rows.counters = counters.clone(),
+            Change::SetSummary(summary) => rows.summary = Some(summary.clone()),
+            Change::SetUsage(usage) => rows.usage = *usage,
             Change::ChargeBudget { day: _, amount } => {
                 self.settled.push(*amount);
                 (self.held, rows.lost) = (None, None);
             }
-            Change::StepStarted { step, kind, request } => {
+            Change::StartStep { step, kind, request } => {
                 assert_eq!(request.is_some(), *kind == StepKind::Model, "each model step has a record");
                 self.recorded.extend(request.as_ref().map(|request| (*step, request.text.clone())));
                 assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");
@@ -407,7 +407,7 @@ impl World {
                     }
                 }
             }
-            Change::StepEnded { step, status, .. } => {
+            Change::EndStep { step, status, .. } => {
                 let row = rows.steps.iter_mut().find(|row| row.step == *step).expect("the step has begun");
                 assert_eq!(row.status, StepStatus::Started);
                 row.status = *status;
@@ -424,40 +424,40 @@ impl World {
                     rows.calls.push(Arc::new(call.clone()));
                 }
             }
-            Change::ToolGranted { id, grant: _ } => assert!(row_of(&mut rows.calls, id).has_not_begun()),
-            Change::ToolStarted(id) => {
+            Change::GrantCall { id, grant: _ } => assert!(row_of(&mut rows.calls, id).has_not_begun()),
+            Change::StartCall(id) => {
                 let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());
                 row.state = ToolCallState::Started;
             }
-            Change::ToolHandle(id, handle) => {
+            Change::SetHandle(id, handle) => {
                 let row = row_of(&mut rows.calls, id);
                 assert_eq!(row.state, ToolCallState::Started);
                 row.handle.clone_from(handle);
             }
-            Change::ToolAsked(id) => {
+            Change::RequestApproval(id) => {
                 let row = row_of(&mut rows.calls, id);
                 assert_eq!(row.state, ToolCallState::Planned);
                 row.state = ToolCallState::AwaitingApproval;
             }
-            Change::ToolEdited { id, arguments, hash } => {
+            Change::EditCall { id, arguments, hash } => {
                 let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());
                 (row.arguments, row.arguments_hash, row.key) = (arguments.clone(), hash.clone(), None);
             }
-            Change::ToolFinished(id, outcome) => {
+            Change::FinishCall(id, outcome) => {
                 let row = row_of(&mut rows.calls, id);
                 assert!(!row.state.is_outcome(), "a call has one outcome");
                 assert!(outcome.state.is_outcome());
                 row.state = outcome.state;
                 row.outcome = Some(outcome.clone());
             }
-            Change::AskInput(request) => {
+            Change::RequestInput(request) => {
                 let is_other = |known: &InputRequest| known.call_id != request.call_id || known.kind == InputKind::Elicitation;
                 assert!(rows.inputs.iter().all(is_other), "one open question for each call, except those of servers");
                 rows.inputs.push(request.clone());
             }
-            Change::InputClosed { id, state } => {
+            Change::CloseInput { id, state } => {
                 let at = rows.inputs.iter().position(|row| row.id == *id).expect("the question is open");
                 let row = rows.inputs.remove(at);
                 let is_right = match state {
@@ -675,12 +675,12 @@ impl World {
 }
 
 /// Returns the token budget of the model step, if it has one.
-pub(super) fn room(source: &Source<'_>) -> Option<TokenBudget> {
+pub(super) fn room(source: &RequestSource<'_>) -> Option<TokenBudget> {
     prepare_request(source).token_budget(source)
 }
 
 /// Returns the request of the model step before tools become text, and its messages.
-pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
+pub(super) fn parts(source: &RequestSource<'_>) -> (ModelRequest, Vec<Message>) {
     let PreparedRequest { frame, messages, .. } = prepare_request(source);
     (frame, messages)
 }

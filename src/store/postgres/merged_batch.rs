@@ -262,52 +262,52 @@ impl Tables {
         let ord = at.ord;
         let run = at.fenced.fence.run_id.as_str();
         match change {
-            Change::Status(status, reason) => {
+            Change::SetStatus(status, reason) => {
                 let patch = self.run(ord);
                 patch.status = Some(status.as_str());
                 patch.reason = reason.map(|reason| reason.as_str());
                 self.conversation(ord, (*status).into());
             }
-            Change::Started => self.run(ord).started = true,
+            Change::Start => self.run(ord).started = true,
             Change::FreezeTools(tools) => {
                 let definitions = rows::encode("tool_sets", "definitions", run, tools)?;
                 let hash = json::hash_bytes(definitions.as_bytes());
                 self.run(ord).tools_hash = Some(hash.clone());
                 self.tool_sets.push(json!({ "ord": ord, "hash": hash, "definitions": definitions }));
             }
-            Change::KeepContexts(contexts) => {
+            Change::StoreContexts(contexts) => {
                 self.run(ord).contexts = Some(rows::encode_storable("runs", "contexts", run, contexts)?);
             }
-            Change::Counters(counters) => {
+            Change::SetCounters(counters) => {
                 self.run(ord).counters = Some(rows::encode("runs", "counters", run, counters)?);
             }
-            Change::Summarize(summary) => {
+            Change::SetSummary(summary) => {
                 let body = rows::encode_storable("context_summaries", "body", run, summary)?;
                 // The last change of a row wins: one statement can change a row only once.
                 self.summaries.insert(ord, json!({ "ord": ord, "covers": summary.covers, "body": body }));
             }
-            Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
+            Change::SetUsage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
             Change::ChargeBudget { day, amount } => self.charge_budget(ord, *day, *amount),
-            Change::StepStarted { step, kind, request } => self.begin_step(ord, *step, *kind, request.as_deref()),
-            Change::StepEnded { step, status, usage } => self.end_step(ord, run, *step, *status, usage.as_ref())?,
+            Change::StartStep { step, kind, request } => self.begin_step(ord, *step, *kind, request.as_deref()),
+            Change::EndStep { step, status, usage } => self.end_step(ord, run, *step, *status, usage.as_ref())?,
             Change::AddMessage(message) => self.add_message(at, message)?,
             Change::AddToolCalls(calls) => {
                 for call in calls {
                     self.calls.insert(call.id.to_string(), call_row(ord, call)?);
                 }
             }
-            Change::ToolAsked(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
-            Change::ToolEdited { id, arguments, hash } => {
+            Change::RequestApproval(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
+            Change::EditCall { id, arguments, hash } => {
                 let arguments = rows::encode_storable("tool_calls", "arguments", id.as_str(), arguments)?;
                 let call = self.call(ord, id);
                 // Other arguments make it another call, with another key.
                 (call.arguments, call.arguments_hash, call.key) = (Some(arguments), Some(hash.to_owned()), None);
             }
-            Change::ToolGranted { id, grant } => self.call(ord, id).grant_id = Some(grant.to_string()),
-            Change::ToolStarted(id) => self.begin_call(ord, id, ToolCallState::Started),
-            Change::ToolHandle(id, handle) => self.note_handle(ord, id, handle.as_ref()),
-            Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
-            Change::AskInput(request) => self.inputs.push(json!({
+            Change::GrantCall { id, grant } => self.call(ord, id).grant_id = Some(grant.to_string()),
+            Change::StartCall(id) => self.begin_call(ord, id, ToolCallState::Started),
+            Change::SetHandle(id, handle) => self.note_handle(ord, id, handle.as_ref()),
+            Change::FinishCall(id, outcome) => self.finish_call(ord, id, outcome)?,
+            Change::RequestInput(request) => self.inputs.push(json!({
                 "ord": ord,
                 "id": request.id,
                 "call_id": request.call_id,
@@ -316,7 +316,7 @@ impl Tables {
                 "state": request.state.as_str(),
                 "expires_in_ms": request.expires_in_ms.map(millis),
             })),
-            Change::InputClosed { id, state } => match self.inputs.iter_mut().find(|row| row["id"] == id.as_str()) {
+            Change::CloseInput { id, state } => match self.inputs.iter_mut().find(|row| row["id"] == id.as_str()) {
                 Some(row) => row["state"] = state.as_str().into(),
                 None => self.inputs_closed.push(InputClosed { ord, id: id.to_string(), state: state.as_str() }),
             },

@@ -176,9 +176,9 @@ pub fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             return Some("a change follows the end of the run");
         }
         match change {
-            Change::Status(status, _) if status.is_terminal() => return Some("a terminal status is set without ending the run"),
+            Change::SetStatus(status, _) if status.is_terminal() => return Some("a terminal status is set without ending the run"),
             Change::Finish { status, .. } if !status.is_terminal() => return Some("a run ends with a status that is not terminal"),
-            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => {
+            Change::FinishCall(_, outcome) if !outcome.state.is_outcome() => {
                 return Some("a tool call ends in a state without an outcome");
             }
             Change::AddMessage(_) => messages += 1,
@@ -187,7 +187,7 @@ pub fn broken_rule(write: &RunWrite) -> Option<&'static str> {
         }
     }
     // The status in the event would be unknown.
-    let sets_status = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
+    let sets_status = |change: &Change| matches!(change, Change::SetStatus(..) | Change::Finish { .. });
     if write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(sets_status) {
         return Some("an event contains a conversation's status that the write does not change");
     }

@@ -47,7 +47,7 @@ pub trait QueueStore: Send + Sync {
 
     /// Releases leases that their worker could not renew because the database was unavailable. The worker is alive, so these claims
     /// do not count as crashes, and the runs can be claimed at once. The claim cause stays if the run has not
-    /// [started](crate::domain::run::change::Change::Started) since, and is a hand-back otherwise.
+    /// [started](crate::domain::run::change::Change::Start) since, and is a hand-back otherwise.
     ///
     /// Ignores leases that have ended otherwise, so the call can be repeated. Returns the runs whose rows another transaction has
     /// locked: the caller repeats the call for them.

@@ -44,20 +44,20 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
     let mut applied = Applied::Continues;
     for change in &write.changes {
         match change {
-            Change::Status(status, reason) => {
+            Change::SetStatus(status, reason) => {
                 patch.status = Some((status.as_str(), reason.map(|reason| reason.as_str())));
                 set_conversation_status(&mut batch, conversation, (*status).into());
             }
-            Change::Started => patch.started = true,
+            Change::Start => patch.started = true,
             Change::FreezeTools(tools) => patch.tools_hash = Some(freeze_tools(&mut batch, run, tools)?),
-            Change::KeepContexts(contexts) => {
+            Change::StoreContexts(contexts) => {
                 patch.contexts = Some(encode_storable("runs", "contexts", run.as_str(), contexts)?);
             }
-            Change::Counters(counters) => patch.counters = Some(encode("runs", "counters", run.as_str(), counters)?),
-            Change::Summarize(summary) => summarize(&mut batch, conversation, summary)?,
-            Change::Usage(usage) => patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?),
+            Change::SetCounters(counters) => patch.counters = Some(encode("runs", "counters", run.as_str(), counters)?),
+            Change::SetSummary(summary) => summarize(&mut batch, conversation, summary)?,
+            Change::SetUsage(usage) => patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?),
             Change::ChargeBudget { day, amount } => charge_budget(&mut batch, run, *day, *amount),
-            Change::StepStarted { step, kind, request } => {
+            Change::StartStep { step, kind, request } => {
                 batch.add(sql!("INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at, request, request_attempt)
                      SELECT id, owner_id, ?, ?, 'started', 1, " now
                     ", ?, 1 FROM runs WHERE id = ? ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
@@ -66,7 +66,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 let request = request.as_ref().map(|request| storable_json(request.text.clone()));
                 batch.bind(i64::from(*step)).bind(kind.as_str()).bind(request).bind(run.as_str());
             }
-            Change::StepEnded { step, status, usage } => {
+            Change::EndStep { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;
                 batch.add(sql!("UPDATE run_steps SET status = ?, usage = coalesce(?, usage), ended_at = " now
                     " WHERE run_id = ? AND step = ?"));
@@ -78,31 +78,31 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 insert_message(&mut batch, message, base + messages)?;
             }
             Change::AddToolCalls(calls) => add_tool_calls(&mut batch, run, calls)?,
-            Change::ToolAsked(call) => {
+            Change::RequestApproval(call) => {
                 batch.add("UPDATE tool_calls SET state = 'awaiting_approval' WHERE id = ? AND run_id = ? AND state = 'planned'");
                 batch.bind(call.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
-            Change::ToolEdited { id, arguments, hash } => edit_tool_call(&mut batch, run, id, arguments, hash)?,
-            Change::ToolGranted { id, grant } => {
+            Change::EditCall { id, arguments, hash } => edit_tool_call(&mut batch, run, id, arguments, hash)?,
+            Change::GrantCall { id, grant } => {
                 batch.add(
                     "UPDATE tool_calls SET grant_id = ? WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
                 );
                 batch.bind(grant.as_str()).bind(id.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
-            Change::ToolStarted(call) => {
+            Change::StartCall(call) => {
                 batch.add(sql!("UPDATE tool_calls SET state = 'started', started_at = " now
                     " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"));
                 batch.bind(call.as_str()).bind(run.as_str()).require_change(ALREADY_STARTED);
             }
-            Change::ToolHandle(call, handle) => store_handle(&mut batch, run, call, handle.as_ref()),
-            Change::ToolFinished(call, outcome) => {
+            Change::SetHandle(call, handle) => store_handle(&mut batch, run, call, handle.as_ref()),
+            Change::FinishCall(call, outcome) => {
                 finish_tool_call(&mut batch, run, call, outcome)?;
                 if let Some(ended) = AuditOutcome::of(outcome.state) {
                     audit::insert(&mut batch, call, ended, outcome.duration_ms);
                 }
             }
-            Change::AskInput(request) => insert_question(&mut batch, request)?,
-            Change::InputClosed { id, state } => {
+            Change::RequestInput(request) => insert_question(&mut batch, request)?,
+            Change::CloseInput { id, state } => {
                 batch.add(sql!("UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, " now
                     ") WHERE id = ? AND run_id = ?"));
                 batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());

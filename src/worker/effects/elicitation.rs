@@ -49,7 +49,7 @@ impl QuestionSender {
         let InputRequest { id, kind, call_id, question, .. } = request.clone();
         let requested = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
         // A question without a row is not asked: the server learns that there is no answer.
-        if log.commit(&[requested], vec![Change::AskInput(request)]).await.is_err() {
+        if log.commit(&[requested], vec![Change::RequestInput(request)]).await.is_err() {
             return;
         }
         let expires = Instant::now() + Duration::from_millis(self.expires_ms);
@@ -61,7 +61,7 @@ impl QuestionSender {
             () = tokio::time::sleep_until(expires), if self.expires_ms > 0 => InputState::Expired,
         };
         let event = EventBody::InputResolved { id: id.clone(), state: end_state, answer: None, by: None };
-        let closed = Change::InputClosed { id: id.clone(), state: end_state };
+        let closed = Change::CloseInput { id: id.clone(), state: end_state };
         if end_state == InputState::Cancelled {
             let _ = log.commit(&[event], vec![closed]).await;
             return;
@@ -125,7 +125,7 @@ async fn store_and_deliver(
     answer: tokio::sync::oneshot::Sender<InputAnswer>,
 ) {
     // The answer is marked as applied before the server gets it, so that it is never used twice.
-    let applied = Change::InputClosed { id, state: InputState::Applied };
+    let applied = Change::CloseInput { id, state: InputState::Applied };
     if log.commit(&[], vec![applied]).await.is_ok() {
         let _ = answer.send(stored_answer);
     }

@@ -64,7 +64,7 @@ pub async fn show(
                     }
                 }
                 Some(Report::Handle(Handle { id, stored })) => {
-                    if is_stored(log.clone(), Change::ToolHandle(call.clone(), Some(Kept::Task(id)))).await {
+                    if is_stored(log.clone(), Change::SetHandle(call.clone(), Some(Kept::Task(id)))).await {
                         failpoint::hit("handle");
                         by_itself.cancel();
                         let _ = stored.send(());

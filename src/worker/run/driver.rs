@@ -264,7 +264,7 @@ impl RunDriver<'_> {
         if finishes {
             failpoint::hit("C22");
         }
-        if decision.changes.iter().any(|change| matches!(change, Change::Summarize(_))) {
+        if decision.changes.iter().any(|change| matches!(change, Change::SetSummary(_))) {
             failpoint::hit("C26");
         }
         self.active_lease.set_releasing(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));

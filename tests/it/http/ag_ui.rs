@@ -214,7 +214,7 @@ async fn waiting_run(rig: &Rig) -> (String, String, String) {
     let of = (fence.run_id.clone(), fence.conversation_id.clone());
     let asked = InputRequest::about(&asker, id.clone(), of, InputKind::Question, question.clone(), 0);
     let requested = EventBody::InputRequested { id: id.clone(), kind: InputKind::Question, call_id: Some(asker), question };
-    rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
+    rig.write(&fence, &[requested], vec![Change::RequestInput(asked)]).await;
     let call = rig.asks_client(&fence).await;
     let events = frames(&first.rest().await);
     let interrupts = &events.last().unwrap().1["outcome"]["interrupts"];

@@ -216,7 +216,7 @@ async fn message_after_a_result_joins_the_waiting_run() {
     // The result is stored, so a worker can claim the run.
     let fence = rig.claim().await;
     let resumes = EventBody::RunResumed { cause: "request".to_owned() };
-    rig.write(&fence, &[resumes], vec![Change::Status(RunStatus::Processing, None)]).await;
+    rig.write(&fence, &[resumes], vec![Change::SetStatus(RunStatus::Processing, None)]).await;
     let resumed = rig.begin(Method::GET, &format!("/api/chat/{conversation}/stream"), &[], None).await;
     let list = async || {
         let messages = rig.get(&format!("/api/chat/{conversation}/messages")).await.json();

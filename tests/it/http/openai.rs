@@ -305,7 +305,7 @@ async fn response_with_question(rig: &Rig) -> (String, Fence) {
     let of = (fence.run_id.clone(), fence.conversation_id.clone());
     let asked = InputRequest::about(&call, id.clone(), of, InputKind::Question, question.clone(), 0);
     let requested = EventBody::InputRequested { id, kind: InputKind::Question, call_id: Some(call), question };
-    rig.write(&fence, &[requested], vec![Change::AskInput(asked)]).await;
+    rig.write(&fence, &[requested], vec![Change::RequestInput(asked)]).await;
     rig.waits(&fence, WaitReason::Input, None).await;
     (response, fence)
 }

@@ -393,7 +393,7 @@ impl Rig {
     /// Releases a waiting run as a worker does. `after_ms` is its timer, if it has one.
     pub async fn waits(&self, fence: &Fence, reason: WaitReason, after_ms: Option<u64>) {
         let changes =
-            vec![Change::Status(RunStatus::Waiting, Some(reason)), Change::Release { after_ms, cause: ReleaseCause::Waiting }];
+            vec![Change::SetStatus(RunStatus::Waiting, Some(reason)), Change::Release { after_ms, cause: ReleaseCause::Waiting }];
         self.write(fence, &[EventBody::RunWaiting { reason, id: None, detail: None }], changes).await;
     }
 
@@ -403,7 +403,7 @@ impl Rig {
         let of = (fence.run_id.clone(), fence.conversation_id.clone());
         let asked = InputRequest::about(&call_id, InputId::generate(&UuidIds), of, InputKind::ClientTool, Question::default(), 0);
         let call = ClientCall { call_id: call_id.clone(), name: "look".to_owned(), arguments: json!({}), expires_at: None };
-        self.write(fence, &[EventBody::ToolRequested { call }], vec![Change::AskInput(asked)]).await;
+        self.write(fence, &[EventBody::ToolRequested { call }], vec![Change::RequestInput(asked)]).await;
         self.waits(fence, WaitReason::ClientTool, None).await;
         call_id.to_string()
     }
@@ -414,8 +414,8 @@ impl Rig {
         let Act { message, part } = act.clone();
         let started =
             EventBody::RunStarted { model: "demo/demo".into(), agent: "default".into(), agent_version: 1, left_out: Vec::new() };
-        self.write(fence, &[started], vec![Change::Status(RunStatus::Processing, None), Change::Started]).await;
-        let step = vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }];
+        self.write(fence, &[started], vec![Change::SetStatus(RunStatus::Processing, None), Change::Start]).await;
+        let step = vec![Change::StartStep { step: 1, kind: StepKind::Model, request: None }];
         self.write(fence, &[EventBody::StepStarted { step: 1, kind: "model".into(), tools: None }], step).await;
         let message_started = EventBody::MessageStarted { message_id: message.clone(), role: Role::Assistant };
         let (kind, part_id) = ("text".to_owned(), part.clone());
@@ -447,7 +447,7 @@ impl Rig {
             EventBody::MessageCompleted { message: whole.clone() },
             EventBody::StepCompleted { step: 1, usage: None },
         ];
-        let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
+        let ended = Change::EndStep { step: 1, status: StepStatus::Completed, usage: None };
         self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
         let completed = EventBody::RunCompleted {
             finish_reason: FinishReason::Stop,

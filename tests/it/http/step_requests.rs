@@ -34,7 +34,7 @@ async fn begin(rig: &Rig, fence: &Fence, step: u32, messages: Vec<Message>, last
     let sources = RecordSources { history: record.history.iter().collect(), tools: &tools };
     let new = NewRequestRecord::of(step, &request, Some(budget), &sources, last);
     let digest = new.digest.clone().unwrap();
-    let change = Change::StepStarted { step, kind: StepKind::Model, request: Some(Box::new(new)) };
+    let change = Change::StartStep { step, kind: StepKind::Model, request: Some(Box::new(new)) };
     rig.write(fence, &[EventBody::StepStarted { step, kind: "model".into(), tools: None }], vec![change]).await;
     digest
 }
@@ -84,7 +84,7 @@ async fn request_of_a_step_is_shown_as_it_was_sent() {
         })
     };
     let results = of(&fence, Role::Tool, vec![result("a long result")]);
-    let end = |step| Change::StepEnded { step, status: StepStatus::Completed, usage: None };
+    let end = |step| Change::EndStep { step, status: StepStatus::Completed, usage: None };
     let events: Vec<_> =
         [&answer, &results].into_iter().map(|message| EventBody::MessageCompleted { message: message.clone() }).collect();
     rig.write(&fence, &events, vec![Change::AddMessage(answer.clone()), Change::AddMessage(results), end(1)]).await;

@@ -72,9 +72,9 @@ async fn asked(world: &World, fence: &Fence, call: &ToolCall, kind: InputKind, c
         expires_in_ms: None,
     };
     let id = request.id.clone();
-    let mut ask = vec![Change::AskInput(request)];
+    let mut ask = vec![Change::RequestInput(request)];
     if kind == InputKind::Approval {
-        ask.push(Change::ToolAsked(call.id.clone()));
+        ask.push(Change::RequestApproval(call.id.clone()));
     }
     world.commit_one(changes(fence, ask)).await.unwrap();
     if let Some(choice) = choice {
@@ -100,10 +100,10 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
         [ToolCallState::Done, ToolCallState::Failed, ToolCallState::Denied, ToolCallState::Cancelled, ToolCallState::Unknown];
     let (hash, grant) = ("cd".repeat(32), GrantId::generate(&UuidIds));
     for (call, state) in calls.iter().zip(states) {
-        let edit = Change::ToolEdited { id: call.id.clone(), arguments: json!({"edited": true}), hash: hash.clone() };
+        let edit = Change::EditCall { id: call.id.clone(), arguments: json!({"edited": true}), hash: hash.clone() };
         let mut several = if state == ToolCallState::Done { vec![edit] } else { Vec::new() };
         // In the write that ends the call, and in an earlier one.
-        let granted = Change::ToolGranted { id: call.id.clone(), grant: grant.clone() };
+        let granted = Change::GrantCall { id: call.id.clone(), grant: grant.clone() };
         match state {
             ToolCallState::Done => several.push(granted),
             ToolCallState::Unknown => {
@@ -111,9 +111,9 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
             }
             _ => {}
         }
-        several.extend([Change::ToolStarted(call.id.clone()), Change::ToolFinished(call.id.clone(), ended(state, 7))]);
+        several.extend([Change::StartCall(call.id.clone()), Change::FinishCall(call.id.clone(), ended(state, 7))]);
         world.commit_one(changes(&fence, several)).await.unwrap();
-        let again = Change::ToolFinished(call.id.clone(), ended(ToolCallState::Done, 9));
+        let again = Change::FinishCall(call.id.clone(), ended(ToolCallState::Done, 9));
         assert!(world.commit_one(changes(&fence, vec![again])).await.is_err());
     }
     let found = all(world, &of(&owner)).await;
@@ -146,8 +146,8 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     let made = vec![
         Change::AddMessage(message),
         Change::AddToolCalls(vec![call.clone()]),
-        Change::ToolGranted { id: call.id.clone(), grant: grant.clone() },
-        Change::ToolFinished(call.id.clone(), ended(ToolCallState::Failed, 0)),
+        Change::GrantCall { id: call.id.clone(), grant: grant.clone() },
+        Change::FinishCall(call.id.clone(), ended(ToolCallState::Failed, 0)),
     ];
     world.commit_one(changes(&fence, made)).await.unwrap();
     let found = all(world, &of(&owner)).await;
@@ -160,7 +160,7 @@ async fn audit_names_approver_of_calls_with_unknown_outcome(world: &World) {
     let (owner, first) = (user(), user());
     let (fence, calls) = calls(world, &owner, 4).await;
     asked(world, &fence, &calls[0], InputKind::Approval, Some("allow")).await;
-    let start = calls[..3].iter().map(|call| Change::ToolStarted(call.id.clone()));
+    let start = calls[..3].iter().map(|call| Change::StartCall(call.id.clone()));
     world.commit_one(changes(&fence, start.collect())).await.unwrap();
     started_earlier(world).await;
     // As if another user had allowed it: the row names the user who answered last.
@@ -175,7 +175,7 @@ async fn audit_names_approver_of_calls_with_unknown_outcome(world: &World) {
         (ToolCallState::Done, measured),
         (ToolCallState::Denied, unmeasured),
     ];
-    let ends = calls.iter().zip(ends).map(|(call, (state, ms))| Change::ToolFinished(call.id.clone(), ended(state, ms)));
+    let ends = calls.iter().zip(ends).map(|(call, (state, ms))| Change::FinishCall(call.id.clone(), ended(state, ms)));
     world.commit_one(changes(&fence, ends.collect())).await.unwrap();
     let found = all(world, &of(&owner)).await;
     let [asked_about, lost, seen, not_made] = [0, 1, 2, 3].map(|at: usize| {
@@ -195,9 +195,9 @@ async fn audit_outlives_the_conversation_and_is_purged_by_age(world: &World) {
     let write = changes(
         &fence,
         vec![
-            Change::ToolStarted(calls[0].id.clone()),
-            Change::ToolFinished(calls[0].id.clone(), ended(ToolCallState::Done, 1)),
-            Change::ToolStarted(calls[1].id.clone()),
+            Change::StartCall(calls[0].id.clone()),
+            Change::FinishCall(calls[0].id.clone(), ended(ToolCallState::Done, 1)),
+            Change::StartCall(calls[1].id.clone()),
         ],
     );
     world.commit_one(write).await.unwrap();
@@ -237,7 +237,7 @@ async fn pages_and_filters(world: &World) {
     for (fence, calls) in [(&fence, &of_owner), (&theirs, &of_other)] {
         for (at, call) in calls.iter().enumerate() {
             let state = if at == 0 { ToolCallState::Failed } else { ToolCallState::Done };
-            world.commit_one(changes(fence, vec![Change::ToolFinished(call.id.clone(), ended(state, 0))])).await.unwrap();
+            world.commit_one(changes(fence, vec![Change::FinishCall(call.id.clone(), ended(state, 0))])).await.unwrap();
         }
     }
     let mut seen = Vec::new();
@@ -308,9 +308,9 @@ async fn a_call_is_read_whole_by_its_owner(world: &World) {
     let content = vec![ToolContent::text("ä".repeat(50_000)), picture];
     let outcome = ToolOutcome { content: content.clone(), is_error: true, ..ended(ToolCallState::Failed, 7) };
     let work = vec![
-        Change::ToolEdited { id: id.clone(), arguments: arguments.clone(), hash: "cd".repeat(32) },
-        Change::ToolStarted(id.clone()),
-        Change::ToolFinished(id.clone(), outcome),
+        Change::EditCall { id: id.clone(), arguments: arguments.clone(), hash: "cd".repeat(32) },
+        Change::StartCall(id.clone()),
+        Change::FinishCall(id.clone(), outcome),
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     let record = read(&owner, id).await.unwrap();

@@ -158,7 +158,7 @@ async fn a_conversation_has_a_budget_of_its_own(world: &World) {
     let (ann, talk) = (user(), conversation());
     let first = run_in(world, &ann, &talk).await;
     let usage = Usage { input_tokens: 20, output_tokens: 10, cost: Some("0.125".parse().unwrap()), ..Usage::default() };
-    world.commit_one(changes(&first, vec![Change::Usage(usage)])).await.unwrap();
+    world.commit_one(changes(&first, vec![Change::SetUsage(usage)])).await.unwrap();
     world.commit_one(completed(&first)).await.unwrap();
     let second = run_in(world, &ann, &talk).await;
     let of_talk = |tokens, cost: &str, most, dollars: &str| ReservationRequest {

@@ -101,7 +101,7 @@ async fn a_waiting_run_is_woken_to_end(world: &World) {
         let fence = world.claimed(&owner).await;
         world.commit_one(started(&fence)).await.unwrap();
         let release = Change::Release { after_ms, cause: ReleaseCause::Waiting };
-        let wait = vec![Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
+        let wait = vec![Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
         world.commit_one(changes(&fence, wait)).await.unwrap();
         requested(cancel(world, &owner, &fence.run_id).await);
         let claims = world.claim(10).await;
@@ -165,7 +165,7 @@ async fn a_waiting_run_is_woken(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let release = Change::Release { after_ms: Some(LONG), cause: ReleaseCause::Waiting };
-    let wait = vec![Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
+    let wait = vec![Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
     world.commit_one(changes(&fence, wait)).await.unwrap();
     let ResumeOutcome::Run { run, .. } = fresh(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap()) else {
         panic!("it goes on")
@@ -259,11 +259,11 @@ async fn why_a_run_does_not_move(world: &World) {
     let message = assistant(&fence, "calls");
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let work = vec![
-        Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 1, kind: StepKind::Model, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message),
         Change::AddToolCalls(calls.clone()),
-        Change::ToolStarted(calls[1].id.clone()),
+        Change::StartCall(calls[1].id.clone()),
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     cancel(world, &owner, &fence.run_id).await;
@@ -281,8 +281,8 @@ async fn why_a_run_does_not_move(world: &World) {
     // A run that waits for its timer is not in the queue yet. A step's age counts from its end.
     let fence = world.claim(1).await.remove(0).fence;
     let step = [
-        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]),
-        changes(&fence, vec![Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None }]),
+        changes(&fence, vec![Change::StartStep { step: 1, kind: StepKind::Model, request: None }]),
+        changes(&fence, vec![Change::EndStep { step: 1, status: StepStatus::Completed, usage: None }]),
         released(&fence, Some(LONG), ReleaseCause::Waiting),
     ];
     for write in step {

@@ -44,7 +44,7 @@ async fn messages_are_found_by_their_ids_and_their_calls(world: &World) {
     let (answer, result) = (assistant(&fence, "answer"), assistant(&fence, "result"));
     let call = planned_call(&fence, &answer.id, 0);
     let work = vec![
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(answer.clone()),
         Change::AddToolCalls(vec![call.clone()]),
     ];

@@ -40,14 +40,14 @@ impl Scene {
     }
 
     async fn waits(&self, fence: &Fence, reason: WaitReason, after_ms: Option<u64>) {
-        let status = Change::Status(RunStatus::Waiting, Some(reason));
+        let status = Change::SetStatus(RunStatus::Waiting, Some(reason));
         self.write(fence, vec![status, Change::Release { after_ms, cause: ReleaseCause::Waiting }]).await;
     }
 
     /// Starts a tool call that does not end.
     async fn calls(&self) -> Fence {
         let fence = self.claim().await;
-        self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }]).await;
+        self.write(&fence, vec![Change::StartStep { step: 2, kind: StepKind::Tools, request: None }]).await;
         self.starts(&fence, 0).await;
         fence
     }
@@ -56,7 +56,7 @@ impl Scene {
         let message = assistant(fence, "calls");
         let call = planned_call(fence, &message.id, position);
         let id = call.id.clone();
-        self.write(fence, vec![Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
+        self.write(fence, vec![Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::StartCall(id)]).await;
     }
 
     /// Makes the run wait for an answer.
@@ -64,7 +64,7 @@ impl Scene {
         let fence = self.claim().await;
         let request = question(&fence, InputKind::UnknownOutcome);
         let id = request.id.clone();
-        self.write(&fence, vec![Change::AskInput(request)]).await;
+        self.write(&fence, vec![Change::RequestInput(request)]).await;
         self.waits(&fence, WaitReason::Input, None).await;
         id
     }
@@ -158,28 +158,28 @@ const STATES: &[State] = states! {
     "just claimed", |scene| { scene.claim().await; } => Working, true, "Worker node_", "holds the run and is about to begin.";
     "the model is asked", |scene| {
         let fence = scene.claim().await;
-        scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]).await;
+        scene.write(&fence, vec![Change::StartStep { step: 1, kind: StepKind::Model, request: None }]).await;
     } => Working, true, "Worker node_", "waits for the model in step 1 for ";
     "tools are under way", |scene| { scene.calls().await; } => Working, true, "Worker node_", "runs tools (files__read) in step 2 for ";
     "tools are under way, and another call is to be allowed", |scene| {
         let fence = scene.calls().await;
-        scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Approval))]).await;
+        scene.write(&fence, vec![Change::RequestInput(question(&fence, InputKind::Approval))]).await;
     } => Working, true, "Worker node_", "runs tools (files__read) in step 2 for ";
     "one call asks twice, and another one goes on", |scene| {
         let fence = scene.calls().await;
         let asked = question(&fence, InputKind::Elicitation);
         let again = InputRequest { id: InputId::generate(&UuidIds), ..asked.clone() };
-        scene.write(&fence, vec![Change::AskInput(asked), Change::AskInput(again)]).await;
+        scene.write(&fence, vec![Change::RequestInput(asked), Change::RequestInput(again)]).await;
         scene.starts(&fence, 1).await;
     } => Working, true, "runs tools (files__read, files__read) in step 2 for ";
     "the step of calls is begun, and none of them", |scene| {
         let fence = scene.claim().await;
-        scene.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }]).await;
+        scene.write(&fence, vec![Change::StartStep { step: 2, kind: StepKind::Tools, request: None }]).await;
         scene.update("UPDATE run_steps SET started_at = started_at - 86400000").await;
     } => Working, true, "holds the run and is about to continue the calls of step 2.";
     "a server asks in the middle of a call", |scene| {
         let fence = scene.calls().await;
-        scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Elicitation))]).await;
+        scene.write(&fence, vec![Change::RequestInput(question(&fence, InputKind::Elicitation))]).await;
     } => Asking, false, "runs tools (files__read) in step 2 for ", "waits for a human's answer. POST /api/v1/input-requests/input_";
     "the worker is gone", |scene| {
         scene.claim().await;

@@ -262,7 +262,7 @@ async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
     let fence = world.claimed(&owner).await;
     let message = assistant(&fence, "calls");
     let call = planned_call(&fence, &message.id, 0);
-    let add = vec![Change::AddMessage(message), Change::AddToolCalls(vec![call.clone()]), Change::ToolStarted(call.id.clone())];
+    let add = vec![Change::AddMessage(message), Change::AddToolCalls(vec![call.clone()]), Change::StartCall(call.id.clone())];
     world.commit_one(changes(&fence, add)).await.unwrap();
     let reference = |id: &FileId| {
         let file_id = Some(id.as_str().to_owned());
@@ -272,7 +272,7 @@ async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
     let words = ToolContent::text(format!("{{\"file_id\":\"{orphan}\"}} \u{0}"));
     let content = vec![reference(&kept), reference(&foreign), words];
     let outcome = ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 };
-    world.commit_one(changes(&fence, vec![Change::ToolFinished(call.id.clone(), outcome)])).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::FinishCall(call.id.clone(), outcome)])).await.unwrap();
     assert_eq!(world.store.remove_unused_files(0).await.unwrap(), 2, "the message with the result is not stored yet");
     assert!(world.store.file(&owner, &kept).await.unwrap().is_some());
     assert_eq!(world.store.file(&owner, &orphan).await.unwrap(), None);

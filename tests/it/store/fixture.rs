@@ -192,7 +192,7 @@ pub fn released(fence: &Fence, after_ms: Option<u64>, cause: ReleaseCause) -> Ru
 
 /// Returns the first write of a worker.
 pub fn started(fence: &Fence) -> RunWrite {
-    changes(fence, vec![Change::Started, Change::Status(RunStatus::Processing, None)])
+    changes(fence, vec![Change::Start, Change::SetStatus(RunStatus::Processing, None)])
 }
 
 /// Returns the engine's event about the conversation, without its title.

@@ -57,11 +57,11 @@ fn filter(owner: &UserId, kind: QuestionFilterKind, state: Option<InputState>) -
 }
 
 fn asks(request: &InputRequest) -> Vec<Change> {
-    vec![Change::AskInput(request.clone())]
+    vec![Change::RequestInput(request.clone())]
 }
 
 fn waits(fence: &Fence) -> RunWrite {
-    let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Input));
+    let status = Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Input));
     let release = Change::Release { after_ms: None, cause: ReleaseCause::Waiting };
     changes(fence, vec![status, release])
 }
@@ -118,7 +118,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Request));
     let next = &claims[0].fence;
     assert_eq!(world.load(next).await.inputs, [answered]);
-    let applied = Change::InputClosed { id: asked.id.clone(), state: InputState::Applied };
+    let applied = Change::CloseInput { id: asked.id.clone(), state: InputState::Applied };
     world.commit_one(changes(next, vec![applied])).await.unwrap();
     assert_eq!(world.load(next).await.inputs, []);
     let kept = world.store.input_request(&owner, &asked.id).await.unwrap().unwrap();
@@ -139,7 +139,7 @@ async fn an_answer_before_the_wait_is_not_forgotten(world: &World) {
     // The answer does not end a later wait for something else.
     world.commit_one(waits(&fence)).await.unwrap();
     let next = world.claim_one().await;
-    let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff));
+    let status = Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Backoff));
     let release = Change::Release { after_ms: Some(LONG), cause: ReleaseCause::Waiting };
     world.commit_one(changes(&next, vec![status, release])).await.unwrap();
     assert_eq!(world.claim(10).await, []);
@@ -149,7 +149,7 @@ async fn a_closed_question_takes_no_answer(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let (first, second) = (request(&fence), request(&fence));
-    let close = |request: &InputRequest| Change::InputClosed { id: request.id.clone(), state: InputState::Cancelled };
+    let close = |request: &InputRequest| Change::CloseInput { id: request.id.clone(), state: InputState::Cancelled };
     // Asked and closed in one batch, and in two.
     let writes = [changes(&fence, [asks(&first), asks(&second)].concat()), changes(&fence, vec![close(&first)])];
     assert!(world.commit_all(&writes).await.iter().all(Result::is_ok));
@@ -205,7 +205,7 @@ async fn an_answer_is_forgotten_by_the_next_claim(world: &World) {
     world.store.resolve_input(answer(&owner, &asked.id), None).await.unwrap();
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
     let next = world.claim_one().await;
-    let applied = Change::InputClosed { id: asked.id.clone(), state: InputState::Applied };
+    let applied = Change::CloseInput { id: asked.id.clone(), state: InputState::Applied };
     let again = request(&next);
     world.commit_one(changes(&next, [vec![applied], asks(&again)].concat())).await.unwrap();
     world.commit_one(waits(&next)).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_question_is_open_for_a_time(world: &World) {
     let refused = fresh(world.store.resolve_input(answer(&owner, &over.id), None).await.unwrap());
     let ResolveOutcome::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
     assert!(record.expires_at.is_some());
-    let close = Change::InputClosed { id: over.id.clone(), state: InputState::Expired };
+    let close = Change::CloseInput { id: over.id.clone(), state: InputState::Expired };
     world.commit_one(changes(&fence, vec![close])).await.unwrap();
     assert_eq!(world.load(&fence).await.inputs.len(), 1);
     let kept = world.store.input_request(&owner, &over.id).await.unwrap().unwrap();
@@ -242,9 +242,9 @@ async fn a_run_wakes_when_its_first_question_expires(world: &World) {
     let asked = [expires(LONG / 2), expires(LONG), request(&fence), expires(1)];
     world.commit_one(started(&fence)).await.unwrap();
     world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
-    let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Input));
+    let status = Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Input));
     let release = Change::Release { after_ms: Some(LONG * 2), cause: ReleaseCause::Waiting };
-    let over = Change::InputClosed { id: asked[3].id.clone(), state: InputState::Expired };
+    let over = Change::CloseInput { id: asked[3].id.clone(), state: InputState::Expired };
     world.commit_one(changes(&fence, vec![over, status, release])).await.unwrap();
     let wakes = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap().claimable_in_ms.unwrap();
     assert!((1..=i64::try_from(LONG / 2).unwrap()).contains(&wakes), "{wakes}");
@@ -376,7 +376,7 @@ async fn results_are_new_until_the_run_applies_them(world: &World) {
     assert_eq!((is_new(&owner).await, is_new(&stranger).await), (true, false));
     let next = world.claim(10).await.remove(0).fence;
     assert!(is_new(&owner).await, "the worker has not applied them");
-    let applied = Change::InputClosed { id: asked.id.clone(), state: InputState::Applied };
+    let applied = Change::CloseInput { id: asked.id.clone(), state: InputState::Applied };
     world.commit_one(changes(&next, vec![applied])).await.unwrap();
     assert!(!is_new(&owner).await);
 }

@@ -164,7 +164,7 @@ async fn a_timer_fires_once_and_not_early(world: &World) {
     let wait = changes(
         &fence,
         vec![
-            Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)),
+            Change::SetStatus(RunStatus::Waiting, Some(WaitReason::Backoff)),
             Change::Release { after_ms: Some(300), cause: ReleaseCause::Waiting },
         ],
     );

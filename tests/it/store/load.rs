@@ -48,13 +48,13 @@ async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
         ToolCall { key, undoes, ..planned_call(&fence, &message.id, position) }
     };
     let calls = vec![keyed(0), keyed(1), keyed(2)];
-    let edit = |call: &ToolCall| Change::ToolEdited {
+    let edit = |call: &ToolCall| Change::EditCall {
         id: call.id.clone(),
         arguments: serde_json::json!({"path": "another"}),
         hash: "cd".repeat(32),
     };
     let work = vec![
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(calls.clone()),
         // In the write that starts the call, and in a later one.
@@ -130,20 +130,20 @@ async fn everything_comes_back(world: &World) {
         &fence,
         vec![
             Change::FreezeTools(tools()),
-            Change::KeepContexts(contexts.clone()),
-            Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
-            Change::StepEnded { step: 1, status: StepStatus::Completed, usage: Some(usage) },
-            Change::Counters(counters.clone()),
-            Change::Usage(usage),
+            Change::StoreContexts(contexts.clone()),
+            Change::StartStep { step: 1, kind: StepKind::Model, request: None },
+            Change::EndStep { step: 1, status: StepStatus::Completed, usage: Some(usage) },
+            Change::SetCounters(counters.clone()),
+            Change::SetUsage(usage),
             Change::AddMessage(message.clone()),
             Change::AddToolCalls(calls.clone()),
-            Change::Status(RunStatus::ToolLoop, None),
-            Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
-            Change::ToolStarted(calls[0].id.clone()),
+            Change::SetStatus(RunStatus::ToolLoop, None),
+            Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
+            Change::StartCall(calls[0].id.clone()),
         ],
     );
     world.commit_one(step).await.unwrap();
-    world.commit_one(changes(&fence, vec![Change::ToolFinished(calls[0].id.clone(), outcome())])).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::FinishCall(calls[0].id.clone(), outcome())])).await.unwrap();
     assert_eq!(world.status(&owner, &id).await, "tool_loop");
 
     let record = world.load(&fence).await;
@@ -169,7 +169,7 @@ async fn everything_comes_back(world: &World) {
     let run = world.view(&owner, &fence.run_id).await.run;
     assert_eq!((run.usage, run.attempt), (Some(usage), 1));
     // A step that starts again is one row.
-    world.commit_one(changes(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools, request: None }])).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::StartStep { step: 2, kind: StepKind::Tools, request: None }])).await.unwrap();
     assert_eq!(world.load(&fence).await.steps.len(), 2);
 }
 
@@ -215,9 +215,10 @@ async fn earlier_tool_failures_count_until_a_success(world: &World) {
         let calls: Vec<ToolCall> = (0..).zip(made).map(call).collect();
         let ended = calls.iter().zip(made).flat_map(|(call, (_, state))| {
             let outcome = ToolOutcome { state: *state, is_error: *state != Done, ..outcome() };
-            [Change::ToolStarted(call.id.clone()), Change::ToolFinished(call.id.clone(), outcome)]
+            [Change::StartCall(call.id.clone()), Change::FinishCall(call.id.clone(), outcome)]
         });
-        let mut step = vec![Change::Counters(counters.clone()), Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
+        let mut step =
+            vec![Change::SetCounters(counters.clone()), Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
         step.extend(ended);
         world.commit_one(started(&fence)).await.unwrap();
         world.commit_one(changes(&fence, step)).await.unwrap();
@@ -258,7 +259,7 @@ async fn summarized_messages_are_not_loaded(world: &World) {
         files: vec!["a.txt".to_owned()],
     };
     for (first, second) in [(0, 0), (0, 1)] {
-        let both = [first, second].map(|at| Change::Summarize(summary(&answers[at], u32::try_from(at).unwrap() + 2)));
+        let both = [first, second].map(|at| Change::SetSummary(summary(&answers[at], u32::try_from(at).unwrap() + 2)));
         world.commit_one(changes(&fence, both.to_vec())).await.unwrap();
     }
     let known = Some(summary(&answers[1], 3));
@@ -326,7 +327,7 @@ async fn tool_calls_move_only_forwards(world: &World) {
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
     world.commit_one(changes(&fence, add)).await.unwrap();
-    let (start, finish) = (Change::ToolStarted(calls[0].id.clone()), Change::ToolFinished(calls[0].id.clone(), outcome()));
+    let (start, finish) = (Change::StartCall(calls[0].id.clone()), Change::FinishCall(calls[0].id.clone(), outcome()));
     world.commit_one(changes(&fence, vec![start.clone()])).await.unwrap();
     let head = world.log(&owner, &fence.conversation_id).await.len();
 
@@ -338,7 +339,7 @@ async fn tool_calls_move_only_forwards(world: &World) {
 
     // A call that never ran still gets an outcome, but not a call of another run.
     let other = world.claimed(&user()).await;
-    let failed = Change::ToolFinished(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
+    let failed = Change::FinishCall(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
     assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(WriteRejection::Fenced));
     world.commit_one(changes(&fence, vec![failed])).await.unwrap();
     let calls = world.load(&fence).await.calls;
@@ -356,9 +357,9 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     let state = Some("opaque \0 \u{1F600}".to_owned());
     let round = Handle::Round(Box::new(Round { state, questions: 1, number: 1, ..Round::default() }));
     let handle =
-        |at: usize, handle: Option<&Handle>| changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.cloned())]);
+        |at: usize, handle: Option<&Handle>| changes(&fence, vec![Change::SetHandle(calls[at].id.clone(), handle.cloned())]);
     assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(WriteRejection::Fenced), "it has not started");
-    let started = calls.iter().map(|call| Change::ToolStarted(call.id.clone())).collect();
+    let started = calls.iter().map(|call| Change::StartCall(call.id.clone())).collect();
     world.commit_one(changes(&fence, started)).await.unwrap();
     world.commit_one(handle(0, Some(&task("task \u{1F600}")))).await.unwrap();
     world.commit_one(handle(1, Some(&round))).await.unwrap();
@@ -366,7 +367,7 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     assert_eq!(handles().await, [Some(task("task \u{1F600}")), Some(round.clone())]);
 
     world.commit_one(handle(1, None)).await.unwrap();
-    let finish = Change::ToolFinished(calls[0].id.clone(), outcome());
+    let finish = Change::FinishCall(calls[0].id.clone(), outcome());
     world.commit_one(changes(&fence, vec![finish])).await.unwrap();
     assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(WriteRejection::Fenced), "it has ended");
     assert_eq!(handles().await, [Some(task("task \u{1F600}")), None]);
@@ -374,7 +375,7 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     assert_eq!(states, [ToolCallState::Done, ToolCallState::Started]);
     // The fence of another run cannot set it either.
     let other = world.claimed(&user()).await;
-    let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some(task("strange")))]);
+    let strange = changes(&other, vec![Change::SetHandle(calls[1].id.clone(), Some(task("strange")))]);
     assert_eq!(world.commit_one(strange).await, Err(WriteRejection::Fenced));
 }
 

@@ -53,9 +53,9 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
         fence: stale(&two),
         events: vec![delta(&two, "late"), delta(&two, "later")],
         changes: vec![
-            Change::Status(RunStatus::ToolLoop, None),
+            Change::SetStatus(RunStatus::ToolLoop, None),
             Change::AddMessage(assistant(&two, "late")),
-            Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
+            Change::StartStep { step: 1, kind: StepKind::Model, request: None },
         ],
         after: 0,
     };
@@ -76,10 +76,10 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
 async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
-    let step = |step, status| Change::StepEnded { step, status, usage: None };
+    let step = |step, status| Change::EndStep { step, status, usage: None };
     let batch = [
         started(&fence),
-        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }]),
+        changes(&fence, vec![Change::StartStep { step: 1, kind: StepKind::Model, request: None }]),
         deltas(&fence, 3),
         changes(&fence, vec![step(1, StepStatus::Completed), Change::AddMessage(assistant(&fence, "one"))]),
         RunWrite {
@@ -88,7 +88,7 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
             changes: vec![Change::AddMessage(assistant(&fence, "two")), Change::AddMessage(assistant(&fence, "three"))],
             after: 0,
         },
-        changes(&fence, vec![Change::Status(RunStatus::ToolLoop, None)]),
+        changes(&fence, vec![Change::SetStatus(RunStatus::ToolLoop, None)]),
     ];
     let answers = world.commit_all(&batch).await;
     assert_eq!(answers, [Ok(4), Ok(5), Ok(6), Ok(9), Ok(10), Ok(12)]);
@@ -115,7 +115,7 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
     let message = assistant(&one, "twice");
     world.commit_one(changes(&one, vec![Change::AddMessage(message.clone())])).await.unwrap();
-    let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
+    let again = changes(&one, vec![Change::SetStatus(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
     // Earlier writes of the same run stay. Later ones would leave a gap, so they are refused.
     let answers = world.commit_all(&[deltas(&one, 1), deltas(&two, 1), again, deltas(&one, 1), deltas(&two, 1)]).await;
     assert_eq!(answers, [Ok(5), Ok(4), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Ok(5)]);
@@ -123,7 +123,7 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     assert_eq!(world.log(&owner, &one.conversation_id).await.len(), 5);
 
     // The same for a rule that is checked without the rows.
-    let wrong = changes(&one, vec![Change::Status(RunStatus::Completed, None)]);
+    let wrong = changes(&one, vec![Change::SetStatus(RunStatus::Completed, None)]);
     let answers = world.commit_all(&[deltas(&one, 1), wrong, deltas(&one, 1), deltas(&two, 1)]).await;
     assert_eq!(answers, [Ok(6), Err(WriteRejection::Fenced), Err(WriteRejection::Fenced), Ok(6)]);
 }
@@ -351,7 +351,7 @@ async fn conversation_facts_match_the_stored_rows(world: &World) {
     use ConversationStatus::{Failed, Idle, Processing, ToolLoop};
     let owner = user();
     let (one, two, three) = (world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await);
-    let status = |fence: &Fence, status| changes(fence, vec![Change::Status(status, None)]);
+    let status = |fence: &Fence, status| changes(fence, vec![Change::SetStatus(status, None)]);
     let title = "Ä \"new\" \\ one\n\u{7f}\u{1f}\u{2028}\u{1F600}</script>";
     world.store.change_conversation(&owner, &one.conversation_id, &ConversationChange::title(title), NOW).await.unwrap().unwrap();
     let batch = [
@@ -433,7 +433,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     let late = write(
         &fence,
         &EventBody::StepStarted { step: 1, kind: "model".to_owned(), tools: None },
-        vec![Change::StepStarted { step: 1, kind: StepKind::Model, request: None }, Change::AddMessage(assistant(&fence, "late"))],
+        vec![Change::StartStep { step: 1, kind: StepKind::Model, request: None }, Change::AddMessage(assistant(&fence, "late"))],
     );
     let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(deleted.active_run.as_ref(), Some(&fence.run_id));
@@ -469,7 +469,7 @@ async fn unchanged_status_keeps_updated_at(world: &World) {
     let fence = world.claimed(&owner).await;
     // The model's clock stands still at `NOW`.
     let before = UnixMillis(NOW.0 - 1_000);
-    let status = |status| changes(&fence, vec![Change::Status(status, None)]);
+    let status = |status| changes(&fence, vec![Change::SetStatus(status, None)]);
     let updated_at = async || world.store.conversation(&owner, &fence.conversation_id).await.unwrap().unwrap().updated_at;
     world
         .store
@@ -490,8 +490,8 @@ async fn step_end_without_usage_keeps_usage(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let used = Usage { input_tokens: 30, ..Usage::default() };
-    let end = |step, usage| Change::StepEnded { step, status: StepStatus::Completed, usage };
-    let begin = |step| Change::StepStarted { step, kind: StepKind::Model, request: None };
+    let end = |step, usage| Change::EndStep { step, status: StepStatus::Completed, usage };
+    let begin = |step| Change::StartStep { step, kind: StepKind::Model, request: None };
     world.commit_one(changes(&fence, vec![begin(1), end(1, Some(used)), end(1, None)])).await.unwrap();
     world.commit_one(changes(&fence, vec![begin(2), end(2, Some(used))])).await.unwrap();
     world.commit_one(changes(&fence, vec![end(2, None)])).await.unwrap();

@@ -101,8 +101,8 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 1, kind: StepKind::Model, request: None },
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 1, kind: StepKind::Model, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(calls.clone()),
     ];
@@ -219,11 +219,11 @@ async fn turn_with_a_call(world: &World, fence: &Fence) -> (Message, ToolCall) {
     let call = planned_call(fence, &message.id, 0);
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone()]),
-        Change::ToolStarted(call.id.clone()),
-        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Done)),
+        Change::StartCall(call.id.clone()),
+        Change::FinishCall(call.id.clone(), outcome(ToolCallState::Done)),
     ];
     world.commit_one(changes(fence, work)).await.unwrap();
     world.commit_one(completed(fence)).await.unwrap();
@@ -242,7 +242,7 @@ async fn undo_of_an_earlier_turn_is_kept(world: &World) {
         assert!(matches!(ask(world, undo(&owner, (&run.run_id, message, call), false)).await, ResumeOutcome::Run { .. }));
         let undoing = world.claim_one().await;
         let id = world.load(&undoing).await.calls[0].id.clone();
-        let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(ToolCallState::Done))];
+        let ended = vec![Change::StartCall(id.clone()), Change::FinishCall(id, outcome(ToolCallState::Done))];
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(completed(&undoing)).await.unwrap();
         undone.push(listed(world, &owner, &undoing).await.pop().unwrap());
@@ -262,10 +262,10 @@ async fn only_calls_of_the_retry_are_undone(world: &World) {
     let call = planned_call(&first, &message.id, 0);
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone()]),
-        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Cancelled)),
+        Change::FinishCall(call.id.clone(), outcome(ToolCallState::Cancelled)),
     ];
     world.commit_one(changes(&first, work)).await.unwrap();
     world.commit_one(failed(&first)).await.unwrap();
@@ -284,7 +284,7 @@ async fn only_calls_of_the_retry_are_undone(world: &World) {
     let resume = ResumeRun { new_run_id: new, ..resume_request(&owner, &first.run_id, ResumeKind::Call(Box::new(batch))) };
     assert!(matches!(ask(world, resume).await, ResumeOutcome::Run { .. }));
     let second = world.claim_one().await;
-    let made = vec![Change::ToolStarted(again.id.clone()), Change::ToolFinished(again.id, outcome(ToolCallState::Done))];
+    let made = vec![Change::StartCall(again.id.clone()), Change::FinishCall(again.id, outcome(ToolCallState::Done))];
     world.commit_one(changes(&second, made)).await.unwrap();
     world.commit_one(completed(&second)).await.unwrap();
     let undone = ask(world, undo(&owner, (&second.run_id, &message, &call), false)).await;
@@ -298,12 +298,12 @@ async fn a_call_is_taken_back_once(world: &World) {
     let (call, repeated) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
     let work = vec![
         Change::FreezeTools(Vec::new()),
-        Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+        Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(vec![call.clone(), repeated.clone()]),
-        Change::ToolFinished(repeated.id.clone(), outcome(ToolCallState::Done)),
-        Change::ToolStarted(call.id.clone()),
-        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Done)),
+        Change::FinishCall(repeated.id.clone(), outcome(ToolCallState::Done)),
+        Change::StartCall(call.id.clone()),
+        Change::FinishCall(call.id.clone(), outcome(ToolCallState::Done)),
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
@@ -325,7 +325,7 @@ async fn a_call_is_taken_back_once(world: &World) {
         let record = world.load(&undoing).await;
         assert_eq!((&record.calls[0].undoes, record.tools.is_some()), (&Some(call.id.clone()), true));
         let id = record.calls[0].id.clone();
-        let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(state))];
+        let ended = vec![Change::StartCall(id.clone()), Change::FinishCall(id, outcome(state))];
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(failed(&undoing)).await.unwrap();
         for how in [ResumeKind::Turn, ResumeKind::Resume] {
@@ -356,13 +356,13 @@ async fn undone_call_is_not_reused_by_a_retry(world: &World) {
         let (moved, failing) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
         let work = vec![
             Change::FreezeTools(Vec::new()),
-            Change::StepStarted { step: 2, kind: StepKind::Tools, request: None },
+            Change::StartStep { step: 2, kind: StepKind::Tools, request: None },
             Change::AddMessage(message.clone()),
             Change::AddToolCalls(vec![moved.clone(), failing.clone()]),
-            Change::ToolStarted(moved.id.clone()),
-            Change::ToolStarted(failing.id.clone()),
-            Change::ToolFinished(moved.id.clone(), outcome(ToolCallState::Done)),
-            Change::ToolFinished(failing.id.clone(), outcome(ToolCallState::Failed)),
+            Change::StartCall(moved.id.clone()),
+            Change::StartCall(failing.id.clone()),
+            Change::FinishCall(moved.id.clone(), outcome(ToolCallState::Done)),
+            Change::FinishCall(failing.id.clone(), outcome(ToolCallState::Failed)),
         ];
         world.commit_one(changes(&fence, work)).await.unwrap();
         world.commit_one(completed(&fence)).await.unwrap();
@@ -370,9 +370,9 @@ async fn undone_call_is_not_reused_by_a_retry(world: &World) {
         assert!(matches!(ask(world, undo(&owner, (&fence.run_id, &message, undone), true)).await, ResumeOutcome::Run { .. }));
         let undoing = world.claim_one().await;
         let id = world.load(&undoing).await.calls[0].id.clone();
-        let mut ended = vec![Change::ToolFinished(id.clone(), outcome(became))];
+        let mut ended = vec![Change::FinishCall(id.clone(), outcome(became))];
         if became != ToolCallState::Denied {
-            ended.insert(0, Change::ToolStarted(id));
+            ended.insert(0, Change::StartCall(id));
         }
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(completed(&undoing)).await.unwrap();

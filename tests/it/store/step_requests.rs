@@ -59,7 +59,7 @@ impl RecordedRun {
         let sources = RecordSources { history: record.history.iter().collect(), tools: record.tools.as_deref().unwrap() };
         let new = NewRequestRecord::of(step, &request, None, &sources, self.last.as_deref());
         self.last.clone_from(&new.digest);
-        Change::StepStarted { step, kind: StepKind::Model, request: Some(Box::new(new)) }
+        Change::StartStep { step, kind: StepKind::Model, request: Some(Box::new(new)) }
     }
 
     async fn commit(&self, world: &World, all: Vec<Change>) {
@@ -76,7 +76,7 @@ impl RecordedRun {
 }
 
 fn end(step: u32) -> Change {
-    Change::StepEnded { step, status: StepStatus::Completed, usage: None }
+    Change::EndStep { step, status: StepStatus::Completed, usage: None }
 }
 
 async fn request_is_rebuilt_from_records_and_rows(world: &World) {
@@ -104,7 +104,7 @@ async fn repeated_step_has_its_last_request(world: &World) {
     let mut run = RecordedRun::new(world).await;
     let question = run.messages(world).await;
     let first = run.begin(world, 1, "demo/demo", &question).await;
-    let abandoned = Change::StepEnded { step: 1, status: StepStatus::Abandoned, usage: None };
+    let abandoned = Change::EndStep { step: 1, status: StepStatus::Abandoned, usage: None };
     let again = run.begin(world, 1, "demo/other", &question).await;
     // In one write, and then in another one.
     run.commit(world, vec![first.clone(), abandoned.clone(), again.clone(), abandoned.clone()]).await;
@@ -123,7 +123,7 @@ async fn step_without_a_current_record_is_not_recorded(world: &World) {
     // An older version begins the step again, and does not know the column.
     world.database.rows("UPDATE run_steps SET attempt = attempt + 1 WHERE step = 1 RETURNING CAST(step AS text)").await;
     assert_eq!(run.outcome(world, 1).await, Err(MissingStepRequest::Record));
-    let bare = |step, kind| Change::StepStarted { step, kind, request: None };
+    let bare = |step, kind| Change::StartStep { step, kind, request: None };
     run.commit(world, vec![end(1), bare(2, StepKind::Model), end(2), bare(3, StepKind::Tools)]).await;
     assert_eq!(run.outcome(world, 2).await, Err(MissingStepRequest::Record));
     assert_eq!(run.outcome(world, 3).await, Err(MissingStepRequest::Step));

@@ -24,7 +24,7 @@ async fn used(world: &World, owner: &UserId, day: i64, model: &str, usage: Usage
     let accept = capstan::store::AcceptRun { profile, now: UnixMillis(NOW.0 + day * DAY_MS), ..hello(owner, &conversation()) };
     world.accept(accept).await;
     let fence = world.claim_one().await;
-    world.commit_one(changes(&fence, vec![Change::Usage(usage)])).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::SetUsage(usage)])).await.unwrap();
 }
 
 fn tokens(input: u64, output: u64, cost: Option<&str>) -> Usage {
@@ -98,7 +98,7 @@ async fn hours_agents_and_conversations(world: &World) {
         let at = UnixMillis(midnight + hour * HOUR_MS + 1);
         world.accept(capstan::store::AcceptRun { profile, now: at, ..hello(&ann, &conversation) }).await;
         let fence = world.claim_one().await;
-        world.commit_one(changes(&fence, vec![Change::Usage(tokens(10, 1, None))])).await.unwrap();
+        world.commit_one(changes(&fence, vec![Change::SetUsage(tokens(10, 1, None))])).await.unwrap();
         conversations.push(conversation);
     }
     let embeddings = format!(

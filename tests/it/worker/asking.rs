@@ -54,7 +54,7 @@ async fn asked_for_a_moment(answers: bool) -> (String, String, usize) {
     let (database, runtime) = (h.database.url.clone(), tokio::runtime::Handle::current());
     if answers {
         store.judge(move |writes| {
-            let expires = |change: &Change| matches!(change, Change::InputClosed { state: InputState::Expired, .. });
+            let expires = |change: &Change| matches!(change, Change::CloseInput { state: InputState::Expired, .. });
             if writes.iter().flat_map(|write| &write.changes).any(expires) {
                 tokio::task::block_in_place(|| runtime.block_on(answer(&database)));
             }

@@ -7,9 +7,9 @@ use crate::domain::conversation::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
 use crate::domain::run::ContextUnit;
 use crate::domain::run::context::{json_tokens, prose_tokens};
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::size;
 use crate::engine::request::size::Length;
-use crate::engine::request::source::Source;
 use crate::support::tokens::Tokenizer;
 
 /// The tokens of a message in addition to its parts, and of a call in addition to its name and arguments.
@@ -27,7 +27,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    pub fn of(source: &Source<'_>) -> Self {
+    pub fn of(source: &RequestSource<'_>) -> Self {
         match (source.record.profile.context.unit, source.capacity().tokenizer) {
             (ContextUnit::Chars, _) => Self::Chars,
             (ContextUnit::Tokens, None) => Self::Estimate,

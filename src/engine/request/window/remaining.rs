@@ -4,7 +4,7 @@ use crate::domain::conversation::Message;
 use crate::domain::model::ModelRequest;
 use crate::domain::run::context::json_tokens;
 use crate::domain::run::{ContextPolicy, ContextStrategy, ContextUnit};
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::window::estimate::{self, Measure};
 use crate::engine::request::window::fit::{self, Bound};
 
@@ -19,7 +19,7 @@ pub struct TokenBudget {
 
 impl TokenBudget {
     /// Measures a request by `cost`.
-    pub fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
+    pub fn of(source: &RequestSource<'_>, cost: impl Fn(Measure) -> u64) -> Self {
         let policy = &source.record.profile.context;
         let window = policy.budget(source.capacity().window).unwrap_or(u64::MAX);
         let measure = Measure::of(source);
@@ -41,7 +41,7 @@ impl TokenBudget {
 }
 
 /// Compresses older results if `compress_results` is set and the request leaves too little of the budget free.
-pub fn compress(source: &Source<'_>, frame: &ModelRequest, messages: &mut [Message]) {
+pub fn compress(source: &RequestSource<'_>, frame: &ModelRequest, messages: &mut [Message]) {
     let policy = &source.record.profile.context;
     let may_cut = policy.strategy != ContextStrategy::None && policy.budget(source.capacity().window).is_some();
     if !policy.compress_results || !may_cut {
@@ -54,7 +54,7 @@ pub fn compress(source: &Source<'_>, frame: &ModelRequest, messages: &mut [Messa
 }
 
 /// Cuts the messages of a request to the budget that its instructions and tools leave. A forced answer reserves no budget for another call.
-pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
+pub fn cut(source: &RequestSource<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
     let policy = &source.record.profile.context;
     let Some(window) = policy.budget(source.capacity().window) else { return };
     if policy.strategy == ContextStrategy::None {
@@ -74,7 +74,7 @@ pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message
 
 /// Returns the tokens of the model's window if the budget counts characters. The characters per token depend on the script: in some scripts
 /// the window, not the budget, limits the request.
-fn held_tokens(source: &Source<'_>) -> Option<u64> {
+fn held_tokens(source: &RequestSource<'_>) -> Option<u64> {
     let policy = &source.record.profile.context;
     let window = source.capacity().window.filter(|_| policy.unit == ContextUnit::Chars)?;
     // A window that is too small for a budget is ignored here, too.
@@ -83,7 +83,7 @@ fn held_tokens(source: &Source<'_>) -> Option<u64> {
 }
 
 /// Returns whether a request fits its budget. An agent without eviction sends every request unchanged.
-pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
+pub fn fits(source: &RequestSource<'_>, request: &ModelRequest) -> bool {
     let policy = &source.record.profile.context;
     if policy.strategy == ContextStrategy::None || policy.budget(source.capacity().window).is_none() {
         return true;
@@ -93,6 +93,6 @@ pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
 }
 
 /// Returns the free budget below which no further call is worthwhile.
-pub fn minimum_remaining(source: &Source<'_>) -> u64 {
+pub fn minimum_remaining(source: &RequestSource<'_>) -> u64 {
     if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }
 }

@@ -5,7 +5,7 @@ use crate::domain::conversation::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::domain::run::{Plan, PlanPhase, RunRecord};
 use crate::engine::offer::categories::describe_categories;
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::system_prompt;
 use crate::engine::request::transcript::{sendable, user_text};
 use crate::engine::request::window::remaining;
@@ -65,7 +65,7 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
      nothing.";
 
 /// Returns the request of the next model step, or of the open one, if it belongs to a plan.
-pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
+pub fn request(source: &RequestSource<'_>) -> Option<ModelRequest> {
     let plan = source.record.counters.plan.as_ref()?;
     match phase(source.record)? {
         PlanPhase::Planning => Some(planner(source, plan)),
@@ -79,7 +79,7 @@ pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
 }
 
 /// Returns the first request that fits, or the last and shortest one.
-fn first_that_fits(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
+fn first_that_fits(source: &RequestSource<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
     let mut last = None;
     for request in requests {
         if remaining::fits(source, &request) {
@@ -90,7 +90,7 @@ fn first_that_fits(source: &Source<'_>, requests: impl Iterator<Item = ModelRequ
     last
 }
 
-fn planner(source: &Source<'_>, plan: &Plan) -> ModelRequest {
+fn planner(source: &RequestSource<'_>, plan: &Plan) -> ModelRequest {
     let profile = &source.record.profile;
     let areas = describe_categories(&profile.tool_filter, &source.usable());
     let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
@@ -107,7 +107,7 @@ fn planner(source: &Source<'_>, plan: &Plan) -> ModelRequest {
     request
 }
 
-fn router(source: &Source<'_>, plan: &Plan, most: usize) -> ModelRequest {
+fn router(source: &RequestSource<'_>, plan: &Plan, most: usize) -> ModelRequest {
     let record = source.record;
     let mut request = framed(source, ROUTER, options(source, PlanPhase::Executing));
     request.tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
@@ -119,7 +119,7 @@ fn router(source: &Source<'_>, plan: &Plan, most: usize) -> ModelRequest {
     request
 }
 
-fn final_answer_request(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
+fn final_answer_request(source: &RequestSource<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
     let mut options = options(source, PlanPhase::Telling);
     options.output_schema = source.record.profile.options.output_schema.clone();
     let mut request = framed(source, &with_prompt_layers(source, TELLER), options);
@@ -128,18 +128,18 @@ fn final_answer_request(source: &Source<'_>, plan: &Plan, result: usize, words: 
 }
 
 /// Adds the layers of the system prompt, which apply to models that read the user's text or write to the user.
-fn with_prompt_layers(source: &Source<'_>, own: &str) -> String {
+fn with_prompt_layers(source: &RequestSource<'_>, own: &str) -> String {
     [system_prompt::system(source).as_str(), own].join("\n\n")
 }
 
-fn options(source: &Source<'_>, phase: PlanPhase) -> ModelOptions {
+fn options(source: &RequestSource<'_>, phase: PlanPhase) -> ModelOptions {
     let profile = &source.record.profile;
     let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
     profile.sampling.fill(&mut options, phase != PlanPhase::Telling);
     options
 }
 
-fn framed(source: &Source<'_>, system: &str, options: ModelOptions) -> ModelRequest {
+fn framed(source: &RequestSource<'_>, system: &str, options: ModelOptions) -> ModelRequest {
     let record = source.record;
     ModelRequest {
         owner: Some(record.owner.clone()),
@@ -179,7 +179,7 @@ fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
 }
 
 /// Describes the user's request, and each step with its result.
-fn plan_results_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
+fn plan_results_text(source: &RequestSource<'_>, plan: &Plan, result: usize, words: usize) -> String {
     let user_text = source.text_of_user_messages();
     let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&user_text, words));
     for (step, number) in plan.steps.iter().zip(1..) {

@@ -92,7 +92,7 @@ fn a_call_that_is_made_again_forgets_what_its_server_worked_on() {
     world.feed(Input::ToolFinished(id.clone(), gone));
     assert!(world.human_says("did_not_happen"));
     let again = world.claim(ClaimCause::Request);
-    assert!(again.changes.contains(&Change::ToolHandle(id, None)));
+    assert!(again.changes.contains(&Change::SetHandle(id, None)));
     assert_eq!((world.under_way.len(), &world.under_way[0].handle, &world.rows.calls[0].handle), (1, &None, &None));
 }
 
@@ -112,7 +112,7 @@ fn the_end_of_the_run_closes_the_question() {
     let id = world.rows.inputs[0].id.clone();
     world.rows.cancel_requested_by = Some("user".to_owned());
     let decision = world.claim(ClaimCause::Request);
-    assert!(decision.changes.contains(&Change::InputClosed { id: id.clone(), state: InputState::Cancelled }));
+    assert!(decision.changes.contains(&Change::CloseInput { id: id.clone(), state: InputState::Cancelled }));
     let closed = EventBody::InputResolved { id, state: InputState::Cancelled, answer: None, by: None };
     assert!(decision.events.contains(&closed));
     assert_eq!(world.states(), [Unknown, Done]);
@@ -148,7 +148,7 @@ fn unanswered_question_times_out() {
     let decision = world.claim(ClaimCause::Timer);
     let expired = EventBody::InputResolved { id: id.clone(), state: InputState::Expired, answer: None, by: None };
     assert!(decision.events.contains(&expired));
-    assert!(decision.changes.contains(&Change::InputClosed { id, state: InputState::Expired }));
+    assert!(decision.changes.contains(&Change::CloseInput { id, state: InputState::Expired }));
     assert_eq!((world.states(), world.results()), (vec![Unknown], vec![prompts::UNANSWERED.to_owned()]));
     assert!(world.asked.is_some(), "the model is told");
 

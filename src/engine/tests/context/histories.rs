@@ -15,7 +15,7 @@ use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::check_sendable;
-use crate::engine::request::source::Source;
+use crate::engine::request::request_source::RequestSource;
 use crate::engine::request::transcript::sendable;
 use crate::engine::request::{eviction, size};
 use crate::engine::tests::context::{asked, profile};
@@ -318,7 +318,7 @@ fn said(messages: &[Message]) -> usize {
 /// Asserts that the smallest possible request does not fit. It has only the newest exchange and the system prompt, maximally
 /// truncated, without reasoning and tools.
 fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
-    let source = Source::of(state);
+    let source = RequestSource::of(state);
     let room = room(&source).unwrap();
     prop_assert!(room.remaining < 0, "{:?}", room);
     let own = &state.record.fence.run_id;
@@ -370,7 +370,7 @@ proptest! {
             return the_least_view_is_too_large(&state);
         }
         let state = world.state.as_ref().unwrap();
-        let source = Source::of(state);
+        let source = RequestSource::of(state);
         // The request before tools become text.
         let (frame, view) = parts(&source);
         let room = room(&source);

@@ -78,7 +78,7 @@ impl ModelStore {
     fn commit_to(&self, state: &mut State, writes: &[RunWrite]) -> Vec<Result<CommitReceipt, WriteRejection>> {
         let mut broken: Vec<&Fence> = Vec::new();
         let answers = writes.iter().map(|write| {
-            let orphan = || write.changes.iter().any(|change| matches!(change, Change::ToolFinished(..)));
+            let orphan = || write.changes.iter().any(|change| matches!(change, Change::FinishCall(..)));
             let is_let_in = self.has(Bug::FenceIgnored) || (self.has(Bug::OrphanKept) && orphan());
             let is_newest = state.is_newest(&write.fence) || (is_let_in && state.runs.contains_key(&write.fence.run_id));
             let is_lost = state.conversations.get(&write.fence.conversation_id).is_some_and(|row| row.head() < write.after);
@@ -135,7 +135,7 @@ impl State {
             }
             self.change(&mut row, change, base, &mut effects)?;
         }
-        let is_update = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
+        let is_update = |change: &Change| matches!(change, Change::SetStatus(..) | Change::Finish { .. });
         if write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(is_update) {
             return Err("an event contains a conversation's status that the write does not change");
         }
@@ -184,23 +184,23 @@ impl State {
 
     fn change(&self, row: &mut RunRow, change: &Change, base: i64, effects: &mut Effects) -> Result<(), &'static str> {
         match change {
-            Change::Status(status, _) if status.is_terminal() => return Err("a terminal status without an end"),
-            Change::Status(status, reason) => {
+            Change::SetStatus(status, _) if status.is_terminal() => return Err("a terminal status without an end"),
+            Change::SetStatus(status, reason) => {
                 (row.run.status, row.run.reason) = (*status, *reason);
                 effects.status = Some((*status).into());
             }
-            Change::Started => {
+            Change::Start => {
                 row.cause = ClaimCause::HandedBack;
                 row.started_at.get_or_insert(self.now);
                 row.run.started_at.get_or_insert_with(|| self.now_text());
             }
             Change::FreezeTools(tools) => row.tools = Some(tools.clone()),
-            Change::KeepContexts(contexts) => row.contexts = Some(kept(contexts)),
-            Change::Counters(counters) => row.counters = counters.clone(),
-            Change::Summarize(summary) => effects.summary = Some(kept(summary)),
-            Change::Usage(usage) => row.usage = *usage,
+            Change::StoreContexts(contexts) => row.contexts = Some(kept(contexts)),
+            Change::SetCounters(counters) => row.counters = counters.clone(),
+            Change::SetSummary(summary) => effects.summary = Some(kept(summary)),
+            Change::SetUsage(usage) => row.usage = *usage,
             Change::ChargeBudget { day, amount } => effects.settled.push((*day, *amount)),
-            Change::StepStarted { step, kind, request } => {
+            Change::StartStep { step, kind, request } => {
                 row.requests.extend(request.as_ref().map(|request| (*step, storable_json(request.text.clone()))));
                 let new = StepRow { run_id: row.run.id.clone(), step: *step, kind: *kind, status: StepStatus::Started };
                 match row.steps.iter_mut().find(|(known, _)| known.step == *step) {
@@ -208,7 +208,7 @@ impl State {
                     None => row.steps.push((new, self.now)),
                 }
             }
-            Change::StepEnded { step, status, .. } => {
+            Change::EndStep { step, status, .. } => {
                 let known = row.steps.iter_mut().find(|(known, _)| known.step == *step);
                 let (known, at) = known.ok_or("a step ends that never began")?;
                 (known.status, *at) = (*status, self.now);
@@ -227,41 +227,41 @@ impl State {
                 }
                 row.calls.extend(calls.iter().map(kept));
             }
-            Change::ToolAsked(id) => {
+            Change::RequestApproval(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned);
                 planned.ok_or("a tool call changes that has already started or ended")?.state = ToolCallState::AwaitingApproval;
             }
-            Change::ToolEdited { id, arguments, hash } => {
+            Change::EditCall { id, arguments, hash } => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 let call = planned.ok_or("a tool call changes that has already started or ended")?;
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
-            Change::ToolGranted { id, grant: _ } => {
+            Change::GrantCall { id, grant: _ } => {
                 let planned = row.calls.iter().find(|call| call.id == *id && call.has_not_begun());
                 planned.ok_or("a tool call changes that has already started or ended")?;
             }
-            Change::ToolStarted(id) => {
+            Change::StartCall(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 planned.ok_or("a tool call changes that has already started or ended")?.state = ToolCallState::Started;
             }
-            Change::ToolHandle(id, handle) => {
+            Change::SetHandle(id, handle) => {
                 let started = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Started);
                 started.ok_or("a call that is not under way gets a handle")?.handle.clone_from(handle);
             }
-            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Err("the outcome of a call is none"),
-            Change::ToolFinished(id, outcome) => {
+            Change::FinishCall(_, outcome) if !outcome.state.is_outcome() => return Err("the outcome of a call is none"),
+            Change::FinishCall(id, outcome) => {
                 let open = row.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome());
                 let call = open.ok_or("a call gets a second outcome")?;
                 (call.state, call.outcome) = (outcome.state, Some(kept(outcome)));
             }
-            Change::AskInput(request) => row.inputs.push(InputRecord {
+            Change::RequestInput(request) => row.inputs.push(InputRecord {
                 request: InputRequest { expires_in_ms: None, ..kept(request) },
                 resolved_by: None,
                 created_at: self.now_text(),
                 resolved_at: None,
                 expires_at: request.expires_in_ms.map(|left| UnixMillis(self.now + i64::try_from(left).unwrap()).to_rfc3339()),
             }),
-            Change::InputClosed { id, state } => {
+            Change::CloseInput { id, state } => {
                 if let Some(asked) = row.inputs.iter_mut().find(|asked| asked.request.id == *id) {
                     asked.request.state = *state;
                     asked.resolved_at.get_or_insert_with(|| self.now_text());

@@ -15,17 +15,17 @@ use crate::engine::strategy::plan::progress;
 /// The maximum number of tool names that an event lists.
 const MAX_LEFT_OUT: usize = 200;
 
-pub struct Source<'a> {
+pub struct RequestSource<'a> {
     /// The run's rows. Messages and tools are in the fields below, because the record of a pending decision has only its new messages.
     pub record: &'a RunRecord,
     pub(in crate::engine) facts: &'a RunFacts,
     /// All tools that the run may ever offer.
     pub tools: &'a [Arc<ToolDefinition>],
     pub contexts: &'a [ProvidedContext],
-    pub stored: &'a [Message],
-    pub added: &'a [Message],
+    pub stored_messages: &'a [Message],
+    pub new_messages: &'a [Message],
     /// The number of stored messages that the summary covered when the run was loaded.
-    pub loaded: usize,
+    pub summarized_when_loaded: usize,
 }
 
 pub struct UncoveredHistory<'a> {
@@ -37,7 +37,7 @@ pub struct UncoveredHistory<'a> {
     pub turn: Option<&'a RunId>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> RequestSource<'a> {
     pub fn of(state: &'a RunState) -> Self {
         Self::of_rows(&state.record, &state.facts)
     }
@@ -48,9 +48,9 @@ impl<'a> Source<'a> {
             facts,
             tools: record.tools.as_deref().unwrap_or_default(),
             contexts: record.contexts.as_deref().unwrap_or_default(),
-            stored: &record.history,
-            added: &[],
-            loaded: record.covered,
+            stored_messages: &record.history,
+            new_messages: &[],
+            summarized_when_loaded: record.covered,
         }
     }
 
@@ -64,14 +64,14 @@ impl<'a> Source<'a> {
     }
 
     pub fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + Clone + use<'a> {
-        self.stored.iter().chain(self.added)
+        self.stored_messages.iter().chain(self.new_messages)
     }
 
     /// Returns the number of leading messages that the summary covers.
     fn covered(&self) -> usize {
         let Some(summary) = &self.record.summary else { return 0 };
         let after = self.history().rev().position(|message| message.id == summary.covers);
-        after.map_or(self.loaded, |after| self.stored.len() + self.added.len() - after)
+        after.map_or(self.summarized_when_loaded, |after| self.stored_messages.len() + self.new_messages.len() - after)
     }
 
     pub fn uncovered_history(&self) -> UncoveredHistory<'a> {
@@ -104,30 +104,30 @@ impl<'a> Source<'a> {
         }
     }
 
-    pub fn missing(&self) -> Prerequisite {
+    pub fn missing_prerequisite(&self) -> Prerequisite {
         usable::missing_prerequisite(&self.usable(), self.record, self.capacity().max_tools)
     }
 
     /// Returns the number of tools on offer in a model step, if a filter or the model's limit reduces them.
-    pub fn announced(&self) -> Option<OfferedTools> {
+    pub fn reduced_offer(&self) -> Option<OfferedTools> {
         let usable = self.usable();
-        let is_over = usable::is_over(&usable, self.capacity().max_tools);
-        if self.record.profile.tool_filter.mode == ToolFilterMode::Off && !is_over {
+        let exceeds_limit = usable::exceed_limit(&usable, self.capacity().max_tools);
+        if self.record.profile.tool_filter.mode == ToolFilterMode::Off && !exceeds_limit {
             return None;
         }
         let of = usable.len();
-        if self.missing() == Prerequisite::Categories {
+        if self.missing_prerequisite() == Prerequisite::Categories {
             return Some(OfferedTools { offered: 0, of, by: "choosing".to_owned(), left_out: Vec::new() });
         }
-        let chosen = self.record.counters.chosen_tools.as_ref().filter(|_| is_over || usable::filters_tools(self.record))?;
+        let chosen = self.record.counters.chosen_tools.as_ref().filter(|_| exceeds_limit || usable::filters_tools(self.record))?;
         let offered = self.offered();
-        let is_left_out = |tool: &&&Arc<ToolDefinition>| is_over && offered.iter().all(|offered| offered.name != tool.name);
+        let is_left_out = |tool: &&&Arc<ToolDefinition>| exceeds_limit && offered.iter().all(|offered| offered.name != tool.name);
         let left_out = usable.iter().filter(is_left_out).take(MAX_LEFT_OUT).map(|tool| tool.name.clone()).collect();
         Some(OfferedTools { offered: offered.len(), of, by: chosen.by.as_str().to_owned(), left_out })
     }
 
     /// Returns the tool with which a model names categories.
-    pub fn selector(&self) -> ToolDefinition {
+    pub fn category_selector(&self) -> ToolDefinition {
         categories::selector(&self.record.profile.tool_filter, &self.usable())
     }
 }
