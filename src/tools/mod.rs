@@ -121,6 +121,9 @@ pub struct ServerStatus {
     /// Number of failures in a row: a lost connection, and failed attempts to connect.
     #[serde(skip)]
     pub failures: u32,
+    /// When the next attempt to connect is planned, RFC 3339.
+    #[serde(skip)]
+    pub next_attempt_at: Option<String>,
     /// The redacted end of its process's standard error stream. Visible to administrators and to the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
@@ -140,8 +143,20 @@ pub struct ServerStatus {
 impl ServerStatus {
     /// Returns the status of a server that was not tried yet.
     pub fn unknown(id: McpServerId, name: String, owner: Option<UserId>) -> Self {
-        let (status, auth) = ("unknown".to_owned(), AuthState::None);
-        Self { id, name, status, since: None, error: None, failures: 0, stderr: None, tools: 0, left_out: false, auth, owner }
+        Self {
+            id,
+            name,
+            status: "unknown".to_owned(),
+            since: None,
+            error: None,
+            failures: 0,
+            next_attempt_at: None,
+            stderr: None,
+            tools: 0,
+            left_out: false,
+            auth: AuthState::None,
+            owner,
+        }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct McpServerStatus {
     error: Option<String>,
     /// Number of failures in a row: a lost connection, and failed attempts to connect. Absent while there are none.
     failures: Option<u32>,
+    /// When the server connects again without a call, RFC 3339. Absent while no such attempt is planned.
+    next_attempt_at: Option<String>,
     /// The end of the standard error stream of the server's process: up to 64 KiB, and in lists the last 2,000 characters. Visible
     /// to administrators and to the owner of the server.
     stderr: Option<String>,
@@ -83,9 +85,22 @@ pub(crate) struct McpServer {
 
 impl McpServer {
     pub(in crate::http) fn of(view: McpServerView, viewer: &Principal) -> Self {
-        let ServerStatus { id, name, status: state, since, error, failures, stderr, tools, left_out, auth, owner: _ } = view.status;
+        let ServerStatus {
+            id,
+            name,
+            status: state,
+            since,
+            error,
+            failures,
+            next_attempt_at,
+            stderr,
+            tools,
+            left_out,
+            auth,
+            owner: _,
+        } = view.status;
         let failures = Some(failures).filter(|count| *count > 0);
-        let status = McpServerStatus { state, since, error, failures, stderr, tools, left_out, auth };
+        let status = McpServerStatus { state, since, error, failures, next_attempt_at, stderr, tools, left_out, auth };
         let (id, name, entry, enabled, scope, record) = match view.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, VisibleScope::Config, None),
             AnyMcpServer::Stored(record) => {

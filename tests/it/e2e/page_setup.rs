@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use support::browser::{Browser, ENTER};
+use support::browser::{Browser, ENTER, ESCAPE};
 use support::database::Kind;
 use support::dialects::Dialect;
 use support::mcp::Scripted;
@@ -156,6 +156,31 @@ async fn mcp_server_login_begins_and_ends_on_the_page() {
     browser.shows("[data-server=bank] .state", "needs a login").await;
     browser.until("the button", "return document.querySelector('[data-server=bank]').innerText.includes('Log in')").await;
     assert_eq!(login_state(&server).await, "needed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mcp_server_that_was_lost_shows_its_next_attempt() {
+    let (model, scripted) = (ModelMock::start().await, Scripted::default());
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    browser.show("#/setup/tools").await;
+    add_server(&browser, "Command", "mine", "command", &command_line(&scripted, &[])).await;
+    browser.shows("[data-server=mine] .state", "ready").await;
+    let card = browser.run("return document.querySelector('[data-server=mine]').innerText", &[]).await;
+    assert!(!card.as_str().unwrap().contains("attempt"), "{card}");
+    // The wait after each failed attempt is longer, and in the end longer than the time between two looks of the page.
+    scripted.damage();
+    server.start_run(&json!({"input": "[[id:die]][[call:mine__die {}]][[next]][[say:gone]]"})).await;
+    let is_time = "const words = document.querySelector('.card[data-server=mine]').innerText;
+        return /failed \\d+ times in a row · next attempt at \\d+:\\d\\d:\\d\\d/.test(words)";
+    browser.until("the time of the next attempt", is_time).await;
+    browser.click("#servers").await;
+    browser.shows(".server-list [data-server=mine]", "next attempt at").await;
+    browser.press(ESCAPE).await;
+    scripted.repair();
+    press_button(&browser, ".card[data-server=mine]", "Restart").await;
+    browser.shows(".card[data-server=mine] .state", "ready").await;
 }
 
 /// Returns the state of the login of the only server.

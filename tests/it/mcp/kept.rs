@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use capstan::domain::ids::{McpServerId, UserId};
 use capstan::domain::tool::mcp_server::configured_id;
 use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::support::clock::SystemClock;
+use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::UuidIds;
 use capstan::tools::mcp::{ConnectionLimits, McpConfig, Secrets, UserServer, UserServerSource, read_kept};
 use capstan::tools::{CallControl, ToolExecutor, ToolExecutorOptions, Toolbox as _};
@@ -282,6 +282,39 @@ async fn a_lost_connection_is_made_again_by_itself() {
         (status.status == "ok" && status.tools > 0 && status.since.is_some()).then_some(())
     })
     .await;
+    door.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_reconnection_names_the_time_of_the_next() {
+    let (server, ann, id, door, seen) = mail().await;
+    let status = async || door.mcp().status_of(&ann, &id).await.unwrap();
+    assert_eq!(status().await.next_attempt_at, None, "it is connected");
+    server.damage();
+    run(&door, &ann, tool(&seen, id.as_str(), "die"), json!({})).await;
+    let failed = wait::until("a planned attempt", PATIENCE, || async {
+        Some(status().await).filter(|status| status.next_attempt_at.is_some())
+    })
+    .await;
+    let time = |text: Option<String>| UnixMillis::from_rfc3339(&text.unwrap()).unwrap();
+    let (since, next) = (time(failed.since), time(failed.next_attempt_at));
+    assert!(next > since && next < since.after(20_000), "failed at {since:?}, and is tried again at {next:?}");
+    assert_eq!(failed.status, "error");
+    server.repair();
+    wait::until("the connection", PATIENCE, || async { (status().await.status == "ok").then_some(()) }).await;
+    assert_eq!(status().await.next_attempt_at, None, "it is connected again");
+    door.shutdown().await;
+}
+
+/// Servers that have never run wait for a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_first_start_plans_no_attempt() {
+    let (server, ann, shelf) = (Scripted::default(), owner("ann"), Arc::new(Shelf::default()));
+    let id = shelf.put(Some(&ann), "mail", &server.entry(&["broken"]));
+    let door = door(&json!({}), &shelf);
+    door.definitions(&ann).await;
+    let status = door.mcp().status_of(&ann, &id).await.unwrap();
+    assert_eq!((status.status.as_str(), status.failures, status.next_attempt_at), ("error", 1, None));
     door.shutdown().await;
 }
 

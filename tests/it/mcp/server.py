@@ -368,7 +368,8 @@ if "family" in habits:
 if "escapes" in habits:
     sleeper = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
     log(pid=subprocess.Popen(sleeper, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True).pid)
-if "broken" in habits:
+# The file breaks the starts that come after it.
+if "broken" in habits or os.path.exists(os.path.join(folder, "broken")):
     print("cannot read the licence file; token=hunter2-secret-value args=" + str(habits), file=sys.stderr, flush=True)
     sys.exit(7)
 log(ready=True)

@@ -221,6 +221,15 @@ impl Scripted {
         json!({"command": Self::python(), "args": self.command(habits)})
     }
 
+    /// Makes its next starts fail, until [`Self::repair`].
+    pub fn damage(&self) {
+        std::fs::write(self.folder.path().join("broken"), "").unwrap();
+    }
+
+    pub fn repair(&self) {
+        std::fs::remove_file(self.folder.path().join("broken")).unwrap();
+    }
+
     /// Returns the values that the server logged under `key`, in order.
     pub fn log(&self, key: &str) -> Vec<Value> {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();

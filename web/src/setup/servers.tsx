@@ -7,7 +7,7 @@ import * as api from "../api/client";
 import type { McpServer, McpServerTool } from "../api/types";
 import { useMe } from "../shell/me";
 import { queries, useServers } from "../shell/queries";
-import { failureCount, mayLogIn, needsLogin, serverState, toolCount } from "../shell/server-state";
+import { failureCount, mayLogIn, needsLogin, nextAttempt, serverState, toolCount } from "../shell/server-state";
 import { brief, cut } from "../text/words";
 import { ServerLogin } from "./login";
 import { Action, Field, ForAllUsers, Form, Scope, Section, State, scopeOf, textOf, useMayChange } from "./parts";
@@ -184,7 +184,7 @@ function ServerCard({ server, isTarget }: { server: McpServer; isTarget: boolean
         {mayChange && <Action className="small danger" act={act(() => api.remove(path))}>Remove</Action>}
       </div>
       {status.error !== undefined && <p className="trouble">{brief(status.error, 600)}</p>}
-      {failures !== null && <p className="faint">{failures}</p>}
+      {failures !== null && <p className="faint">{[failures, nextAttempt(status)].filter(Boolean).join(" · ")}</p>}
       {status.left_out === true && <p className="warning">The server lists more tools than are offered. The log names those that are left out.</p>}
       {server.warnings?.map((warning) => <p key={warning} className="warning">{brief(warning, 300)}</p>)}
       <details onToggle={(event) => setOpen(event.currentTarget.open)}>

@@ -12,7 +12,7 @@ import { Dialog } from "./dialog";
 import { Icon } from "./icons";
 import { useMe } from "./me";
 import { useServers } from "./queries";
-import { failureCount, needsLogin, mayLogIn, serverState, toolCount } from "./server-state";
+import { failureCount, needsLogin, mayLogIn, nextAttempt, serverState, toolCount } from "./server-state";
 
 /** How often the states are read while they are shown, in milliseconds. */
 const EACH_MS = 5_000;
@@ -46,6 +46,7 @@ function ServerEntry({ server, close }: { server: McpServer; close: () => void }
   const { data: me } = useMe();
   const { enabled, status } = server;
   const failures = failureCount(status);
+  const next = nextAttempt(status);
   return (
     <li data-server={server.name}>
       <a href={`#/setup/tools/${server.id}`} onClick={close}>
@@ -67,6 +68,7 @@ function ServerEntry({ server, close }: { server: McpServer; close: () => void }
                   <When at={status.since} />
                 </>
               )}
+              {next !== null && ` · ${next}`}
             </p>
           )}
           {needsLogin(server) && mayLogIn(server, me) && (

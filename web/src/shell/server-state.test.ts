@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { McpServer } from "../api/types";
-import { failureCount, mayLogIn, needsLogin, serverState, toolCount, worstState } from "./server-state";
+import { failureCount, mayLogIn, needsLogin, nextAttempt, serverState, toolCount, worstState } from "./server-state";
 
 const server = (state: string, more: object = {}) => ({ enabled: true, status: { state, tools: 1, auth: "none" }, ...more }) as unknown as McpServer;
 
@@ -28,6 +28,12 @@ it("tells of the worst state only", () => {
 it("counts failures of servers that are away", () => {
   const status = (more: object) => ({ state: "error", tools: 0, auth: "none", ...more }) as McpServer["status"];
   expect([status({ failures: 1 }), status({ failures: 4 }), status({}), status({ failures: 2, auth: "needed" }), status({ failures: 1, state: "ok" })].map(failureCount)).toEqual(["failed once", "failed 4 times in a row", null, null, null]);
+});
+
+it("names the time of the next attempt", () => {
+  const at = "2026-01-01T12:00:05.250Z";
+  const status = { state: "error", tools: 0, auth: "none", failures: 2 } as McpServer["status"];
+  expect([nextAttempt({ ...status, next_attempt_at: at }), nextAttempt(status)]).toEqual([`next attempt at ${new Date(at).toLocaleTimeString()}`, null]);
 });
 
 it("offers a login to those who may change the server", () => {

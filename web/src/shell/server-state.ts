@@ -35,6 +35,11 @@ export function failureCount({ failures = 0, auth, state }: McpServer["status"])
   return failures === 1 ? "failed once" : `failed ${failures} times in a row`;
 }
 
+/** Returns in words when a server that failed connects again; `null` if it waits for a call. */
+export function nextAttempt({ next_attempt_at: at }: McpServer["status"]): string | null {
+  return at === undefined ? null : `next attempt at ${new Date(at).toLocaleTimeString()}`;
+}
+
 /** Returns the number of tools in words. */
 export const toolCount = (count: number): string => `${count} ${count === 1 ? "tool" : "tools"}`;
 

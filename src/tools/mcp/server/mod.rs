@@ -261,6 +261,7 @@ impl Server {
     pub async fn status(&self, unknown: ServerStatus) -> ServerStatus {
         let (auth, left_out) = (self.login.as_ref().map_or(unknown.auth, |login| login.state()), self.omits_tools());
         let phase = self.phase.borrow().clone();
+        let next_attempt_at = self.next_attempt_at(&phase).map(UnixMillis::to_rfc3339);
         let (status, error, stderr, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, None, 0),
             Phase::Starting { .. } => ("starting", None, None, 0),
@@ -275,7 +276,8 @@ impl Server {
         };
         let since = Some(lock(&self.phase_began).to_rfc3339());
         let failures = lock(&self.restarts).failures();
-        ServerStatus { status: status.to_owned(), since, error, failures, stderr, tools, auth, left_out, ..unknown }
+        let status = status.to_owned();
+        ServerStatus { status, since, error, failures, next_attempt_at, stderr, tools, auth, left_out, ..unknown }
     }
 
     /// Returns whether some of its listed tools are omitted, as far as is known.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::support::clock::UnixMillis;
 use crate::support::locks::lock;
 use crate::tools::mcp::ServerTransport;
 use crate::tools::mcp::process::slots::ProcessPermit;
@@ -46,6 +47,18 @@ impl Server {
         if is_due {
             self.start_connecting();
         }
+    }
+
+    /// Returns when a server in this phase is planned to connect without a call.
+    pub(super) fn next_attempt_at(&self, phase: &Phase) -> Option<UnixMillis> {
+        let retry_at = match phase {
+            Phase::Failed { retry_at, .. } if lock(&self.restarts).reconnects_automatically() => *retry_at,
+            Phase::Failed { .. } | Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Idle(_) | Phase::Closed => {
+                return None;
+            }
+        };
+        let wait = retry_at.saturating_duration_since(Instant::now());
+        Some(self.common.clock.now().after(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Begins to connect, unless it is connected or its backoff has not ended.
