@@ -363,3 +363,106 @@ async fn agent_made_on_the_page_answers_with_each_version() {
     browser.shows(".run.newest .message.assistant .text", "by default").await;
     assert_eq!(asked("fourth")["model"], "mock");
 }
+
+/// Opens the form of an agent with all its groups.
+async fn edit_agent(browser: &Browser, name: &str) {
+    press_button(browser, &format!("[data-agent={name}]"), "Edit").await;
+    open_groups(browser).await;
+}
+
+async fn open_groups(browser: &Browser) {
+    let open = "const groups = [...document.querySelectorAll('.agent-form .field-group')];
+        for (const group of groups) group.open = true;
+        return groups.length > 0";
+    browser.until("the groups of the form", open).await;
+}
+
+/// Returns whether the box is checked that tells an empty value of a field from an inherited one.
+async fn inherits_nothing(browser: &Browser, path: &str) -> bool {
+    let checked = "return document.querySelector(`[name='nothing:${arguments[0]}']`).checked";
+    browser.run(checked, &[path]).await.as_bool().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_form_tells_empty_from_inherited_values() {
+    let (_model, _site, server) = Site::start_scripted(Kind::Sqlite).await;
+    let profile = async || server.get_json("/agents/bare").await["profile"].to_string();
+    // JavaScript would round this number.
+    let answers = json!({"name": "count", "schema": {"type": "integer", "maximum": 9_007_199_254_740_993_u64}});
+    let stored = json!({"system_prompt": "", "options": {"top_p": 0.5, "temperature": 0.25, "stop": [], "output_schema": answers},
+        "builtin_tools": "none", "approval": {"tools": {}}, "sampling": {}});
+    let (status, made) = server.post_json("/agents", &json!({"name": "bare", "profile": stored})).await;
+    assert_eq!(status, 201, "{made}");
+    let browser = looking_at(&server).await;
+    browser.show("#/setup/agents").await;
+
+    // All else stays as it is, in its order.
+    edit_agent(&browser, "bare").await;
+    assert!(inherits_nothing(&browser, "system_prompt").await && inherits_nothing(&browser, "options/stop").await);
+    assert!(!inherits_nothing(&browser, "options/seed").await);
+    browser.write("[name=max_rounds]", "7").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows("[data-agent=bare]", "version 2").await;
+    let mut expected = stored.clone();
+    expected["max_rounds"] = json!(7);
+    assert_eq!(profile().await, expected.to_string());
+
+    // An empty value becomes an inherited one, and the other way round.
+    edit_agent(&browser, "bare").await;
+    browser.click("[name='nothing:system_prompt']").await;
+    browser.click("[name='nothing:options/stop']").await;
+    browser.click("[name='nothing:options/seed']").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows("[data-agent=bare]", "version 3").await;
+    let expected = json!({"options": {"top_p": 0.5, "temperature": 0.25, "output_schema": answers, "seed": null},
+        "builtin_tools": "none", "approval": {"tools": {}}, "sampling": {}, "max_rounds": 7});
+    assert_eq!(profile().await, expected.to_string());
+    let usual = server.get_json("/agents/default").await;
+    assert_eq!(server.get_json("/agents/bare").await["effective"]["system_prompt"], usual["effective"]["system_prompt"]);
+    edit_agent(&browser, "bare").await;
+    assert!(!inherits_nothing(&browser, "system_prompt").await && inherits_nothing(&browser, "options/seed").await);
+
+    // A text replaces the choice.
+    browser.click("[name='nothing:system_prompt']").await;
+    browser.write("[name=system_prompt]", "Rhyme.").await;
+    assert!(!inherits_nothing(&browser, "system_prompt").await);
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows("[data-agent=bare]", "version 4").await;
+    assert_eq!(server.get_json("/agents/bare").await["profile"]["system_prompt"], "Rhyme.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_form_offers_members_what_the_server_accepts() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let member = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&member);
+    let browser = looking_at(&server).await;
+    browser.write("#key-dialog[open] #key", &format!("{member}{ENTER}")).await;
+    browser.shows("#user", "ann").await;
+    browser.show("#/setup/agents").await;
+    press_button(&browser, ".setup-head", "Make an agent").await;
+    open_groups(&browser).await;
+    let values = |css: &str| format!("[...document.querySelector({}).options].map(({{ value }}) => value).join()", json!(css));
+    let choices = format!("return {} === ',tell_model,ask,fail'", values("[name=on_unknown]"));
+    browser.until("the choices of a member", &choices).await;
+    let rule = "[aria-label='Permission of ledger__lookup']";
+    browser.until("the tools", &format!("return document.querySelector({}) !== null", json!(rule))).await;
+    assert_eq!(browser.run(&format!("return {}", values(rule)), &[]).await, ",always_ask");
+    let choose = "const select = document.querySelector(arguments[0]);
+        select.value = 'always_ask';
+        select.dispatchEvent(new Event('change', { bubbles: true }))";
+    browser.run(choose, &[rule]).await;
+
+    // The server alone knows its limits. Its refusal stands at the field.
+    browser.write("[name=name]", "careful").await;
+    browser.write("[name=max_rounds]", "1000").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows("[data-field=max_rounds] .trouble", "only an administrator can exceed the limit").await;
+    browser.write("[name=max_rounds]", "5").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows("[data-agent=careful]", "yours").await;
+    let made = server.get_json("/agents/careful").await;
+    assert_eq!(made["profile"], json!({"max_rounds": 5, "approval": {"tools": {"ledger__lookup": "always_ask"}}}));
+}

@@ -50,7 +50,14 @@ export function spelling(holder: object, name: string | number): string {
 /** Returns one member as a value that `JSON.stringify` writes as the server has. */
 export function exact(holder: object, name: string | number): unknown {
   const source = WRITTEN.get(holder)?.get(String(name));
-  return source === undefined || rawJSON === undefined ? (holder as Record<string, unknown>)[name] : rawJSON(source);
+  return source === undefined || rawJSON === undefined ? exactCopy((holder as Record<string, unknown>)[name]) : rawJSON(source);
+}
+
+/** Returns a copy of a value from {@link parse} that `JSON.stringify` writes as the server has. */
+export function exactCopy(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map((_, at) => exact(value, at));
+  return Object.fromEntries(Object.keys(value).map((name) => [name, exact(value, name)]));
 }
 
 /** Returns a typed number as a value that is sent as it was typed; `undefined` if this browser would round it. */

@@ -28,7 +28,11 @@ export interface AgentField {
   max?: number;
   step?: number | "any";
   options?: readonly Option[];
+  /** The value without content, where the server tells it from an absent one. A form needs a second input to tell them apart. */
+  nothing?: Nothing;
 }
+
+type Nothing = "" | null | readonly never[];
 
 /** A value, and its words. */
 export type Option = readonly [string, string];
@@ -38,21 +42,28 @@ export interface FieldGroup {
   fields: readonly AgentField[];
 }
 
-type Limits = Partial<Pick<AgentField, "min" | "max" | "step">>;
+type Limits = Partial<Pick<AgentField, "min" | "max" | "step" | "nothing">>;
+
+const NO_TEXT = { nothing: "" } as const;
+const NO_VALUE = { nothing: null } as const;
+const NO_ENTRIES = { nothing: [] } as const;
+/** The choice of no value, in a list of options. */
+export const NO_CHOICE: Option = ["null", "nothing: the provider decides"];
 
 /** A year, the longest time of a profile. */
 const LONGEST_SECONDS = 366 * 24 * 3600;
 
 const field = (kind: FieldKind, path: string, label: string, hint: string, more: Limits & Pick<AgentField, "options"> = {}): AgentField => ({ kind, path, label, hint, ...more });
 const count = (path: string, label: string, hint: string, limits: Limits = {}) => field("number", path, label, hint, { min: 0, step: 1, ...limits });
-const decimal = (path: string, label: string, hint: string, max: number) => field("number", path, label, hint, { min: 0, max, step: "any" });
+const decimal = (path: string, label: string, hint: string, max: number) => field("number", path, label, hint, { min: 0, max, step: "any", ...NO_VALUE });
+const dollars = (path: string, label: string, hint: string) => field("number", path, label, hint, { min: 0, step: "any", ...NO_VALUE });
 const seconds = (path: string, label: string, hint: string, min = 0) => field("seconds", path, label, hint, { min, max: LONGEST_SECONDS, step: "any" });
 const choice = (path: string, label: string, hint: string, ...options: Option[]) => field("choice", path, label, hint, { options });
 
 const sampling = (turn: string, when: string): AgentField[] => [
   decimal(`sampling/${turn}/temperature`, `Temperature ${when}`, `The temperature of calls ${when}, unless it is set above.`, 2),
   decimal(`sampling/${turn}/top_p`, `Top P ${when}`, `The nucleus sampling of calls ${when}, unless it is set above.`, 1),
-  count(`sampling/${turn}/max_output_tokens`, `Most tokens ${when}`, `The longest answer of calls ${when}, unless it is set above.`, { min: 1 }),
+  count(`sampling/${turn}/max_output_tokens`, `Most tokens ${when}`, `The longest answer of calls ${when}, unless it is set above.`, { min: 1, ...NO_VALUE }),
 ];
 
 export const GROUPS: readonly FieldGroup[] = [
@@ -61,16 +72,16 @@ export const GROUPS: readonly FieldGroup[] = [
     fields: [
       field("agent", "extends", "Based on", "Fields that stay empty have the values of this agent."),
       field("model", "model", "Model", "The model that answers, as provider/name."),
-      field("long", "system_prompt", "Instructions", "The system prompt of each model call."),
+      field("long", "system_prompt", "Instructions", "The system prompt of each model call.", NO_TEXT),
       field("models", "fallbacks", "Fallback models", "They replace the model, in this order, when it fails for good."),
       choice("fallbacks_for", "Use of fallbacks", "The runs that use the fallback models.", ["unnamed", "only runs that name no model"], ["all", "all runs"]),
-      field("long", "final_text", "Answer of last resort", "A run ends with this text when no model can be reached; without a text, it fails."),
+      field("long", "final_text", "Answer of last resort", "A run ends with this text when no model can be reached; without a text, it fails.", NO_VALUE),
       choice("final_text_for", "Use of that answer", "The failures that the answer of last resort stands in for.", ["outage", "outages"], ["all", "all failures"]),
       choice("prompt/conversation", "System prompt of a conversation", "The effect of a system prompt that a conversation has.", ["join", "it is added"], ["replace", "it replaces the instructions"], ["ignore", "it is ignored"]),
       choice("prompt/tool_notes", "Notes about tools", "The notes about tools in the system prompt.", ["unavailable", "tools that cannot be used"], ["all", "also the prefixes of servers"], ["off", "none"]),
-      field("long", "prompt/server", "Server layer of the prompt", "The operator’s part of the system prompt, which members cannot change."),
-      field("lines", "context_providers", "Context providers", "The configured services that add facts to a run, one name in each line."),
-      field("lines", "groups", "Groups", "The groups whose users may use the agent, one in each line."),
+      field("long", "prompt/server", "Server layer of the prompt", "The operator’s part of the system prompt, which members cannot change.", NO_TEXT),
+      field("lines", "context_providers", "Context providers", "The configured services that add facts to a run, one name in each line.", NO_ENTRIES),
+      field("lines", "groups", "Groups", "The groups whose users may use the agent, one in each line.", NO_ENTRIES),
     ],
   },
   {
@@ -78,18 +89,19 @@ export const GROUPS: readonly FieldGroup[] = [
     fields: [
       decimal("options/temperature", "Temperature", "How freely the model chooses its words.", 2),
       decimal("options/top_p", "Top P", "The share of likely words that the model chooses from.", 1),
-      count("options/max_output_tokens", "Most tokens of an answer", "A longer answer is cut.", { min: 1 }),
-      field("number", "options/seed", "Seed", "A number with which some providers repeat an answer.", { step: 1 }),
-      field("lines", "options/stop", "Stop texts", "The model stops at one of these texts; one in each line, at most 16."),
+      count("options/max_output_tokens", "Most tokens of an answer", "A longer answer is cut.", { min: 1, ...NO_VALUE }),
+      field("number", "options/seed", "Seed", "A number with which some providers repeat an answer.", { step: 1, ...NO_VALUE }),
+      field("lines", "options/stop", "Stop texts", "The model stops at one of these texts; one in each line, at most 16.", NO_ENTRIES),
       choice(
         "options/reasoning_effort",
         "Reasoning effort",
         "How long a reasoning model thinks before it answers.",
         ...["none", "minimal", "low", "medium", "high", "xhigh", "max"].map((effort): Option => [effort, effort]),
+        NO_CHOICE,
       ),
       field("toolChoice", "options/tool_choice", "Tool choice", "The tools that the model may or must call in its first answer."),
       choice("output", "Form of answers", "Structured answers are for models that cannot call tools.", ["tools", "text and tool calls"], ["structured", "one JSON object for each step"]),
-      field("json", "options/output_schema", "Schema of answers", "The name and JSON Schema of the answer, as JSON."),
+      field("json", "options/output_schema", "Schema of answers", "The name and JSON Schema of the answer, as JSON.", NO_VALUE),
       ...sampling("tool_turn", "with tools"),
       ...sampling("talk_turn", "without tools"),
     ],
@@ -112,7 +124,7 @@ export const GROUPS: readonly FieldGroup[] = [
       count("tool_filter/k", "Selected tools", "The number of best matches that are offered.", { min: 1, max: 128 }),
       count("tool_filter/above", "Selection by server above", "Selection by server applies above this number of tools."),
       field("flag", "tool_filter/whole_servers", "Whole servers", "All tools of a server are offered when a message names it."),
-      field("lines", "tool_filter/skip_models", "Models with all tools", "Models for which no tools are left out, one in each line; a * may end a name."),
+      field("lines", "tool_filter/skip_models", "Models with all tools", "Models for which no tools are left out, one in each line; a * may end a name.", NO_ENTRIES),
       field("json", "tool_filter/servers", "Words of servers", "The words and description by which a server is selected, as JSON."),
       seconds("tool_timeout_ms", "Time limit of a call", "Seconds after which a tool call is given up.", 0.001),
       count("tool_result_chars", "Length of results", "Characters of a tool’s result that the model reads."),
@@ -150,11 +162,11 @@ export const GROUPS: readonly FieldGroup[] = [
       choice("on_limit", "After the last step", "The end of a run that has used its steps.", ["summarize", "an answer from what is known"], ["fail", "the run fails"], ["message", "a fixed text"]),
       seconds("max_run_ms", "Time of a run", "Seconds that a run may take, waits included; 0 for no limit."),
       count("max_run_tokens", "Tokens of a run", "Tokens that a run may use; 0 for no limit."),
-      field("number", "budget/run_usd", "Dollars of a run", "US dollars that a run may cost.", { min: 0, step: "any" }),
-      count("budget/conversation/tokens", "Tokens of a conversation", "Tokens that a conversation may use.", { min: 1 }),
-      field("number", "budget/conversation/usd", "Dollars of a conversation", "US dollars that a conversation may cost.", { min: 0, step: "any" }),
-      count("budget/day/tokens", "Tokens of a day", "Tokens that a user may use in a day.", { min: 1 }),
-      field("number", "budget/day/usd", "Dollars of a day", "US dollars that a user may spend in a day.", { min: 0, step: "any" }),
+      dollars("budget/run_usd", "Dollars of a run", "US dollars that a run may cost."),
+      count("budget/conversation/tokens", "Tokens of a conversation", "Tokens that a conversation may use.", { min: 1, ...NO_VALUE }),
+      dollars("budget/conversation/usd", "Dollars of a conversation", "US dollars that a conversation may cost."),
+      count("budget/day/tokens", "Tokens of a day", "Tokens that a user may use in a day.", { min: 1, ...NO_VALUE }),
+      dollars("budget/day/usd", "Dollars of a day", "US dollars that a user may spend in a day."),
       choice("budget/on_day_spent", "After the budget of a day", "The effect of a spent budget of the day.", ["wait", "runs wait for the next day"], ["fail", "runs fail"]),
       count("admission/max_message_chars", "Length of a message", "Characters of a message; 0 for the limit of the server."),
       count("admission/max_active_runs", "Runs at the same time", "Active runs of a user; 0 for the limit of the server."),
@@ -164,12 +176,12 @@ export const GROUPS: readonly FieldGroup[] = [
   {
     title: "Failures",
     fields: [
-      field("times", "llm_retry/delays_ms", "Waits before retries", "Seconds before each retry of a model call, with spaces between them."),
+      field("times", "llm_retry/delays_ms", "Waits before retries", "Seconds before each retry of a model call, with spaces between them.", NO_ENTRIES),
       seconds("llm_retry/max_retry_after_ms", "Longest wait", "Seconds that a provider may ask to wait; a longer wait fails the run."),
       count("llm_retry/validation_retries", "Retries of malformed answers", "Further requests after an answer that does not match its format.", { max: 100 }),
       field("flag", "llm_retry/fallback_first", "Fallback before retry", "A fallback model is tried before the same model is asked again."),
       field("classes", "llm_retry/classes", "Failures to retry", "The failures after which a model is asked again."),
-      field("lines", "llm_retry/messages", "Messages to retry", "Words of an error after which a model is asked again, one in each line."),
+      field("lines", "llm_retry/messages", "Messages to retry", "Words of an error after which a model is asked again, one in each line.", NO_ENTRIES),
       choice("tool_error", "After a failed call", "The effect of a failed tool call.", ["feed_back", "the model reads it"], ["fail_run", "the run fails"]),
       count("breaker_failures", "Failures of a tool", "Failures after which the tool is taken away; 0 for never."),
       choice("breaker_action", "After these failures", "The effect of a tool that failed too often.", ["drop_tool", "the tool is not offered"], ["force_final", "the run ends with an answer"]),
@@ -191,20 +203,20 @@ export const GROUPS: readonly FieldGroup[] = [
     title: "Plan and title",
     fields: [
       choice("strategy", "Strategy", "How a run reaches its answer.", ["loop", "step by step"], ["plan_execute", "with a plan first"]),
-      field("model", "plan/planner", "Planning model", "The model that makes the plan and the summary."),
-      field("model", "plan/router", "Model of steps", "The model that calls the tool of a step."),
+      field("model", "plan/planner", "Planning model", "The model that makes the plan and the summary.", NO_VALUE),
+      field("model", "plan/router", "Model of steps", "The model that calls the tool of a step.", NO_VALUE),
       count("plan/max_steps", "Steps of a plan", "The longest plan.", { min: 1, max: 10 }),
       count("plan/k", "Tools of a step", "Tools that are offered to a step.", { min: 1, max: 128 }),
       choice("plan/without_vectors", "Without embeddings", "How the tools of a step are found without an embedding model.", ["words", "by words"], ["loop", "no plan is made"]),
-      field("long", "plan/examples", "Examples of plans", "Examples for the model that plans, up to 10,000 characters."),
+      field("long", "plan/examples", "Examples of plans", "Examples for the model that plans, up to 10,000 characters.", NO_TEXT),
       choice("title", "Titles", "The source of a conversation’s title.", ["first_words", "the first words"], ["model", "a model"], ["none", "none"]),
-      field("model", "title_model", "Model for titles", "The model that writes titles."),
+      field("model", "title_model", "Model for titles", "The model that writes titles.", NO_VALUE),
     ],
   },
   {
     title: "Context window",
     fields: [
-      count("context/limit", "Size of a request", "The most tokens or characters of a request.", { min: 1 }),
+      count("context/limit", "Size of a request", "The most tokens or characters of a request.", { min: 1, ...NO_VALUE }),
       choice("context/unit", "Unit", "The unit of all sizes of this group.", ["tokens", "tokens"], ["chars", "characters"]),
       choice("context/strategy", "Long conversations", "The treatment of older messages when the window is full.", ["summarize", "they are summarized"], ["drop_oldest", "they are left out"], ["none", "the run fails"]),
       count("context/reserve_output", "Kept for the answer", "The part of the window that stays free for the answer."),

@@ -27,6 +27,7 @@ beforeEach(() => {
   queries.setQueryData(["models"], [{ id: "a/b" }, { id: "c/d" }]);
   queries.setQueryData(["tools", "offered"], TOOLS);
   sent = [];
+  done.mockClear();
   answer = () => new Response("{}");
   vi.stubGlobal("fetch", (url: string, init: RequestInit) => {
     sent.push({ url, method: init.method ?? "", body: JSON.parse(init.body as string) as Record<string, unknown> });
@@ -103,6 +104,40 @@ it("shows the permissions that are inherited", () => {
   expect((one("[name='approval/tools']") as HTMLInputElement).value).toBe('{"own":"auto"}');
 });
 
+it("offers members the permissions that the server accepts, and those that are set", () => {
+  queries.setQueryData(["me"], { id: "user_1", role: "member" });
+  show({ ...AGENT, profile: { on_unknown: "rerun", approval: { tools: { own: "auto" } } } } as unknown as Agent);
+  const offered = (selector: string) => [...one(selector).querySelectorAll("option")].map(({ value }) => value);
+  const of = (tool: string) => offered(`[aria-label='Permission of ${tool}']`);
+  expect([of("mail__send"), of("far"), of("own")]).toEqual([["", "always_ask"], ["", "ask", "always_ask"], ["", "auto", "always_ask"]]);
+  expect(offered("[name=on_unknown]")).toEqual(["", "tell_model", "ask", "fail", "rerun"]);
+});
+
+it("tells an empty value from an inherited one, and sets each", async () => {
+  show({ ...AGENT, profile: { system_prompt: "", max_rounds: 5, options: { stop: [] }, builtin_tools: "none", approval: { tools: {} }, sampling: {} } } as unknown as Agent);
+  const box = (path: string) => one(`[name='nothing:${path}']`) as HTMLInputElement;
+  const click = (path: string) =>
+    act(() => {
+      box(path).click();
+    });
+  expect(["system_prompt", "options/stop", "options/seed"].map((path) => box(path).checked)).toEqual([true, true, false]);
+  expect((one("[name=system_prompt]") as HTMLTextAreaElement).placeholder).toBe("nothing");
+  click("options/stop");
+  click("options/seed");
+  await send();
+  const kept = { max_rounds: 5, builtin_tools: "none", approval: { tools: {} }, sampling: {} };
+  expect(sent[0]?.body.profile).toEqual({ ...kept, system_prompt: "", options: { seed: null } });
+  // A text replaces the choice.
+  const prompt = one("[name=system_prompt]") as HTMLTextAreaElement;
+  act(() => {
+    prompt.value = "Rhyme.";
+    prompt.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  expect([box("system_prompt").checked, box("system_prompt").disabled]).toEqual([false, true]);
+  await send();
+  expect(sent[1]?.body.profile).toEqual({ ...kept, system_prompt: "Rhyme.", options: { seed: null } });
+});
+
 it("keeps a choice when the agents and tools change", async () => {
   show({ ...AGENT, profile: { extends: "gone", options: { tool_choice: "later" } } } as unknown as Agent);
   const base = () => one("[name=extends]") as HTMLSelectElement;
@@ -118,8 +153,8 @@ it("keeps a choice when the agents and tools change", async () => {
     });
     return [base().options.length, base().value, tool().options.length, tool().value];
   };
-  expect(await change([WRITER, { name: "new" }, { name: "other" }], [...TOOLS, { name: "new", description: "" }])).toEqual([5, "writer", 8, "tool:clock"]);
-  expect(await change([], [])).toEqual([3, "writer", 6, "tool:clock"]);
+  expect(await change([WRITER, { name: "new" }, { name: "other" }], [...TOOLS, { name: "new", description: "" }])).toEqual([5, "writer", 9, "tool:clock"]);
+  expect(await change([], [])).toEqual([3, "writer", 7, "tool:clock"]);
 });
 
 it("shows what the chosen agent gives to empty fields", () => {

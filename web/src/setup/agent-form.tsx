@@ -4,13 +4,13 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useId, useRef, useState, type ReactNode } from "react";
 
 import * as api from "../api/client";
-import { print } from "../api/json";
 import type { Agent, ToolList } from "../api/types";
+import { useMe } from "../shell/me";
 import { useAgents, useDefaultAgent, useModels } from "../shell/queries";
 import { brief } from "../text/words";
-import { GROUPS, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
+import { GROUPS, NO_CHOICE, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
 import { ApprovalRules, ModelList, NameChoice, namedTools } from "./agent-lists";
-import { errorsByField, inheritedWords, readProfile, restOf, written, type Profile } from "./agent-profile";
+import { acceptsFromMember, errorsByField, inheritedWords, isNothing, nothingName, readProfile, valueAt, written, writtenRest, type Profile } from "./agent-profile";
 import { ForAllUsers, Form, scopeOf, textOf } from "./parts";
 
 const useOfferedTools = () => useQuery({ queryKey: ["tools", "offered"], queryFn: async () => (await api.get<ToolList>("/tools")).data });
@@ -18,9 +18,9 @@ const useOfferedTools = () => useQuery({ queryKey: ["tools", "offered"], queryFn
 /** `saved` is called after the agent was stored, `done` at the end of the form. */
 export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: () => void; done: () => void }) {
   const profile = (agent?.profile ?? {}) as Profile;
-  const rest = restOf(profile);
   const [baseName, setBaseName] = useState(typeof profile.extends === "string" ? profile.extends : "");
   const base = useBase(baseName);
+  const accepts = useAccepts();
   const [errors, setErrors] = useState<ReadonlyMap<string, string>>(new Map());
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -57,15 +57,15 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
         {own("description", "Description", "Its purpose, for those who choose an agent.", (props) => (
           <input {...props} name="description" maxLength={300} defaultValue={agent?.description} />
         ))}
-        <p className="faint">A field that stays empty inherits its value.</p>
+        <p className="faint">A field that stays empty inherits its value, unless “Inherit nothing” is checked.</p>
         {GROUPS.map((group, at) => (
-          <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} chooseBase={setBaseName} />
+          <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} chooseBase={setBaseName} accepts={accepts} />
         ))}
         <details className="field-group">
           <summary>Advanced</summary>
           <div className="field-group-body">
-            {own("rest", "Other fields", "Fields of a newer server that have no input here, as JSON.", (props) => (
-              <textarea {...props} name="rest" rows={4} className="mono" spellCheck={false} defaultValue={Object.keys(rest).length === 0 ? "" : print(rest, 2)} />
+            {own("rest", "Other fields", "Parts of the profile that have no input here, as JSON.", (props) => (
+              <textarea {...props} name="rest" rows={4} className="mono" spellCheck={false} defaultValue={writtenRest(profile)} />
             ))}
           </div>
         </details>
@@ -89,6 +89,15 @@ function useBase(base: string): Profile | undefined {
   return version === undefined || Number(version) === of?.version ? of?.effective : undefined;
 }
 
+/** Returns whether the server accepts a value of a field from this user. */
+type Accepts = (path: string, value: string) => boolean;
+
+function useAccepts(): Accepts {
+  const { data: me } = useMe();
+  const { data: usual } = useDefaultAgent();
+  return (path, value) => me?.role !== "member" || acceptsFromMember(path, value, usual?.effective);
+}
+
 interface GroupProps {
   group: FieldGroup;
   isFirst: boolean;
@@ -99,10 +108,11 @@ interface GroupProps {
   itself: string | null;
   /** Called with the agent that this one is based on; empty for the agent of the settings. */
   chooseBase: (name: string) => void;
+  accepts: Accepts;
 }
 
-function Group({ group: { title, fields }, isFirst, profile, base, errors, itself, chooseBase }: GroupProps) {
-  const set = fields.filter((field) => written(field, profile) !== "").length;
+function Group({ group: { title, fields }, isFirst, profile, base, errors, itself, chooseBase, accepts }: GroupProps) {
+  const set = fields.filter(({ path }) => valueAt(profile, path) !== undefined).length;
   return (
     <details
       className="field-group"
@@ -118,7 +128,17 @@ function Group({ group: { title, fields }, isFirst, profile, base, errors, itsel
       </summary>
       <div className="field-group-body">
         {fields.map((field) => (
-          <AgentInput key={field.path} field={field} initial={written(field, profile)} inherited={inheritedWords(field, base)} error={errors.get(field.path)} itself={itself} chooseBase={chooseBase} />
+          <AgentInput
+            key={field.path}
+            field={field}
+            initial={written(field, profile)}
+            wasNothing={isNothing(field, profile)}
+            inherited={inheritedWords(field, base)}
+            error={errors.get(field.path)}
+            itself={itself}
+            chooseBase={chooseBase}
+            accepts={accepts}
+          />
         ))}
       </div>
     </details>
@@ -163,10 +183,13 @@ function Explanation({ id, hint, error }: { id: string; hint: string; error: str
 interface AgentInputProps {
   field: AgentField;
   initial: string;
+  /** Whether the profile has a value without content. */
+  wasNothing: boolean;
   inherited: string;
   error: string | undefined;
   itself: string | null;
   chooseBase: (name: string) => void;
+  accepts: Accepts;
 }
 
 function AgentInput(props: AgentInputProps) {
@@ -180,11 +203,31 @@ function AgentInput(props: AgentInputProps) {
   );
 }
 
-/** A field with one input. */
-function OneInput({ field, initial, inherited, itself, chooseBase, input }: AgentInputProps & { input: InputProps }) {
+/** A field with one input, and where an empty value is not an inherited one, with a box that tells them apart. */
+function OneInput({ input, ...props }: AgentInputProps & { input: InputProps }) {
+  const { field, initial, wasNothing } = props;
+  const [hasText, setHasText] = useState(initial.trim() !== "");
+  const [isChecked, setChecked] = useState(wasNothing);
+  const common = { ...input, name: field.path, defaultValue: initial };
+  if (field.nothing === undefined) return <PlainInput {...props} common={common} />;
+  const isNothing = isChecked && !hasText;
+  return (
+    <>
+      <PlainInput {...props} inherited={isNothing ? "nothing" : props.inherited} common={{ ...common, onInput: (event) => setHasText(event.currentTarget.value.trim() !== "") }} />
+      <label className="check faint">
+        <input type="checkbox" name={nothingName(field.path)} checked={isNothing} disabled={hasText} onChange={({ target }) => setChecked(target.checked)} />
+        <span>
+          Inherit nothing<span className="unseen">{` for ${field.label}`}</span>
+        </span>
+      </label>
+    </>
+  );
+}
+
+function PlainInput({ field, initial, inherited, itself, chooseBase, accepts, common }: AgentInputProps & { common: Common }) {
   const { path, kind, options = [], min, max, step } = field;
-  const common = { ...input, name: path, defaultValue: initial };
   const hint = brief(inherited, 60);
+  const accepted = (all: readonly Option[]) => all.filter(([value]) => value === initial || accepts(path, value));
   switch (kind) {
     case "number":
     case "seconds":
@@ -196,9 +239,9 @@ function OneInput({ field, initial, inherited, itself, chooseBase, input }: Agen
     case "json":
       return <textarea {...common} rows={3} className="mono" spellCheck={false} placeholder={hint} />;
     case "choice":
-      return <Select common={common} hint={hint} options={options} />;
+      return <Select common={common} hint={hint} options={accepted(options)} />;
     case "flag":
-      return <Select common={common} hint={hint} options={[["true", "yes"], ["false", "no"]]} />;
+      return <Select common={common} hint={hint} options={accepted([["true", "yes"], ["false", "no"]])} />;
     case "agent":
       return <AgentSelect common={common} itself={itself} choose={chooseBase} />;
     case "model":
@@ -210,7 +253,7 @@ function OneInput({ field, initial, inherited, itself, chooseBase, input }: Agen
   }
 }
 
-type Common = InputProps & { name: string; defaultValue: string };
+type Common = InputProps & { name: string; defaultValue: string; onInput?: (event: { currentTarget: { value: string } }) => void };
 
 /** A choice whose first option inherits. An unknown value stays, also when the options change. */
 function Select({ common: { defaultValue, ...common }, hint, options, choose }: { common: Common; hint: string; options: readonly Option[]; choose?: (value: string) => void }) {
@@ -264,12 +307,13 @@ function ToolChoice({ common, hint }: { common: Common; hint: string }) {
     ["auto", "the model decides"],
     ["none", "no tool"],
     ["required", "any tool, at first"],
+    NO_CHOICE,
   ];
   return <Select common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
 }
 
 /** A field whose value is a list. */
-function ListInput({ field, initial, inherited, error }: AgentInputProps) {
+function ListInput({ field, initial, inherited, error, accepts }: AgentInputProps) {
   const { path, label, hint, kind } = field;
   const { data: models = [] } = useModels();
   const { data: tools = [] } = useOfferedTools();
@@ -280,7 +324,7 @@ function ListInput({ field, initial, inherited, error }: AgentInputProps) {
       {kind === "models" ? (
         <ModelList {...props} models={models.map((model) => model.id)} />
       ) : kind === "approvals" ? (
-        <ApprovalRules {...props} offered={namedTools(tools)} />
+        <ApprovalRules {...props} offered={namedTools(tools)} accepts={(tool, mode) => accepts(`${path}/${tool}`, mode)} />
       ) : (
         <NameChoice {...props} offered={kind === "classes" ? RETRYABLE.map((name) => ({ name, about: "" })) : namedTools(kind === "tools" ? tools : tools.filter(({ server }) => server === undefined))} />
       )}

@@ -28,11 +28,13 @@ interface ListProps {
 }
 
 /** The frame of a list, with the value that is sent. */
-function List({ path, label, describedBy, isInvalid, value, children }: Pick<ListProps, "path" | "label" | "describedBy" | "isInvalid"> & { value: string; children: ReactNode }) {
+function List({ path, label, describedBy, isInvalid, initial, value, children }: Pick<ListProps, "path" | "label" | "describedBy" | "isInvalid" | "initial"> & { value: string; children: ReactNode }) {
+  // The inputs cannot show every value, such as "none" or an empty object. Such a value stays until a person changes the list.
+  const [unchanged] = useState(value);
   return (
     <fieldset className="field-list" aria-describedby={describedBy} data-invalid={isInvalid ? "" : undefined} tabIndex={-1}>
       <legend className="field-label">{label}</legend>
-      <input type="hidden" name={path} value={value} />
+      <input type="hidden" name={path} value={value === unchanged ? initial : value} />
       {children}
     </fieldset>
   );
@@ -175,9 +177,10 @@ function inheritedMode(mode: unknown): string {
   return `as inherited: ${MODES.find(([known]) => known === mode)?.[1] ?? brief(mode, 60)}`;
 }
 
-/** The permission of each tool. */
-export function ApprovalRules({ offered, ...props }: ListProps & { offered: readonly Named[] }) {
-  const [rules, setRules] = useState<Record<string, unknown>>(() => rulesIn(read(props.initial)));
+/** The permission of each tool. `accepts` returns whether this user may set a permission. */
+export function ApprovalRules({ offered, accepts, ...props }: ListProps & { offered: readonly Named[]; accepts: (tool: string, mode: string) => boolean }) {
+  const before = rulesIn(read(props.initial));
+  const [rules, setRules] = useState<Record<string, unknown>>(before);
   const inherited = rulesIn(read(props.inherited));
   const [query, setQuery] = useState("");
   const names = withChosen(offered, Object.keys({ ...inherited, ...rules }));
@@ -191,7 +194,7 @@ export function ApprovalRules({ offered, ...props }: ListProps & { offered: read
           <li key={name} hidden={!name.toLowerCase().includes(query.toLowerCase())} className="rule-line">
             <code>{shown(name)}</code>
             <select aria-label={`Permission of ${shown(name)}`} value={typeof rules[name] === "string" ? rules[name] : ""} onChange={({ target }) => set(name, target.value)}>
-              {MODES.map(([mode, words]) => (
+              {MODES.filter(([mode]) => mode === "" || mode === before[name] || accepts(name, mode)).map(([mode, words]) => (
                 <option key={mode} value={mode}>
                   {mode === "" ? inheritedMode(inherited[name]) : words}
                 </option>

@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import reference from "../../../docs/reference/settings.md?raw";
 import { parse, print } from "../api/json";
 import { FIELDS } from "./agent-fields";
-import { errorsByField, inheritedWords, readProfile, restOf, valueAt, written, type Profile } from "./agent-profile";
+import { acceptsFromMember, errorsByField, inheritedWords, isNothing, nothingName, readProfile, restOf, valueAt, written, writtenRest, type Profile } from "./agent-profile";
 
 const fieldAt = (path: string) => {
   const found = FIELDS.find((field) => field.path === path);
@@ -11,8 +11,11 @@ const fieldAt = (path: string) => {
   return found;
 };
 
-/** The texts of the inputs of a profile, after a person changed some. */
-const form = (profile: Profile, typed: Record<string, string> = {}) => (path: string) => typed[path] ?? written(fieldAt(path), profile).trim();
+/** The texts of the inputs of a profile by their names, after a person changed some. */
+const form = (profile: Profile, typed: Record<string, string> = {}) => (name: string) => {
+  const [, path] = /^nothing:(.*)/.exec(name) ?? [];
+  return typed[name] ?? (path === undefined ? written(fieldAt(name), profile).trim() : isNothing(fieldAt(path), profile) ? "on" : "");
+};
 
 /** A profile with one value. */
 const nested = (path: string, value: unknown) => path.split("/").reduceRight((inner, name) => ({ [name]: inner }), value) as Profile;
@@ -42,6 +45,34 @@ describe("the profile of an agent", () => {
     const kept = FIELDS.filter(({ kind }) => kinds.includes(kind)).flatMap(({ path }) => [[], null, "", ["\n\n"]].map((value) => nested(path, value)));
     expect(kept.length).toBeGreaterThan(100);
     expect(kept.map((profile) => readProfile(form(profile), print(restOf(profile)), profile))).toEqual(kept.map((profile) => ({ profile, errors: [] })));
+  });
+
+  it("keeps all other parts and their order when one field is changed", () => {
+    const before = { zeta: [], sampling: { tool_turn: {} }, options: { top_p: 0.5, temperature: 1 }, approval: { tools: {} }, budget: {}, fallbacks: [], builtin_tools: "none", context: { limit: null } };
+    const read = (typed: Record<string, string>) => print(readProfile(form(before, typed), writtenRest(before), before).profile);
+    expect(read({ max_rounds: "7" })).toBe(print({ ...before, max_rounds: 7 }));
+    expect(read({ "options/top_p": "" })).toBe(print({ ...before, options: { temperature: 1 } }));
+    expect(read({ "nothing:context/limit": "" })).toBe(print({ ...before, context: undefined }));
+    expect(read({ "budget/run_usd": "2" })).toBe(print({ ...before, budget: { run_usd: 2 } }));
+    // The empty objects can be removed where they are shown.
+    expect(readProfile(form(before), '{"zeta": []}', before).profile).toEqual({ ...before, sampling: undefined, budget: undefined });
+  });
+
+  it("tells a value without content from an inherited one", () => {
+    const fields = FIELDS.filter(({ nothing }) => nothing !== undefined);
+    expect(fields.length).toBeGreaterThan(25);
+    const read = (before: Profile, typed: Record<string, string>) => readProfile(form(before, typed), writtenRest(before), before).profile;
+    for (const { path, nothing } of fields) {
+      const stored = nested(path, nothing);
+      expect(written(fieldAt(path), stored)).toBe("");
+      expect([isNothing(fieldAt(path), stored), isNothing(fieldAt(path), {})]).toEqual([true, false]);
+      expect([read({}, { [nothingName(path)]: "on" }), read(stored, {}), read(stored, { [nothingName(path)]: "" }), read({}, {})]).toEqual([stored, stored, {}, {}]);
+    }
+    // A text has priority.
+    expect(read({}, { system_prompt: "Rhyme.", "nothing:system_prompt": "on" })).toEqual({ system_prompt: "Rhyme." });
+    const effort = { options: { reasoning_effort: null } };
+    expect([read({}, { "options/reasoning_effort": "null" }), read(effort, {}), read(effort, { "options/reasoning_effort": "" })]).toEqual([effort, effort, {}]);
+    expect(read({}, { "options/tool_choice": "null" })).toEqual({ options: { tool_choice: null } });
   });
 
   it("takes no other line ends for a change, and sends those of a change as LF", () => {
@@ -75,6 +106,8 @@ describe("the profile of an agent", () => {
     const profile = parse('{"options": {"temperature": 0.70}}') as Profile;
     const text = written(fieldAt("options/temperature"), profile);
     expect(JSON.stringify(readProfile(form(profile), "", profile).profile)).toBe(`{"options":{"temperature":${text}}}`);
+    const deep = parse('{"newer":{"list":[1.50]},"options":{"output_schema":{"schema":{"minimum":1.0}}}}') as Profile;
+    expect(JSON.stringify(readProfile(form(deep), writtenRest(deep), deep).profile)).toBe(print(deep));
   });
 
   it("names the inputs that cannot be sent", () => {
@@ -100,6 +133,19 @@ describe("the profile of an agent", () => {
     const base = { max_rounds: 20, on_limit: "summarize", approval: { ask_untrusted: false }, tools: null, tool_timeout_ms: 30_000 };
     expect(["max_rounds", "on_limit", "approval/ask_untrusted", "tools", "tool_timeout_ms", "title"].map((path) => inheritedWords(fieldAt(path), base))).toEqual(["20", "an answer from what is known", "no", "", "30", ""]);
   });
+});
+
+it("offers members no choice that the server refuses", () => {
+  const usual = { on_unknown: "tell_model", approval: { tools: { mail__send: "ask" }, ask_untrusted: true, on_deny: "feed_back" } };
+  const accepted = (path: string, values: string[], base: Profile | undefined = usual) => values.filter((value) => acceptsFromMember(path, value, base));
+  const modes = ["auto", "ask", "always_ask"];
+  expect([accepted("approval/tools/mail__send", modes), accepted("approval/tools/clock", modes), accepted("approval/tools/clock", modes, undefined)]).toEqual([["ask", "always_ask"], ["always_ask"], ["always_ask"]]);
+  expect(accepted("approval/ask_untrusted", ["true", "false"])).toEqual(["true"]);
+  expect(accepted("approval/on_deny", ["feed_back", "end_turn"])).toEqual(["feed_back", "end_turn"]);
+  expect(accepted("approval/on_deny", ["feed_back", "end_turn"], { approval: { on_deny: "end_turn" } })).toEqual(["end_turn"]);
+  expect(accepted("on_unknown", ["tell_model", "rerun"])).toEqual(["tell_model"]);
+  expect(accepted("on_unknown", ["rerun"], { on_unknown: "rerun" })).toEqual(["rerun"]);
+  expect(accepted("on_limit", ["fail"])).toEqual(["fail"]);
 });
 
 describe("the fields of the form", () => {

@@ -1,8 +1,8 @@
 // The profile of an agent as the texts of a form, and back. A field that stays as it is keeps its value to the digit.
 
-import { exact, print, spelling, typedNumber } from "../api/json";
+import { exact, exactCopy, parse, print, spelling, typedNumber } from "../api/json";
 import type { FieldError } from "../api/types";
-import { FIELDS, type AgentField } from "./agent-fields";
+import { FIELDS, NO_CHOICE, type AgentField } from "./agent-fields";
 
 export type Profile = Record<string, unknown>;
 
@@ -36,24 +36,46 @@ function setAt(profile: Profile, path: string, value: unknown): void {
   at[last] = value;
 }
 
-/** Returns the parts of a profile that no field of the form shows. */
+/** Removes the value at a path, and the objects above it that have nothing else. */
+function removeAt(profile: Profile, path: string): void {
+  const [holder, name] = holderOf(profile, path);
+  if (holder === null || !Object.hasOwn(holder, name)) return;
+  Reflect.deleteProperty(holder, name);
+  const above = path.split("/").slice(0, -1).join("/");
+  if (above !== "" && Object.keys(holder).length === 0) removeAt(profile, above);
+}
+
+/** Returns the name of the input that tells an empty value of a field from an inherited one. */
+export const nothingName = (path: string): string => `nothing:${path}`;
+
+/** Returns whether a profile sets a field to a value without content, whose input is as empty as that of an inherited one. */
+export const isNothing = (field: AgentField, profile: Profile): boolean =>
+  field.nothing !== undefined && valueAt(profile, field.path) !== undefined && sentText(written(field, profile)) === "";
+
+/** Returns the parts of a profile that no field of the form shows. Empty objects are among them. */
 export function restOf(profile: Profile, under = ""): Profile {
   const rest: Profile = {};
   for (const [name, value] of Object.entries(profile)) {
     const path = `${under}${name}`;
     if (FIELDS.some((field) => field.path === path)) continue;
-    const hasFields = FIELDS.some((field) => field.path.startsWith(`${path}/`));
-    const left = hasFields && isObject(value) ? restOf(value, `${path}/`) : value;
-    if (!hasFields || !isObject(left) || Object.keys(left).length > 0) rest[name] = left;
+    const isShown = isObject(value) && Object.keys(value).length > 0 && FIELDS.some((field) => field.path.startsWith(`${path}/`));
+    const left = isShown ? restOf(value, `${path}/`) : exact(profile, name);
+    if (!isShown || Object.keys(left as Profile).length > 0) rest[name] = left;
   }
   return rest;
 }
 
-/** Returns the value of a field as the text of its input. It is empty where the profile inherits the value. */
+/** Returns those parts as the text of their input. */
+export function writtenRest(profile: Profile): string {
+  const rest = restOf(profile);
+  return Object.keys(rest).length === 0 ? "" : print(rest, 2);
+}
+
+/** Returns the value of a field as the text of its input. It is empty where the profile inherits the value, or has one without content. */
 export function written(field: AgentField, profile: Profile): string {
   const [holder, name] = holderOf(profile, field.path);
   const value = holder?.[name];
-  if (holder === null || value === undefined) return "";
+  if (holder === null || value === undefined || (value === null && field.nothing === null)) return "";
   switch (field.kind) {
     case "number":
       return typeof value === "number" ? spelling(holder, name) : "";
@@ -100,7 +122,7 @@ function milliseconds(text: string): number {
 
 function jsonOf(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return exactCopy(parse(text));
   } catch (error) {
     throw new InvalidInput(`is no JSON: ${(error as Error).message}`);
   }
@@ -120,7 +142,10 @@ function valueOf({ kind }: AgentField, text: string): unknown {
       return text.split("\n").map((line) => line.trim()).filter(Boolean);
     case "times":
       return text.split(/[\s;]+/).filter(Boolean).map(milliseconds);
+    case "choice":
+      return text === NO_CHOICE[0] ? null : text;
     case "toolChoice":
+      if (text === NO_CHOICE[0]) return null;
       return text.startsWith("tool:") ? { tool: text.slice("tool:".length) } : text;
     case "json":
     case "models":
@@ -140,25 +165,29 @@ export interface ReadProfile {
   errors: FieldError[];
 }
 
-/** Reads the profile from the texts of a form. `rest` is the JSON of what has no field. */
-export function readProfile(textOf: (path: string) => string, rest: string, before: Profile): ReadProfile {
+/** Reads the profile from the texts of a form, by the names of its inputs. `rest` is the JSON of what has no field. */
+export function readProfile(textOf: (name: string) => string, rest: string, before: Profile): ReadProfile {
   const errors: FieldError[] = [];
+  const isRestKept = sentText(rest) === sentText(writtenRest(before));
   let profile: Profile = {};
   try {
-    const parsed = rest === "" ? {} : jsonOf(rest);
-    if (!isObject(parsed)) throw new InvalidInput("must be a JSON object");
-    profile = parsed;
+    // What stays as it is keeps its place too: models see a schema in its order, and versions are compared by their texts.
+    const base = isRestKept ? exactCopy(before) : rest === "" ? {} : jsonOf(rest);
+    if (!isObject(base)) throw new InvalidInput("must be a JSON object");
+    profile = base;
   } catch (error) {
     errors.push({ pointer: "/profile/rest", detail: (error as Error).message });
   }
   for (const field of FIELDS) {
     const text = sentText(textOf(field.path));
+    const wantsNothing = text === "" && field.nothing !== undefined && textOf(nothingName(field.path)) !== "";
     try {
       const [holder, name] = holderOf(before, field.path);
-      // The input of a stored [], null or "" is empty too; only a change of its text means that the field inherits.
-      const isKept = holder !== null && Object.hasOwn(holder, name) && text === sentText(written(field, before));
-      const value = isKept ? exact(holder, name) : valueOf(field, text);
+      const isSame = text === sentText(written(field, before)) && wantsNothing === isNothing(field, before);
+      const isKept = isSame && holder !== null && Object.hasOwn(holder, name);
+      const value = isKept ? exact(holder, name) : wantsNothing ? field.nothing : valueOf(field, text);
       if (value !== undefined) setAt(profile, field.path, value);
+      else if (isRestKept) removeAt(profile, field.path);
     } catch (error) {
       errors.push({ pointer: `/profile/${field.path}`, detail: (error as Error).message });
     }
@@ -186,4 +215,17 @@ export function inheritedWords(field: AgentField, base: Profile | undefined): st
   if (field.kind === "flag") return value === true ? "yes" : "no";
   if (field.kind === "choice") return field.options?.find(([id]) => id === value)?.[1] ?? text;
   return text.replace(/\s+/g, " ");
+}
+
+/** The weaker values of fields, which a member may only choose where the agent of the settings has them. */
+const WEAKER: Readonly<Record<string, string>> = { "approval/ask_untrusted": "false", "approval/on_deny": "feed_back", on_unknown: "rerun" };
+
+/**
+ * Returns whether the server accepts a choice of permissions from a member. `usual` is the profile of the agent of the settings, if it is
+ * known. The rules are those of `src/service/records/agent_bounds.rs`.
+ */
+export function acceptsFromMember(path: string, value: string, usual: Profile | undefined): boolean {
+  const isUsual = () => String(valueAt(usual ?? {}, path)) === value;
+  if (path.startsWith("approval/tools/")) return value === "always_ask" || isUsual();
+  return WEAKER[path] !== value || usual === undefined || isUsual();
 }

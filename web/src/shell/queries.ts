@@ -22,7 +22,8 @@ export const queries = new QueryClient({
 });
 
 export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => all<Model>("/models"), staleTime: 60_000 });
-export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents") });
+// Shared structures would be copies, whose numbers have lost their digits.
+export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents"), structuralSharing: false });
 
 /** The agent that conversations get unless another one is chosen, with its profile in force. */
 export const useDefaultAgent = () => useQuery({ queryKey: ["agent", "default"], queryFn: () => get<Agent>("/agents/default") });
