@@ -171,7 +171,7 @@ export function readProfile(textOf: (name: string) => string, rest: string, befo
   const isRestKept = sentText(rest) === sentText(writtenRest(before));
   let profile: Profile = {};
   try {
-    // What stays as it is keeps its place too: models see a schema in its order, and versions are compared by their texts.
+    // Unchanged fields keep their order: models see a schema in its order, and versions are compared by their texts.
     const base = isRestKept ? exactCopy(before) : rest === "" ? {} : jsonOf(rest);
     if (!isObject(base)) throw new InvalidInput("must be a JSON object");
     profile = base;
