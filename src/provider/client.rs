@@ -30,8 +30,8 @@ use crate::provider::http::transport::Answer;
 use crate::provider::model_client::{ModelClient, ModelStream, SetupError};
 use crate::provider::model_list;
 use crate::provider::profile::{
-    Attempt, BodyForm, LearnedChange, LearnedLimitations, Limitation, LimitationMemory, ModelProfile, limitation_from_refusal,
-    may_be_refused,
+    Attempt, BodyForm, LearnedChange, LearnedLimitations, Limitation, ModelProfile, ProviderLimitationStore,
+    limitation_from_refusal, may_be_refused,
 };
 use crate::provider::stream::Events;
 use crate::support::clock::{SharedClock, SystemClock};
@@ -74,7 +74,7 @@ pub struct ClientOptions {
     /// The largest image as base64, in bytes.
     pub images: ImageLimits,
     /// Keeps learned limitations beyond this process.
-    pub memory: Option<LimitationMemory>,
+    pub limitation_store: Option<ProviderLimitationStore>,
     pub chosen: ChosenModels,
 }
 
@@ -97,7 +97,7 @@ impl ClientOptions {
             models: Vec::new(),
             max_tools: None,
             images: ImageLimits::default(),
-            memory: None,
+            limitation_store: None,
             chosen: ChosenModels::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Provider {
 
     /// Returns what is known of a model by the configuration and by earlier refusals.
     async fn profile_of(&self, model: &str) -> ModelProfile {
-        let ClientOptions { models, max_tools, images, memory, clock, .. } = &self.options;
+        let ClientOptions { models, max_tools, images, limitation_store, clock, .. } = &self.options;
         let entry = models.iter().find(|entry| entry.name == model);
         let tools = entry.and_then(|entry| entry.tools).or(models::model(model).tools);
         let max_tools = entry.and_then(|entry| entry.max_tools).or(*max_tools).and_then(|most| usize::try_from(most).ok());
@@ -148,7 +148,7 @@ impl Provider {
         profile.add(max_tools.map(Limitation::MaxTools));
         profile.add(images.max_bytes.map(Limitation::MaxImageBytes));
         profile.add(images.max_edge.map(Limitation::MaxImageEdge));
-        profile.add(self.learned.limitations(memory.as_ref(), model, clock.now()).await);
+        profile.add(self.learned.limitations(limitation_store.as_ref(), model, clock.now()).await);
         profile
     }
 
@@ -247,7 +247,7 @@ impl<D: Dialect> DialectClient<D> {
     /// Sends a request, as [`ModelClient::stream`] does. If its model was chosen from the list and cannot chat, other models of the
     /// list are asked instead.
     pub(in crate::provider) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let ClientOptions { memory, clock, chosen, .. } = &self.provider.options;
+        let ClientOptions { limitation_store, clock, chosen, .. } = &self.provider.options;
         let mut request = Cow::Borrowed(request);
         let mut tried = Vec::new();
         let mut replaced = Vec::new();
@@ -272,7 +272,8 @@ impl<D: Dialect> DialectClient<D> {
                 "the chosen model cannot chat: another one of the list is asked"
             );
             let change = LearnedChange { limitations: vec![Limitation::NoChat], adaptation };
-            let adaptations = self.provider.learned.remember(memory.as_ref(), &request.model, vec![change], clock.now()).await;
+            let adaptations =
+                self.provider.learned.remember(limitation_store.as_ref(), &request.model, vec![change], clock.now()).await;
             replaced.extend(adaptations.into_iter().map(|adaptation| Ok(ModelEvent::Adapted(adaptation))));
             chosen.add(&next);
             request.to_mut().model = next;
@@ -293,7 +294,7 @@ impl<D: Dialect> DialectClient<D> {
     /// Sends a request to its model. A request that is refused because of a limitation of the model is repeated
     /// in another form.
     async fn ask_model(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let Provider { options: ClientOptions { memory, clock, is_streaming, .. }, learned, .. } = &*self.provider;
+        let Provider { options: ClientOptions { limitation_store, clock, is_streaming, .. }, learned, .. } = &*self.provider;
         let mut profile = self.provider.profile_of(&request.model).await;
         let mut changes: Vec<LearnedChange> = Vec::new();
         loop {
@@ -303,7 +304,7 @@ impl<D: Dialect> DialectClient<D> {
                 Ok(answer) if changes.is_empty() => return Ok(answer),
                 Ok(answer) => {
                     // A change counts only if the provider took the request after it.
-                    let adaptations = learned.remember(memory.as_ref(), &request.model, changes, clock.now()).await;
+                    let adaptations = learned.remember(limitation_store.as_ref(), &request.model, changes, clock.now()).await;
                     return Ok(Box::pin(
                         stream::iter(adaptations.into_iter().map(|done| Ok(ModelEvent::Adapted(done)))).chain(answer),
                     ));

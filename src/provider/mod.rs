@@ -32,7 +32,7 @@ pub use self::dialects::client;
 pub use self::errors::facts::Vendor;
 pub use self::http::timeouts::StreamLimits;
 pub use self::model_client::{ModelClient, ModelStream, SetupError, priced};
-pub use self::profile::{LimitationMemory, LimitationStore};
+pub use self::profile::{LimitationStore, ProviderLimitationStore};
 pub use self::request::quirk_values::InlineReasoning;
 pub use self::request::quirks::Quirks;
 pub use self::router::Router;

@@ -12,7 +12,7 @@ use crate::store::WorkerStore;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
-use crate::tools::context_providers::Contexts;
+use crate::tools::context_providers::ContextProviders;
 
 #[derive(Clone)]
 pub struct WorkerDeps {
@@ -25,7 +25,7 @@ pub struct WorkerDeps {
     pub ids: SharedIds,
     /// Without it, tools are ranked lexically.
     pub embeddings: Option<EmbeddingSource>,
-    pub contexts: Option<Arc<Contexts>>,
+    pub context_providers: Option<Arc<ContextProviders>>,
     pub files: FileDeps,
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-/// Writes to standard output. A closed reader, such as `head`, is not an error.
+/// Writes a text to standard output, and flushes it. A reader that has closed the pipe, such as `head`, is not an error.
 pub fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -32,7 +32,7 @@ use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, Serv
 use crate::store::{OnClone, Store};
 use crate::support::clock::SystemClock;
 use crate::support::ids::UuidIds;
-use crate::tools::context_providers::{ContextOptions, ContextSource, Contexts};
+use crate::tools::context_providers::{ContextProvider, ContextProviderOptions, ContextProviders};
 use crate::tools::mcp::{McpConfig, McpWarning};
 use crate::tools::{ToolExecutor, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
@@ -47,7 +47,8 @@ pub async fn run(loaded: Loaded, environment: &Environment, on_clone: OnClone) -
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
     open_file_limit::raise();
-    let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
+    let _watchdog =
+        Watchdog::start(&tokio::runtime::Handle::current(), watchdog::POLL_LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
     // The server starts on a thread of the async runtime, because the allocator keeps freed memory for the thread that allocated it. The
@@ -167,7 +168,7 @@ impl Server {
                     clock: Arc::new(SystemClock),
                     ids: Arc::new(UuidIds),
                     embeddings: embedding_source(&config, &records),
-                    contexts: contexts(&config, environment)?,
+                    context_providers: context_providers(&config, environment)?,
                     files: files.clone(),
                 };
                 Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
@@ -318,26 +319,26 @@ fn embedding_source(config: &Config, records: &Arc<RecordClients>) -> Option<Emb
     })
 }
 
-fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<Contexts>>> {
-    let ContextsConfig { each_ms, all_ms, max_chars, failures, cool_down_ms, providers } = &config.contexts;
-    let mut sources = BTreeMap::new();
-    for (name, provider) in providers {
+fn context_providers(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<ContextProviders>>> {
+    let ContextsConfig { each_ms, all_ms, max_chars, failures, cool_down_ms, providers: configured } = &config.contexts;
+    let mut providers = BTreeMap::new();
+    for (name, provider) in configured {
         let read = |variable: &String| {
             let unset = || format!("contexts.providers.{name}.key_env names {variable}, which is not set");
             environment.get(variable).map(SecretString::from).with_context(unset)
         };
         let key = provider.key_env.as_ref().map(read).transpose()?;
-        sources.insert(name.clone(), ContextSource { url: provider.url.clone(), key });
+        providers.insert(name.clone(), ContextProvider { url: provider.url.clone(), key });
     }
-    let options = ContextOptions {
-        sources,
+    let options = ContextProviderOptions {
+        providers,
         each: Duration::from_millis(*each_ms),
         all: Duration::from_millis(*all_ms),
         max_chars: *max_chars,
         failures: *failures,
         cool_down: Duration::from_millis(*cool_down_ms),
     };
-    Ok((!options.sources.is_empty()).then(|| Arc::new(Contexts::new(options))))
+    Ok((!options.providers.is_empty()).then(|| Arc::new(ContextProviders::new(options))))
 }
 
 fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {

@@ -6,17 +6,19 @@ use toml::{Table, Value};
 use super::settings::Config;
 use crate::support::suggestion::with_suggestion;
 
-/// Checks that a key exists and accepts this value, by parsing settings with only this key.
+/// Checks that a key exists and accepts this value: parses settings that contain only this key. Returns the reason otherwise.
 pub(super) fn check_value(key: &str, value: Value) -> Result<(), String> {
-    let mut alone = Table::new();
-    insert_dotted(&mut alone, key, value).map_err(|()| format!("`{key}` is not a section"))?;
-    Config::deserialize(alone).map(drop).map_err(|error| error_without_values(&error))
+    let mut settings = Table::new();
+    insert_dotted(&mut settings, key, value).map_err(|()| format!("`{key}` is not a section"))?;
+    Config::deserialize(settings).map(drop).map_err(|error| error_without_values(&error))
 }
 
+/// Parses a value in the syntax of the configuration file. Returns `None` for other text.
 pub(super) fn parse_value(text: &str) -> Option<Value> {
     toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
 }
 
+/// Inserts a value at a key with dots, and creates the missing sections. Fails if the key leads through a value that is no section.
 pub(super) fn insert_dotted(table: &mut Table, key: &str, value: Value) -> Result<(), ()> {
     match key.split_once('.') {
         None => {
@@ -30,7 +32,7 @@ pub(super) fn insert_dotted(table: &mut Table, key: &str, value: Value) -> Resul
     }
 }
 
-/// Returns the error without the quoted text, which may contain a secret.
+/// Returns the message of an error, with its key if that is known. Omits the quoted text and value, which may contain a secret.
 pub(super) fn error_without_values(error: &toml::de::Error) -> String {
     let full = error.to_string();
     let key = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));
@@ -41,11 +43,11 @@ pub(super) fn error_without_values(error: &toml::de::Error) -> String {
     }
 }
 
-/// Removes the value that serde quotes in `invalid type: string "...", expected ...`.
+/// Removes the value from a message of serde, such as `invalid type: string "...", expected ...`.
 fn without_value(message: &str) -> String {
-    let quoted = message.starts_with("invalid type") || message.starts_with("invalid value");
+    let quotes_value = message.starts_with("invalid type") || message.starts_with("invalid value");
     match message.rsplit_once(", expected ") {
-        Some((_, expected)) if quoted => format!("wrong value: expected {expected}"),
+        Some((_, expected)) if quotes_value => format!("wrong value: expected {expected}"),
         _ => message.to_owned(),
     }
 }

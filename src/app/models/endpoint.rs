@@ -13,7 +13,7 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::catalog::{ImageLimits, KnownProvider, ProviderKind};
 use crate::provider::circuit_breaker::{BreakerClient, BreakerLimits, ProviderBreaker};
 use crate::provider::embeddings::{self, EmbeddingClient};
-use crate::provider::{self, ChosenModels, ClientOptions, LimitationMemory, ModelClient, Quirks, SetupError};
+use crate::provider::{self, ChosenModels, ClientOptions, ModelClient, ProviderLimitationStore, Quirks, SetupError};
 use crate::support::json;
 use crate::support::net::egress::is_local;
 use crate::support::redact::error_text;
@@ -36,7 +36,7 @@ pub struct Endpoint {
     /// The limits of the provider's models, unless a model has its own.
     max_tools: Option<u32>,
     images: ImageLimits,
-    memory: Option<LimitationMemory>,
+    limitation_store: Option<ProviderLimitationStore>,
     /// The models that became the default because they are first in the list.
     chosen: ChosenModels,
 }
@@ -106,7 +106,7 @@ impl Endpoint {
             config,
             max_tools: known.and_then(|known| known.max_tools),
             images: known.map(|known| known.images).unwrap_or_default(),
-            memory: None,
+            limitation_store: None,
             chosen: ChosenModels::default(),
         }))
     }
@@ -124,7 +124,7 @@ impl Endpoint {
     }
 
     pub(super) fn remember_in(&mut self, limitations: &StoredLimitations) {
-        self.memory = Some(limitations.memory(self.limitations_key()));
+        self.limitation_store = Some(limitations.store_of(self.limitations_key()));
     }
 
     /// Returns the name of the provider in the store of limitations: another URL or another dialect has other models.
@@ -167,7 +167,7 @@ impl Endpoint {
         options.max_tools = self.max_tools;
         options.images = self.images;
         options.may_load = self.key.is_none() || is_local(&self.base_url);
-        options.memory.clone_from(&self.memory);
+        options.limitation_store.clone_from(&self.limitation_store);
         options.chosen = self.chosen.clone();
         let all = CallLimits {
             connect_ms: config.connect_ms,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 
 use crate::domain::model::provider::LearnedLimitation;
-use crate::provider::{LimitationMemory, LimitationStore};
+use crate::provider::{LimitationStore, ProviderLimitationStore};
 use crate::store::Store;
 
 /// The limitations in the database, once it is open.
@@ -19,8 +19,8 @@ impl StoredLimitations {
         let _ = self.0.set(Arc::clone(store));
     }
 
-    pub fn memory(&self, provider: String) -> LimitationMemory {
-        LimitationMemory { store: Arc::new(self.clone()), provider }
+    pub fn store_of(&self, provider: String) -> ProviderLimitationStore {
+        ProviderLimitationStore { store: Arc::new(self.clone()), provider }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Reports a worker thread of the runtime that does not yield.
+//! Reports tasks that block a thread of the runtime.
 //!
-//! A task that computes for long or waits for a lock blocks its thread and the tasks in that thread's queue. Tasks of the runtime
-//! cannot reliably detect that, so a separate thread takes samples. A worker that neither parked nor finished a round of polls
-//! since the last sample is still in the same poll.
+//! A task that computes for a long time or waits for a lock blocks its thread, and the tasks in the queue of that thread. Tasks of
+//! the runtime cannot reliably detect a blocked thread, so a separate thread takes samples. A runtime thread is still in the same
+//! poll if it has neither parked nor finished a round of polls since the last sample.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -10,62 +10,70 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// The shortest duration of a poll that is reported.
-pub const LIMIT: Duration = Duration::from_secs(5);
+/// The time after which a poll is reported.
+pub const POLL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The number of samples in one limit. Samples are counted instead of time, so that a suspended process (SIGSTOP) is not reported.
-const SAMPLES: u32 = 5;
+/// The number of unchanged samples after which a poll is reported.
+///
+/// The watchdog counts samples and not time, so that it does not report a process that was suspended with SIGSTOP.
+const SAMPLES_IN_LIMIT: u32 = 5;
 
+/// The progress of a runtime thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
-    /// Counts parking and waking; odd while the thread is parked.
-    parks: u64,
-    /// The time spent polling tasks, up to the last round.
+    /// The number of times that the thread parked or woke up; odd while it is parked.
+    parks_and_wakes: u64,
+    /// The time that the thread has spent on polls, up to its last finished round.
     busy: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchdogEvent {
-    Stalled,
-    Yielded,
+    /// A task has blocked its thread for the limit.
+    TaskStalled,
+    /// The task that blocked its thread has yielded.
+    TaskYielded,
 }
 
+/// The latest samples of a runtime thread.
 #[derive(Default)]
-struct History {
+struct SampleHistory {
     last: Option<Sample>,
-    /// Consecutive samples without a change.
+    /// The number of unchanged samples in a row.
     unchanged: u32,
 }
 
-impl History {
+impl SampleHistory {
+    /// Adds a sample. Returns an event if a task starts or stops blocking the thread.
     fn add(&mut self, sample: Sample) -> Option<WatchdogEvent> {
-        let was_stalled = self.unchanged >= SAMPLES;
-        if self.last.replace(sample) == Some(sample) && sample.parks.is_multiple_of(2) {
+        let was_stalled = self.unchanged >= SAMPLES_IN_LIMIT;
+        if self.last.replace(sample) == Some(sample) && sample.parks_and_wakes.is_multiple_of(2) {
             self.unchanged = self.unchanged.saturating_add(1);
         } else {
             self.unchanged = 0;
         }
-        match (was_stalled, self.unchanged >= SAMPLES) {
-            (false, true) => Some(WatchdogEvent::Stalled),
-            (true, false) => Some(WatchdogEvent::Yielded),
+        match (was_stalled, self.unchanged >= SAMPLES_IN_LIMIT) {
+            (false, true) => Some(WatchdogEvent::TaskStalled),
+            (true, false) => Some(WatchdogEvent::TaskYielded),
             (true, true) | (false, false) => None,
         }
     }
 }
 
-/// The sampling thread. It ends when this value is dropped.
+/// The thread that takes samples. It ends when this value is dropped.
 pub struct Watchdog {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Watches a runtime. Logs and counts a poll that takes longer than `limit`.
+    /// Starts to watch a runtime. Logs and counts polls that take longer than `limit`. Fails if no thread can be started.
     pub fn start(runtime: &Handle, limit: Duration) -> std::io::Result<Self> {
-        Self::reporting(runtime, limit, move |worker, news| log(worker, news, limit))
+        Self::start_with_report(runtime, limit, move |thread, event| log(thread, event, limit))
     }
 
-    fn reporting(
+    /// Starts to watch a runtime. Calls `report` with the number of a runtime thread and its event.
+    fn start_with_report(
         runtime: &Handle,
         limit: Duration,
         report: impl Fn(usize, WatchdogEvent) + Send + 'static,
@@ -73,11 +81,11 @@ impl Watchdog {
         let metrics = runtime.metrics();
         let (stop, stopped) = mpsc::channel();
         let watch = move || {
-            let mut workers: Vec<History> = (0..metrics.num_workers()).map(|_| History::default()).collect();
-            while stopped.recv_timeout(limit / SAMPLES) == Err(RecvTimeoutError::Timeout) {
-                for (worker, history) in workers.iter_mut().enumerate() {
-                    if let Some(news) = history.add(sample(&metrics, worker)) {
-                        report(worker, news);
+            let mut histories: Vec<SampleHistory> = (0..metrics.num_workers()).map(|_| SampleHistory::default()).collect();
+            while stopped.recv_timeout(limit / SAMPLES_IN_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                for (thread, history) in histories.iter_mut().enumerate() {
+                    if let Some(event) = history.add(take_sample(&metrics, thread)) {
+                        report(thread, event);
                     }
                 }
             }
@@ -91,23 +99,23 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // Joining only fails after a panic, which the panic hook has logged.
+            // Joining fails only after a panic, which the panic hook has logged.
             let _ = thread.join();
         }
     }
 }
 
-fn sample(metrics: &RuntimeMetrics, worker: usize) -> Sample {
-    Sample { parks: metrics.worker_park_unpark_count(worker), busy: metrics.worker_total_busy_duration(worker) }
+fn take_sample(metrics: &RuntimeMetrics, thread: usize) -> Sample {
+    Sample { parks_and_wakes: metrics.worker_park_unpark_count(thread), busy: metrics.worker_total_busy_duration(thread) }
 }
 
-fn log(worker: usize, news: WatchdogEvent, limit: Duration) {
-    match news {
-        WatchdogEvent::Stalled => {
+fn log(thread: usize, event: WatchdogEvent, limit: Duration) {
+    match event {
+        WatchdogEvent::TaskStalled => {
             metrics::counter!("capstan_stalls_total").increment(1);
-            tracing::error!(worker, "a task has not yielded for {limit:?} and blocks the other tasks of its thread");
+            tracing::error!(worker = thread, "a task has not yielded for {limit:?} and blocks the other tasks of its thread");
         }
-        WatchdogEvent::Yielded => tracing::warn!(worker, "the task that blocked its thread has yielded"),
+        WatchdogEvent::TaskYielded => tracing::warn!(worker = thread, "the task that blocked its thread has yielded"),
     }
 }
 
@@ -116,38 +124,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_worker_that_stands_still_has_stalled() {
-        let mut history = History::default();
-        let at = |parks, busy| Sample { parks, busy: Duration::from_millis(busy) };
-        let mut looks = |sample, times: u32| (0..times).filter_map(|_| history.add(sample)).collect::<Vec<_>>();
-        assert_eq!(looks(at(3, 7), 20), [], "parked");
+    fn thread_without_progress_is_reported_once() {
+        let mut history = SampleHistory::default();
+        let sample = |parks_and_wakes, busy| Sample { parks_and_wakes, busy: Duration::from_millis(busy) };
+        let mut add = |sample, times: u32| (0..times).filter_map(|_| history.add(sample)).collect::<Vec<_>>();
+        assert_eq!(add(sample(3, 7), 20), [], "the thread is parked");
         for n in 0..20 {
-            assert_eq!(looks(at(4, 100 + n), 2), [], "busy without parking, and yielding");
+            assert_eq!(add(sample(4, 100 + n), 2), [], "the thread is busy, and its tasks yield");
         }
-        assert_eq!(looks(at(4, 500), SAMPLES), []);
-        assert_eq!(looks(at(4, 500), 20), [WatchdogEvent::Stalled], "told once");
-        assert_eq!(looks(at(5, 900), 20), [WatchdogEvent::Yielded]);
+        assert_eq!(add(sample(4, 500), SAMPLES_IN_LIMIT), []);
+        assert_eq!(add(sample(4, 500), 20), [WatchdogEvent::TaskStalled], "a stalled task is reported once");
+        assert_eq!(add(sample(5, 900), 20), [WatchdogEvent::TaskYielded]);
     }
 
     #[test]
-    fn a_task_that_does_not_yield_is_reported() {
+    fn task_that_does_not_yield_is_reported() {
         let time_limit = Duration::from_secs(30);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         let (reports, reported) = mpsc::channel();
-        let watchdog = Watchdog::reporting(runtime.handle(), Duration::from_millis(100), move |worker, news| {
-            let _ = reports.send((worker, news));
+        let watchdog = Watchdog::start_with_report(runtime.handle(), Duration::from_millis(100), move |thread, event| {
+            let _ = reports.send((thread, event));
         });
         let (release, released) = mpsc::channel::<()>();
         let task = runtime.spawn(async move {
             let _ = released.recv();
         });
-        let (worker, news) = reported.recv_timeout(time_limit).unwrap();
-        assert_eq!(news, WatchdogEvent::Stalled);
+        let (thread, event) = reported.recv_timeout(time_limit).unwrap();
+        assert_eq!(event, WatchdogEvent::TaskStalled);
         // The other thread continues and is not reported.
         runtime.block_on(runtime.spawn(tokio::task::yield_now())).unwrap();
         release.send(()).unwrap();
         runtime.block_on(task).unwrap();
-        assert_eq!(reported.recv_timeout(time_limit).unwrap(), (worker, WatchdogEvent::Yielded));
+        assert_eq!(reported.recv_timeout(time_limit).unwrap(), (thread, WatchdogEvent::TaskYielded));
         drop(watchdog);
         assert!(reported.try_recv().is_err());
     }

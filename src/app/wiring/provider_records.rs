@@ -27,7 +27,9 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions,
 use crate::domain::run::context::Capacity;
 use crate::provider::circuit_breaker::{BreakerClient, BreakerLimits};
 use crate::provider::embeddings::{self, Embedder, Embedders, EmbeddingClient, EmbeddingLimits};
-use crate::provider::{self, ClientOptions, LimitationMemory, ModelClient, ModelStream, Quirks, catalog, openrouter, priced};
+use crate::provider::{
+    self, ClientOptions, ModelClient, ModelStream, ProviderLimitationStore, Quirks, catalog, openrouter, priced,
+};
 use crate::service::{AnyProvider, ConfiguredProvider, Endpoints, InvalidProvider, Target, is_provider_name, open_target};
 use crate::store::{Store, retry_while_unavailable};
 use crate::support::clock::{Clock as _, SystemClock};
@@ -121,7 +123,7 @@ impl RecordClients {
         }
         let target = open_target(&self.vault, &record, self.options.member_egress);
         let target = target.map_err(|error| unopened(&record, &error))?;
-        let client = client(&target, Some(self.options.limitations.memory(limitations_key(&record))))?;
+        let client = client(&target, Some(self.options.limitations.store_of(limitations_key(&record))))?;
         let mut clients = lock(&self.clients);
         let health = clients.health(&record.id, &record.name, endpoint_hash(&target));
         let created = Arc::new(CachedClient {
@@ -174,14 +176,14 @@ fn limitations_key(record: &ProviderRecord) -> String {
     format!("{}:{}", record.id, record.version)
 }
 
-fn build(target: &Target<'_>, memory: Option<LimitationMemory>) -> Result<Arc<dyn ModelClient>, InvalidProvider> {
-    let options = ClientOptions { memory, ..options(target) };
+fn build(target: &Target<'_>, limitation_store: Option<ProviderLimitationStore>) -> Result<Arc<dyn ModelClient>, InvalidProvider> {
+    let options = ClientOptions { limitation_store, ..options(target) };
     let client = provider::client(target.record.kind, options, quirks(target.record)?);
     client.map_err(|error| InvalidProvider { pointer: "/base_url", reason: error.to_string() })
 }
 
-fn client(target: &Target<'_>, memory: Option<LimitationMemory>) -> Result<Arc<dyn ModelClient>, ModelError> {
-    build(target, memory).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))
+fn client(target: &Target<'_>, limitation_store: Option<ProviderLimitationStore>) -> Result<Arc<dyn ModelClient>, ModelError> {
+    build(target, limitation_store).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))
 }
 
 /// Hashes the properties that a circuit breaker depends on: dialect, URL and key.
@@ -278,7 +280,7 @@ impl Endpoints for RecordClients {
     }
 
     async fn test(&self, target: &Target<'_>, model: &str) -> Result<(), ModelError> {
-        test_model(client(target, Some(self.options.limitations.memory(limitations_key(target.record))))?, model).await
+        test_model(client(target, Some(self.options.limitations.store_of(limitations_key(target.record))))?, model).await
     }
 
     async fn embedding_prices(&self, owner: &UserId, model: &str) -> Result<Option<Prices>, ModelError> {

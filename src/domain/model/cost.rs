@@ -10,6 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::domain::defaults::is_default;
 
+/// The decimal places of a cost in US dollars.
 const COST_DIGITS: usize = 12;
 
 /// The highest accepted price, in US dollars per million tokens.
@@ -18,11 +19,11 @@ pub const MAX_PRICE: f64 = 1_000_000.0;
 /// The highest accepted cost of one call, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
-/// Converts dollars to integer units, `parts` for each dollar. Returns `None` outside of 0 to `most`.
-fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-    let round = |parts: f64| parts.round() as u64;
-    (0.0..=most).contains(&dollars).then(|| round(dollars * parts))
+/// Converts US dollars to the nearest whole number of units. Returns `None` for NaN, and outside of 0 to `max_dollars`.
+fn whole_units(dollars: f64, max_dollars: f64, units_per_dollar: f64) -> Option<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range check excludes other numbers")]
+    let round = |units: f64| units.round() as u64;
+    (0.0..=max_dollars).contains(&dollars).then(|| round(dollars * units_per_dollar))
 }
 
 /// A price in US dollars per million tokens, stored in millionths: 1.25 is 1,250,000.
@@ -34,18 +35,20 @@ pub struct Price(u64);
 pub struct InvalidPrice;
 
 impl Price {
-    /// Rounds to the millionth. Refuses a price below 0 or above [`MAX_PRICE`], and NaN.
+    /// Returns the price, rounded to the millionth of a US dollar. Fails for NaN, and outside of 0 to [`MAX_PRICE`].
     pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
-        rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
+        whole_units(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
     }
 
+    /// Returns US dollars per million tokens.
     pub fn dollars(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "below 2^53: see MAX_PRICE")]
         let millionths = self.0 as f64;
         millionths / 1e6
     }
 
-    fn of(self, tokens: u64) -> u64 {
+    /// Returns the cost of this many tokens, in trillionths of a US dollar.
+    fn cost_of(self, tokens: u64) -> u64 {
         self.0.saturating_mul(tokens)
     }
 }
@@ -101,21 +104,24 @@ pub struct LongPrices {
 }
 
 impl Prices {
+    /// Returns the cost of one model call.
     pub fn cost(&self, usage: &Usage) -> Cost {
         let (input, cached_input, output) = match &self.long {
             Some(long) if usage.input_tokens > long.above => (long.input, long.cached_input, long.output),
             _ => (self.input, self.cached_input, self.output),
         };
+        // A provider may report more cached tokens than input tokens.
         let cached = usage.cached_input_tokens.min(usage.input_tokens);
-        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
-        let parts = [
-            input.of(usage.input_tokens - cached - written),
-            // Cache writes cost a quarter more where a provider charges for them. Caches with other lifetimes are never requested.
-            input.of(written).saturating_add(input.of(written) / 4),
-            cached_input.unwrap_or(input).of(cached),
-            output.of(usage.output_tokens),
+        let written_to_cache = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let costs = [
+            input.cost_of(usage.input_tokens - cached - written_to_cache),
+            // A provider that charges for cache writes charges a quarter more than for input. Capstan never requests cache
+            // lifetimes with other prices.
+            input.cost_of(written_to_cache).saturating_add(input.cost_of(written_to_cache) / 4),
+            cached_input.unwrap_or(input).cost_of(cached),
+            output.cost_of(usage.output_tokens),
         ];
-        Cost(parts.into_iter().fold(0, u64::saturating_add))
+        Cost(costs.into_iter().fold(0, u64::saturating_add))
     }
 }
 
@@ -126,21 +132,21 @@ impl Prices {
 pub struct Cost(u64);
 
 impl Cost {
-    /// Returns the cost, or `None` if it is negative, no number or above [`MAX_CALL_DOLLARS`].
-    pub fn dollars(dollars: f64) -> Option<Self> {
-        rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
+    /// Converts the cost of a call in US dollars. Returns `None` for NaN, and outside of 0 to [`MAX_CALL_DOLLARS`].
+    pub fn from_dollars(dollars: f64) -> Option<Self> {
+        whole_units(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
     }
 
-    pub fn trillionths(parts: u64) -> Self {
-        Self(parts)
+    pub fn from_trillionths(trillionths: u64) -> Self {
+        Self(trillionths)
     }
 
-    /// Adds, up to the largest amount.
+    /// Adds a cost, up to the largest amount.
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// Subtracts, down to zero.
+    /// Subtracts a cost, down to zero.
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -151,13 +157,13 @@ impl Cost {
 }
 
 impl fmt::Display for Cost {
-    /// Writes US dollars, without zeros at the end.
+    /// Writes US dollars as a decimal number without trailing zeros.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = format!("{:0>width$}", self.0, width = COST_DIGITS + 1);
-        let (whole, rest) = digits.split_at(digits.len() - COST_DIGITS);
-        match rest.trim_end_matches('0') {
-            "" => f.write_str(whole),
-            rest => write!(f, "{whole}.{rest}"),
+        let (dollars, decimals) = digits.split_at(digits.len() - COST_DIGITS);
+        match decimals.trim_end_matches('0') {
+            "" => f.write_str(dollars),
+            decimals => write!(f, "{dollars}.{decimals}"),
         }
     }
 }
@@ -170,11 +176,12 @@ impl FromStr for Cost {
     type Err = InvalidCost;
 
     fn from_str(text: &str) -> Result<Self, InvalidCost> {
-        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
-        if whole.is_empty() || rest.len() > COST_DIGITS || !whole.chars().chain(rest.chars()).all(|c| c.is_ascii_digit()) {
+        let (dollars, decimals) = text.split_once('.').unwrap_or((text, ""));
+        let is_number = dollars.chars().chain(decimals.chars()).all(|c| c.is_ascii_digit());
+        if dollars.is_empty() || decimals.len() > COST_DIGITS || !is_number {
             return Err(InvalidCost);
         }
-        format!("{whole}{rest:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidCost)
+        format!("{dollars}{decimals:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidCost)
     }
 }
 
@@ -209,6 +216,7 @@ impl PartialSchema for Cost {
 
 impl ToSchema for Cost {}
 
+/// The highest accepted limit, in US dollars.
 pub const MAX_BUDGET: f64 = 1_000_000.0;
 
 /// A limit in US dollars: a number, such as 2.5.
@@ -237,8 +245,8 @@ impl Serialize for Usd {
 
 impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Rounds to the millionth, so that it is written as it was read.
-        let millionths = rounded(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
+        // Only a limit that is rounded to the millionth is written again as it was read.
+        let millionths = whole_units(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
         let millionths =
             millionths.ok_or_else(|| serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"))?;
         Ok(Self(Cost(millionths.saturating_mul(1_000_000))))
@@ -286,6 +294,7 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Adds the usage of other model calls.
     pub fn add(&mut self, other: Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
@@ -307,7 +316,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn costs_are_exact() {
+    fn cost_of_call_is_exact() {
         let prices: Prices = serde_json::from_value(json!({"input": 1.25, "cached_input": 0.125, "output": 10})).unwrap();
         assert_eq!(serde_json::to_value(prices).unwrap(), json!({"input": 1.25, "cached_input": 0.125, "output": 10.0}));
         let usage = Usage { input_tokens: 1_000, cached_input_tokens: 600, output_tokens: 3, ..Usage::default() };
@@ -315,18 +324,18 @@ mod tests {
         assert_eq!(prices.cost(&usage).to_string(), "0.000605");
         let one = Usage { input_tokens: 1, ..Usage::default() };
         assert_eq!(prices.cost(&one).to_string(), "0.00000125");
-        let whole = Prices { cached_input: None, ..prices };
-        assert_eq!(whole.cost(&usage).to_string(), "0.00128");
-        let wrong = Usage { cached_input_tokens: 5_000, ..one };
-        assert_eq!(prices.cost(&wrong).to_string(), "0.000000125", "no more is cached than was sent");
-        let written = Usage { cache_write_tokens: 100, ..usage };
-        assert_eq!(prices.cost(&written).to_string(), "0.00063625", "a quarter more for 100 of the 400");
-        let much = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Usage::default() };
-        assert_eq!(prices.cost(&much), Cost(u64::MAX));
+        let without_cache_price = Prices { cached_input: None, ..prices };
+        assert_eq!(without_cache_price.cost(&usage).to_string(), "0.00128");
+        let too_many_cached = Usage { cached_input_tokens: 5_000, ..one };
+        assert_eq!(prices.cost(&too_many_cached).to_string(), "0.000000125", "cached tokens above the input tokens cost nothing");
+        let with_cache_write = Usage { cache_write_tokens: 100, ..usage };
+        assert_eq!(prices.cost(&with_cache_write).to_string(), "0.00063625", "100 of 400 tokens cost a quarter more");
+        let largest = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Usage::default() };
+        assert_eq!(prices.cost(&largest), Cost(u64::MAX));
     }
 
     #[test]
-    fn long_requests_may_cost_more() {
+    fn long_request_has_prices_of_its_own() {
         let long = json!({"above": 200_000, "input": 2.5, "cached_input": 0.25, "output": 15.0});
         let prices = json!({"input": 1.25, "cached_input": 0.125, "output": 10.0, "long": long});
         let read: Prices = serde_json::from_value(prices.clone()).unwrap();
@@ -339,27 +348,29 @@ mod tests {
         };
         for (input, cached, cost) in [
             (200_000, 0, "0.26"),
-            // One token more, and every token has the other price.
+            // With one token more, the long prices apply to every token.
             (200_001, 0, "0.5150025"),
             // Cached tokens count towards the length of the request.
             (200_001, 100_001, "0.29000025"),
         ] {
             assert_eq!(read.cost(&usage(input, cached)).to_string(), cost, "{input}");
         }
-        let whole = Prices { long: read.long.map(|long| LongPrices { cached_input: None, ..long }), ..read };
-        assert_eq!(whole.cost(&usage(200_001, 100_001)).to_string(), "0.5150025", "the usual price of cached input does not apply");
+        let long = read.long.map(|long| LongPrices { cached_input: None, ..long });
+        let without_cache_price = Prices { long, ..read };
+        let cost = without_cache_price.cost(&usage(200_001, 100_001));
+        assert_eq!(cost.to_string(), "0.5150025", "the usual price of cached input does not apply");
     }
 
     #[test]
-    fn provider_cost_is_used_if_plausible() {
+    fn provider_cost_is_used_within_bounds() {
         for (dollars, shown) in [(0.000_675, Some("0.000675")), (0.1, Some("0.1")), (0.0, Some("0")), (1e9, None), (-0.1, None)] {
-            assert_eq!(Cost::dollars(dollars).map(|cost| cost.to_string()).as_deref(), shown);
+            assert_eq!(Cost::from_dollars(dollars).map(|cost| cost.to_string()).as_deref(), shown);
         }
-        assert_eq!(Cost::dollars(f64::NAN), None);
+        assert_eq!(Cost::from_dollars(f64::NAN), None);
     }
 
     #[test]
-    fn costs_have_one_form() {
+    fn cost_text_is_read_and_written_unchanged() {
         for text in ["0", "1", "0.000605", "12.5", "0.000000000001", "18446744.073709551615"] {
             let cost: Cost = text.parse().unwrap();
             assert_eq!(cost.to_string(), text);
@@ -373,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_numbers_and_come_back_as_they_were() {
+    fn limit_in_dollars_is_read_and_written_unchanged() {
         for dollars in [0.0, 0.01, 2.5, 19.99, MAX_BUDGET] {
             let limit: Usd = serde_json::from_value(json!(dollars)).unwrap();
             assert_eq!(serde_json::to_value(limit).unwrap(), json!(dollars));
@@ -385,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_have_bounds() {
+    fn price_outside_bounds_is_refused() {
         for price in [-0.1, f64::NAN, f64::INFINITY, MAX_PRICE * 2.0] {
             assert_eq!(Price::per_million(price), Err(InvalidPrice), "{price}");
         }

@@ -4,7 +4,7 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 
 /// The progress of a call when its run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
+pub enum ProgressAtEnd {
     NotBegun,
     /// Under way, of a tool whose calls may be repeated.
     Stopped,
@@ -12,7 +12,7 @@ pub enum AtEnd {
     Unknown,
 }
 
-impl AtEnd {
+impl ProgressAtEnd {
     const ALL: [Self; 3] = [Self::NotBegun, Self::Stopped, Self::Unknown];
 
     /// Returns the progress of a call without an outcome.

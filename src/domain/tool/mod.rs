@@ -18,7 +18,7 @@ pub use approval::{
 };
 pub use call_record::ToolCallRecord;
 pub use client_tool::{ClientCall, ClientTool};
-pub use closed_calls::AtEnd;
+pub use closed_calls::ProgressAtEnd;
 pub use mcp_server::McpServerRecord;
 pub use tool_filter::{OfferedTools, RankedTools, SelectionMethod, ServerHint, ToolFilter, ToolFilterMode, ToolSelection};
 pub use tool_review::{Original, ReviewedDefinition, ToolReview, ToolReviewStatus};

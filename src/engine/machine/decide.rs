@@ -72,7 +72,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
             claim::apply_unsaved_outcomes(decision, finished);
             claim::begin_claim(decision, tools, contexts)
         }
-        Input::ToolsRanked(ranked) => match strategy::of(decision.profile()).tools_ranked(decision, &ranked) {
+        Input::ToolsRanked(ranked) => match strategy::hooks_of(decision.profile()).tools_ranked(decision, &ranked) {
             Some(next) => next,
             None => store_selection::store_ranked_tools(decision, ranked),
         },
@@ -109,7 +109,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
     let before = decision.progress.usage;
     let Some(answer) = model_step::accept_answer(decision, message, turn, closing) else { return Next::Wait };
-    match strategy::of(decision.profile()).model_answered(decision, answer) {
+    match strategy::hooks_of(decision.profile()).model_answered(decision, answer) {
         ControlFlow::Break(next) => next,
         ControlFlow::Continue(answer) if decision.source_before().missing_prerequisite() == Prerequisite::Categories => {
             store_selection::store_categories(decision, &answer)

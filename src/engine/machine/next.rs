@@ -44,7 +44,7 @@ pub enum RunEnd {
     /// With a stored answer.
     Completed(FinishReason),
     /// With the profile's `final_text`, because no model answered.
-    LastWords(String, ProblemBody),
+    FinalText(String, ProblemBody),
     /// With an error.
     Failed(ProblemBody),
     /// On request.

@@ -1,22 +1,23 @@
-//! Ends a run: stores an outcome for every call, closes every step and question, and writes the terminal event. Must not know why a run
-//! ends.
+//! Ends a run: stores an outcome for every call, closes every step and question, and adds the terminal event to the decision. Must
+//! not know why a run ends.
 
 use crate::domain::conversation::{ConversationStatus, Message};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{Change, FinishReason, InputState, Notice, RunOutput, RunStatus};
-use crate::domain::tool::{AtEnd, ToolOutcome};
+use crate::domain::tool::{ProgressAtEnd, ToolOutcome};
 use crate::engine::calls::outcome;
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::{Command, DecisionBuilder, Next, RunEnd};
 use crate::engine::strategy::{self, stop_analysis};
 
+/// Adds the changes and events that end the run. Returns [`Next::Wait`], because nothing follows.
 pub fn end(decision: &mut DecisionBuilder<'_>, end: RunEnd) -> Next {
     match end {
         RunEnd::Completed(reason) => finish_completed(decision, reason, None),
-        // The user gets an answer, and the run keeps the error.
-        RunEnd::LastWords(text, error) => {
+        // The user gets the agent's `final_text` as an answer, and the run keeps the error.
+        RunEnd::FinalText(text, error) => {
             close_open_work(decision, "failed");
             decision.add_assistant_text(&text, FinishReason::Stop);
             finish_completed(decision, FinishReason::Stop, Some(error));
@@ -27,8 +28,10 @@ pub fn end(decision: &mut DecisionBuilder<'_>, end: RunEnd) -> Next {
     Next::Wait
 }
 
-/// Stores an outcome for every open call and closes the open step, so that the messages stay sendable after the run. Voids the parts that
-/// an unfinished model step has shown, for `reason`.
+/// Stores an outcome for every open call and closes the open step. Tells clients to discard the parts of an unfinished model step,
+/// with this `reason`.
+///
+/// Later requests contain the messages of this run, and providers refuse a call without a result.
 fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
     close_questions(decision);
     let open: Vec<(CallId, ToolOutcome)> = decision
@@ -36,7 +39,7 @@ fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
         .calls
         .iter()
         .filter(|call| !call.state.is_outcome())
-        .map(|call| (call.id.clone(), AtEnd::of(call).outcome()))
+        .map(|call| (call.id.clone(), ProgressAtEnd::of(call).outcome()))
         .collect();
     for (id, outcome) in open {
         finish_call(decision, &id, outcome);
@@ -49,7 +52,7 @@ fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
         decision.reset(step, reason);
         decision.abandon_step(step);
     }
-    strategy::of(decision.profile()).run_ended(decision);
+    strategy::hooks_of(decision.profile()).run_ended(decision);
 }
 
 fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishReason, error: Option<ProblemBody>) {
@@ -58,8 +61,8 @@ fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishRea
     decision.conversation_updated(ConversationStatus::from(RunStatus::Completed));
     let notice = stop_analysis::run_ends_with_false_claim(decision).then_some(Notice::NothingWritten);
     let is_json = decision.profile().options.output_schema.is_some();
-    let of_run = |message: &&Message| message.run_id == decision.progress.fence.run_id;
-    let last = decision.progress.history.iter().rev().find(of_run);
+    let is_of_run = |message: &&Message| message.run_id == decision.progress.fence.run_id;
+    let last = decision.progress.history.iter().rev().find(is_of_run);
     let output = last.and_then(|last| RunOutput::of(last, is_json));
     decision.event(EventBody::RunCompleted { finish_reason, usage, output, error: error.clone(), notice });
     decision.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error, joined });
@@ -68,7 +71,7 @@ fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishRea
 
 fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
     close_open_work(decision, "failed");
-    // A run that undoes a call cannot be resumed.
+    // A run that only undoes a call cannot be resumed.
     error.retryable &= !only_undoes(decision);
     decision.conversation_updated(ConversationStatus::from(RunStatus::Failed));
     decision.event(EventBody::RunFailed { error: error.clone() });
@@ -79,8 +82,8 @@ fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
 /// Returns whether the run only undoes a call, and no user message has joined it.
 fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
     let record = decision.before;
-    let is_asked = |message: &Message| message.is_from_user() && message.run_id == record.fence.run_id;
-    record.calls.iter().any(|call| call.undoes.is_some()) && !record.history.iter().any(is_asked)
+    let is_of_user = |message: &Message| message.is_from_user() && message.run_id == record.fence.run_id;
+    record.calls.iter().any(|call| call.undoes.is_some()) && !record.history.iter().any(is_of_user)
 }
 
 fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
@@ -93,7 +96,7 @@ fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
 }
 
 fn close_questions(decision: &mut DecisionBuilder<'_>) {
-    for request in std::mem::take(&mut decision.progress.inputs) {
-        decision.close_question(&request, InputState::Cancelled);
+    for question in std::mem::take(&mut decision.progress.inputs) {
+        decision.close_question(&question, InputState::Cancelled);
     }
 }

@@ -50,7 +50,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
         }
         // A refusal by a content filter is an answer: neither another model nor the loop's model is asked.
         FailureAction::Switch(_) | FailureAction::GiveUp(_) if is_planned && error.kind.another_model_may_help() => {
-            strategy::of(decision.profile()).model_failed(decision, step)
+            strategy::hooks_of(decision.profile()).model_failed(decision, step)
         }
         FailureAction::Switch(model) => switch(decision, step, model, code.body(error.message)),
         FailureAction::GiveUp(detail) if error.over_total_limit => {
@@ -63,7 +63,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
         FailureAction::GiveUp(detail) => match final_text(decision, error.kind) {
             // A message that joined is answered before the run ends with `final_text`.
             Some(_) if decision.progress.has_unseen_messages() => repeat_step(decision, step),
-            Some(text) => Next::End(RunEnd::LastWords(text, code.body(detail))),
+            Some(text) => Next::End(RunEnd::FinalText(text, code.body(detail))),
             None => Next::fail(code, detail),
         },
     }

@@ -28,7 +28,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     }
     let was_forced = decision.progress.counters.force_final;
     restart_counters::restart(decision);
-    if let Some(next) = strategy::of(decision.profile()).begin_model_call(decision) {
+    if let Some(next) = strategy::hooks_of(decision.profile()).begin_model_call(decision) {
         return next;
     }
     if !decision.progress.counters.force_final {
@@ -236,7 +236,7 @@ fn ask_for_words(decision: &mut DecisionBuilder<'_>) -> Next {
 fn give_up(decision: &DecisionBuilder<'_>, detail: &str) -> Next {
     let error = ProblemCode::from(ModelErrorKind::EmptyResponse).body(detail);
     Next::End(match decision.profile().final_text.clone() {
-        Some(text) => RunEnd::LastWords(text, error),
+        Some(text) => RunEnd::FinalText(text, error),
         None => RunEnd::Failed(error),
     })
 }

@@ -10,7 +10,7 @@ pub fn restart(decision: &mut DecisionBuilder<'_>) {
     if !decision.progress.has_unseen_messages() {
         return;
     }
-    strategy::of(decision.profile()).message_joined(decision);
+    strategy::hooks_of(decision.profile()).message_joined(decision);
     let heard = decision.progress.joined;
     let heard_step = decision.progress.steps.last().map_or(0, |row| row.step);
     let counters = decision.counters();

@@ -76,7 +76,7 @@ pub fn end_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     if !has_unseen_messages && let Some(end) = end_undoing(decision, step) {
         return end;
     }
-    let strategy = strategy::of(decision.profile());
+    let strategy = strategy::hooks_of(decision.profile());
     strategy.calls_done(decision);
     restart_counters::restart(decision);
     if decision.progress.counters.cut_answers > CUT_ANSWERS {

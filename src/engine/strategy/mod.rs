@@ -1,4 +1,4 @@
-//! Strategies: which model calls and tool calls lead from a question to an answer. Must not know how a call is made.
+//! Strategies: the order of model calls and tool calls between a user's message and the answer. Must not know how a call is made.
 
 pub mod hooks;
 pub mod json_answers;
@@ -9,7 +9,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::run::Strategy;
 
 /// Returns the hooks of a profile's strategy.
-pub fn of(profile: &AgentProfile) -> &'static dyn hooks::Hooks {
+pub fn hooks_of(profile: &AgentProfile) -> &'static dyn hooks::Hooks {
     match profile.strategy {
         Strategy::Loop => &hooks::Loop,
         Strategy::PlanExecute => &plan::execute_plan::PlanExecute,

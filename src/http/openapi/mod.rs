@@ -20,7 +20,7 @@ use super::routes;
 use crate::domain::event::EventBody;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::Run;
-use crate::http::streams::preferred_response::settled_response;
+use crate::http::streams::preferred_response::run_or_stream_response;
 use crate::http::streams::render::{OwnerEvent, StreamEnvelope, StreamEvent};
 use crate::http::wire::types::{AcceptedBody, EventEnvelope};
 
@@ -93,7 +93,7 @@ fn base() -> OpenApi {
         .description(Some(DESCRIPTION))
         .license(Some(License::new("Apache-2.0")));
     let components = ComponentsBuilder::new()
-        .responses_from_iter([settled_response(&Run::name()), settled_response(&AcceptedBody::name())])
+        .responses_from_iter([run_or_stream_response(&Run::name()), run_or_stream_response(&AcceptedBody::name())])
         // No handler names these in its attributes.
         .schemas_from_iter(with_references::<ProblemBody>())
         .schemas_from_iter(with_references::<AcceptedBody>())

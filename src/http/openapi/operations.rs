@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::schemas::{PAGE, deny_null, members, pascal_case};
-use crate::http::streams::preferred_response::SETTLED;
+use crate::http::streams::preferred_response::RUN_OR_STREAM_PREFIX;
 
 /// The error responses by status: name and description.
 const PROBLEMS: [(u16, &str, &str); 13] = [
@@ -138,9 +138,9 @@ fn add_problems(operation: &mut Value, method: &str) {
     let mut statuses: Vec<u16> = rules.into_iter().filter(|(_, applies)| *applies).map(|(status, _)| status).collect();
     let Some(responses) = members(operation, "/responses") else { return };
     let is_stream = |response: &Value| response.pointer("/content/text~1event-stream").is_some();
-    let settled = format!("#/components/responses/{SETTLED}");
-    let is_settled = |response: &Value| response["$ref"].as_str().is_some_and(|name| name.starts_with(&settled));
-    statuses.extend(responses.values().any(|response| is_stream(response) || is_settled(response)).then_some(406));
+    let prefix = format!("#/components/responses/{RUN_OR_STREAM_PREFIX}");
+    let is_run_or_stream = |response: &Value| response["$ref"].as_str().is_some_and(|name| name.starts_with(&prefix));
+    statuses.extend(responses.values().any(|response| is_stream(response) || is_run_or_stream(response)).then_some(406));
     for (status, name, _) in PROBLEMS {
         let own = responses.remove(&status.to_string());
         if own.is_none() && !statuses.contains(&status) {

@@ -28,6 +28,7 @@ pub(crate) struct StreamTicketBody {
 }
 
 impl StreamTicketBody {
+    /// Returns the target. Refuses a body that names no target, or several.
     fn target(self) -> Answer<TicketTarget> {
         let Self { run_id, conversation_id, socket } = self;
         match (run_id, conversation_id, socket.unwrap_or(false)) {
@@ -54,7 +55,8 @@ pub(crate) async fn create(
     State(app): State<App>,
     access: Access,
     headers: HeaderMap,
-    // The server does not store tickets in a form that it could return again. An additional ticket is harmless.
+    // Ignores the idempotency key: the store has only the hash of a ticket, so no response can repeat it. Another ticket is
+    // harmless.
     Input { body, key: _ }: Input<StreamTicketBody>,
 ) -> Answer<Response> {
     let ticket = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;
@@ -62,12 +64,12 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, no_store, Json(ticket)).into_response())
 }
 
-/// Returns the origin of the requesting page, if the client is a page.
+/// Returns the origin of the requesting page; `None` for a client without `Origin` header. Refuses a page without an origin.
 fn origin(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
     match origin.to_str() {
         Ok(origin) if origin != "null" => Ok(Some(origin.to_owned())),
-        // A sandboxed page sends "null": there is no origin to bind the ticket to.
+        // A sandboxed page sends `null`, which names no origin to which the ticket could be bound.
         Ok(_) | Err(_) => {
             let detail = "a ticket is bound to the origin of the requesting page, and this page has none";
             Err(Problem::new(ProblemCode::Forbidden, detail))

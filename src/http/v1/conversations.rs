@@ -13,7 +13,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::http::options::App;
 use crate::http::streams;
-use crate::http::streams::preferred_response::{Delivered, Delivery};
+use crate::http::streams::preferred_response::{RunResponder, RunResponses};
 use crate::http::streams::render::StreamEvent;
 use crate::http::v1::runs::{EventsRequest, event_page};
 use crate::http::wire::auth::Caller;
@@ -316,17 +316,17 @@ pub(crate) async fn messages(
 /// server first waits up to N seconds until the run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
-    params(("id" = ConversationId, Path, description = "The id of the conversation"), Delivery),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), RunResponder),
     request_body = SendMessageBody,
-    responses(Delivered<AcceptedBody>),
+    responses(RunResponses<AcceptedBody>),
 )]
 pub(crate) async fn send(
     Id(id): Id<ConversationId>,
-    delivery: Delivery,
+    responder: RunResponder,
     Input { body, key }: Input<SendMessageBody>,
 ) -> Answer<Response> {
-    let request = body.into_request(Some(id), delivery.trace.clone());
-    delivery.accept(request, key).await
+    let request = body.into_request(Some(id), responder.trace.clone());
+    responder.start_run(request, key).await
 }
 
 /// Reads the event log of a conversation

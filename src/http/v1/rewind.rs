@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::http::streams::preferred_response::{Delivered, Delivery};
+use crate::http::streams::preferred_response::{RunResponder, RunResponses};
 use crate::http::v1::conversations::MessagePath;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input};
@@ -65,13 +65,13 @@ pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { b
 /// active. The response has the same forms as the response to a sent message.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages/{message_id}/edit", tag = "conversations", operation_id = "edit_message",
-    request_body = EditMessageBody, params(MessagePath, Delivery), responses(Delivered<AcceptedBody>),
+    request_body = EditMessageBody, params(MessagePath, RunResponder), responses(RunResponses<AcceptedBody>),
 )]
 pub(crate) async fn edit(
     Ids(id, message): Ids<ConversationId, MessageId>,
-    delivery: Delivery,
+    responder: RunResponder,
     Input { body, key }: Input<EditMessageBody>,
 ) -> Answer<Response> {
-    let request = body.into_request(id, message, delivery.trace.clone());
-    delivery.accept(request, key).await
+    let request = body.into_request(id, message, responder.trace.clone());
+    responder.start_run(request, key).await
 }

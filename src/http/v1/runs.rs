@@ -17,7 +17,7 @@ use crate::domain::tool::call_record::ToolCallRecord;
 use crate::http::options::App;
 use crate::http::streams;
 use crate::http::streams::cursor::read_cursor;
-use crate::http::streams::preferred_response::{Delivered, Delivery, applied};
+use crate::http::streams::preferred_response::{RunResponder, RunResponses, add_preference_applied};
 use crate::http::streams::render::StreamEvent;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, header, query};
@@ -84,11 +84,11 @@ impl FromRequestParts<App> for EventsRequest {
 /// until the run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
-    params(Delivery), responses(Delivered<AcceptedBody>),
+    params(RunResponder), responses(RunResponses<AcceptedBody>),
 )]
-pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
-    let request = body.into_request(delivery.trace.clone());
-    delivery.accept(request, key).await
+pub(crate) async fn start(responder: RunResponder, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
+    let request = body.into_request(responder.trace.clone());
+    responder.start_run(request, key).await
 }
 
 /// Returns a run
@@ -119,10 +119,10 @@ pub(crate) async fn get(
         return Ok(etag::tagged(&request, StatusCode::OK, &run));
     };
     let mut headers = HeaderMap::new();
-    applied(&mut headers, seconds);
+    add_preference_applied(&mut headers, seconds);
     let (status, run) = match app.service.wait_for_run(&principal, &id, seconds).await? {
-        WaitOutcome::Settled(run) => (StatusCode::OK, run),
-        WaitOutcome::StillGoing(run) => (StatusCode::ACCEPTED, run),
+        WaitOutcome::EndedOrWaiting(run) => (StatusCode::OK, run),
+        WaitOutcome::TimedOut(run) => (StatusCode::ACCEPTED, run),
     };
     Ok((headers, etag::tagged(&request, status, &run)).into_response())
 }
@@ -295,11 +295,11 @@ pub(crate) async fn cancel(
 )]
 pub(crate) async fn resume(
     Id(id): Id<RunId>,
-    delivery: Delivery,
+    responder: RunResponder,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().resume_run(delivery.continuing(&id, key)).await?;
-    delivery.respond_with(run, replay).await
+    let (run, replay) = responder.service().resume_run(responder.continue_request(&id, key)).await?;
+    responder.respond_with(run, replay).await
 }
 
 /// Retries a run
@@ -310,15 +310,15 @@ pub(crate) async fn resume(
 /// `Prefer: wait=N`, the server first waits up to N seconds until the new run ends or waits for an answer.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<RetryRun>,
-    params(("id" = RunId, Path, description = "The id of the run"), Delivery), responses(Delivered<Run>),
+    params(("id" = RunId, Path, description = "The id of the run"), RunResponder), responses(RunResponses<Run>),
 )]
 pub(crate) async fn retry(
     Id(id): Id<RunId>,
-    delivery: Delivery,
+    responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<RetryRun>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_run(delivery.continuing(&id, key), body).await?;
-    delivery.respond_with(run, replay).await
+    let (run, replay) = responder.service().retry_run(responder.continue_request(&id, key), body).await?;
+    responder.respond_with(run, replay).await
 }
 
 /// Stores results of client tools
@@ -373,15 +373,15 @@ pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) 
 /// response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
-    request_body = Option<RetryCall>, params(CallPath, Delivery), responses(Delivered<Run>),
+    request_body = Option<RetryCall>, params(CallPath, RunResponder), responses(RunResponses<Run>),
 )]
 pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
-    delivery: Delivery,
+    responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<RetryCall>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_call(delivery.continuing(&id, key), &call, body).await?;
-    delivery.respond_with(run, replay).await
+    let (run, replay) = responder.service().retry_call(responder.continue_request(&id, key), &call, body).await?;
+    responder.respond_with(run, replay).await
 }
 
 /// The options of an undo.
@@ -402,13 +402,13 @@ pub(crate) struct UndoCallBody {
 /// undo call can itself be undone, if its tool has an undo tool. The response has the same forms as the response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/undo", tag = "runs", operation_id = "undo_tool_call",
-    request_body = Option<UndoCallBody>, params(CallPath, Delivery), responses(Delivered<Run>),
+    request_body = Option<UndoCallBody>, params(CallPath, RunResponder), responses(RunResponses<Run>),
 )]
 pub(crate) async fn undo_call(
     Ids(id, call): Ids<RunId, CallId>,
-    delivery: Delivery,
+    responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<UndoCallBody>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().undo_call(delivery.continuing(&id, key), &call, body.confirm).await?;
-    delivery.respond_with(run, replay).await
+    let (run, replay) = responder.service().undo_call(responder.continue_request(&id, key), &call, body.confirm).await?;
+    responder.respond_with(run, replay).await
 }

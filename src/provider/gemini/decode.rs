@@ -1,4 +1,4 @@
-//! Converts the chunks of a stream, or a complete answer, into deltas.
+//! Decodes answers of Gemini `generateContent`: the chunks of a stream, or one complete answer.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, StopReasonPlacement, StreamAdapter, finish_without_calls, incomplete,
 };
 
-/// The failure of an answer whose arguments would need to be assembled:
+/// The error about tool-call arguments in several pieces, which this decoder does not assemble:
 /// <https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc>.
 const ARGUMENTS_IN_PIECES: &str = "the arguments of a tool call arrive in pieces (partialArgs, willContinue), which Capstan does not \
     request: turn streamFunctionCallArguments off at the gateway";
 
 #[derive(Debug)]
 pub(super) struct GenerateContentAdapter {
-    /// The tools with another name in this dialect: that name, and the original.
+    /// The tools that have another name in this dialect. Each pair is that name and the original name.
     renamed: Vec<(String, String)>,
+    /// The token counts so far.
     figures: Figures,
 }
 
@@ -40,15 +41,15 @@ impl StreamAdapter for GenerateContentAdapter {
     const STOP_REASON_PLACEMENT: StopReasonPlacement = StopReasonPlacement::WithEveryEvent;
 
     fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        // A gateway that drops `alt=sse` sends a list of all chunks.
+        // A gateway that drops the parameter `alt=sse` sends one list of all chunks.
         let chunks = serde_json::from_str::<Chunks<'_>>(json).map_err(|error| answer.frame_failure(json, &error.to_string()))?;
         if chunks.0.iter().all(Chunk::is_empty) {
             return failure::check_unannounced(json);
         }
-        chunks.0.into_iter().try_for_each(|chunk| self.chunk(chunk, answer))
+        chunks.0.into_iter().try_for_each(|chunk| self.add_chunk(chunk, answer))
     }
 
-    /// Ignores the end mark. This dialect has none, and a gateway's mark adds no information to the stop reason.
+    /// Ignores an end mark such as `[DONE]`: only gateways send one, and the stop reason already ends the answer.
     fn end_mark(&mut self, _answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         Ok(())
     }
@@ -60,34 +61,34 @@ impl StreamAdapter for GenerateContentAdapter {
 }
 
 impl GenerateContentAdapter {
-    fn chunk(&mut self, chunk: Chunk<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn add_chunk(&mut self, chunk: Chunk<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(error) = chunk.error {
             return Err(failure::from_event(&error));
         }
         if let Some(response) = chunk.response {
-            self.chunk(*response, answer)?;
+            self.add_chunk(*response, answer)?;
         }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
-            // Without counts, the answer may continue and does not count as complete.
+            // Usage marks the end of an answer only if it has the tokens of the request and of the answer.
             if self.figures.are_given() {
                 answer.add_figures(self.figures);
             }
         }
-        let blocked = |reason: &str| !matches!(reason, "" | "BLOCK_REASON_UNSPECIFIED");
-        if chunk.prompt_feedback.is_some_and(|feedback| blocked(&feedback.block_reason.0)) {
+        let is_blocked = |reason: &str| !matches!(reason, "" | "BLOCK_REASON_UNSPECIFIED");
+        if chunk.prompt_feedback.is_some_and(|feedback| is_blocked(&feedback.block_reason.0)) {
             answer.finish = Some(ModelFinish::Refused);
         }
-        let first = |candidate: &Candidate<'_>| candidate.index.unwrap_or(0) == 0;
-        match chunk.candidates.into_iter().flatten().find(first) {
-            Some(candidate) => self.candidate(candidate, answer),
+        let is_first = |candidate: &Candidate<'_>| candidate.index.unwrap_or(0) == 0;
+        match chunk.candidates.into_iter().flatten().find(is_first) {
+            Some(candidate) => self.add_candidate(candidate, answer),
             None => Ok(()),
         }
     }
 
-    fn candidate(&self, candidate: Candidate<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn add_candidate(&self, candidate: Candidate<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         for part in candidate.content.into_iter().flat_map(|content| content.parts) {
-            self.part(part, answer)?;
+            self.add_part(part, answer)?;
         }
         for (metadata, names) in [
             (&candidate.grounding_metadata, ["groundingChunks", "grounding_chunks"]),
@@ -98,22 +99,22 @@ impl GenerateContentAdapter {
         if matches!(&*candidate.finish_reason.0, "" | "FINISH_REASON_UNSPECIFIED") {
             return Ok(());
         }
-        Self::stop(&candidate.finish_reason.0, &candidate.finish_message.0, answer)
+        Self::store_stop_reason(&candidate.finish_reason.0, &candidate.finish_message.0, answer)
     }
 
-    fn part(&self, part: Part<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    fn add_part(&self, part: Part<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let signature = part.thought_signature.0;
         if let Some(call) = part.function_call {
-            return self.call(call, &signature, answer);
+            return self.add_call(call, &signature, answer);
         }
         if let Some(picture) = part.inline_data.filter(|data| data.mime_type.0.starts_with("image/")) {
-            // A picture in a thought is a draft.
+            // A picture in a reasoning part is a draft, and no part of the answer.
             if part.thought != Some(true) {
                 answer.picture(&picture.data.0);
             }
             return Ok(());
         }
-        // Ignores code that ran at the provider, its results, and parts that are newer than this code.
+        // Ignores parts without text: code that the provider executed, the results of that code, and unknown types of parts.
         let Some(text) = part.text else { return Ok(()) };
         let text = storable_text(text.0);
         let signed = SignedPart { is_thought: part.thought == Some(true), bytes: text.len() };
@@ -128,8 +129,8 @@ impl GenerateContentAdapter {
         Ok(())
     }
 
-    fn call(&self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        // The request is in order, so another model or attempt may answer.
+    fn add_call(&self, call: FunctionCall<'_>, signature: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        // The error is that of a bad stream: the request is valid, so a retry or another model may succeed.
         if call.is_in_pieces() {
             return Err(ModelError::new(ModelErrorKind::BadStream, ARGUMENTS_IN_PIECES));
         }
@@ -149,8 +150,9 @@ impl GenerateContentAdapter {
         Ok(())
     }
 
-    /// Maps the stop reason: <https://ai.google.dev/api/generate-content#FinishReason>.
-    fn stop(word: &str, message: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+    /// Stores the stop reason `word`, or returns the error that it means:
+    /// <https://ai.google.dev/api/generate-content#FinishReason>.
+    fn store_stop_reason(word: &str, message: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let failed = |kind, why| Err(ModelError::new(kind, why));
         let reason = match word.to_ascii_uppercase().as_str() {
             "MISSING_THOUGHT_SIGNATURE" => {

@@ -1,7 +1,7 @@
 //! Frames of a server-sent event stream, with limits.
 //!
 //! The crate `sse-stream` parses line ends, comments, the byte order mark, and text that is split between chunks. It buffers an unfinished
-//! event without a limit, so the bytes are counted here first.
+//! event without a limit, so this module counts the bytes first.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,17 +14,20 @@ use sse_stream::{Sse, SseByteStream};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::provider::http::unframed_errors::UnframedErrorFilter;
 
+/// The largest event or line of an answer, in bytes.
 pub(in crate::provider) const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// The largest answer, in bytes.
 pub(in crate::provider) const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
+/// Returns the error about a `subject` that is larger than `limit` bytes.
 pub(in crate::provider) fn too_large(subject: &str, limit: usize) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("{subject} is larger than {} MiB", limit / (1024 * 1024)))
 }
 
-/// Returns the events of an answer.
+/// Returns the frames of an answer. The stream fails when an event or the answer exceeds its limit.
 pub(in crate::provider) fn sse_frames(bytes: ByteStream) -> Frames {
     let since_event = Arc::new(AtomicUsize::new(0));
-    let (mut strays, mut total, counter) = (UnframedErrorFilter::default(), 0, Arc::clone(&since_event));
+    let (mut error_filter, mut total, counter) = (UnframedErrorFilter::default(), 0, Arc::clone(&since_event));
     let counted = bytes.map(move |chunk| {
         let chunk = chunk?;
         total += chunk.len();
@@ -34,24 +37,25 @@ pub(in crate::provider) fn sse_frames(bytes: ByteStream) -> Frames {
         if total > MAX_ANSWER_BYTES {
             return Err(too_large("the answer", MAX_ANSWER_BYTES));
         }
-        Ok(strays.convert(chunk))
+        Ok(error_filter.convert(chunk))
     });
     let mut events = 0;
     Box::pin(SseByteStream::new(counted).map(move |event| {
         let event = event.map_err(|error| as_model_error(error, events + 1))?;
         since_event.store(0, Ordering::Relaxed);
         events += 1;
-        Ok(frame(event))
+        Ok(frame_of(event))
     }))
 }
 
+/// Returns the error about an invalid event. `event` is its number in the answer, from 1.
 pub(in crate::provider) fn bad_frame(event: u64, why: &dyn std::fmt::Display) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {event} of the answer: {why}"))
 }
 
 fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     match error {
-        // Errors of the counted bytes are already typed and only unwrapped.
+        // An error of the byte stream contains a `ModelError`.
         sse_stream::Error::Body(source) => match source.downcast::<ModelError>() {
             Ok(error) => *error,
             Err(source) => ModelError::new(ModelErrorKind::IncompleteStream, &source.to_string()),
@@ -60,23 +64,23 @@ fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     }
 }
 
-/// The texts of keep-alive events that gateways send.
+/// The names or data of keep-alive events that gateways send.
 const KEEP_ALIVES: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
 
 /// Other spellings of the end mark `[DONE]`.
 const END_MARKS: [&str; 3] = ["[done]", "done", "\"[done]\""];
 
-fn frame(event: Sse) -> Frame {
+/// Converts an event. The data of a keep-alive event becomes empty, and every end mark becomes `[DONE]`.
+fn frame_of(event: Sse) -> Frame {
     let is_keep_alive = |text: &str| KEEP_ALIVES.contains(&text);
     let is_named = |is: &dyn Fn(&str) -> bool| event.event.as_deref().is_some_and(is);
     let data = event.data.as_deref().unwrap_or_default().trim();
     // A gateway that treats comments as data sends `data: : still here`. No JSON begins with a colon.
-    let says_nothing =
-        data.is_empty() || data.starts_with(':') || data == "null" || is_keep_alive(data) || is_named(&is_keep_alive);
+    let is_empty = data.is_empty() || data.starts_with(':') || data == "null" || is_keep_alive(data) || is_named(&is_keep_alive);
     let data = match event.data {
-        // An error event without data.
-        _ if says_nothing && is_named(&|name| name == "error") => "{}".to_owned(),
-        _ if says_nothing => String::new(),
+        // An empty object makes the decoder report an error event without data.
+        _ if is_empty && is_named(&|name| name == "error") => "{}".to_owned(),
+        _ if is_empty => String::new(),
         Some(data) if END_MARKS.iter().any(|mark| data.trim().eq_ignore_ascii_case(mark)) => "[DONE]".to_owned(),
         data => data.unwrap_or_default(),
     };
@@ -86,6 +90,7 @@ fn frame(event: Sse) -> Frame {
 /// The bytes of an answer. Every failure is a typed [`ModelError`].
 pub(in crate::provider) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
 
+/// The format in which a provider divides a streamed answer into frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::provider) enum Framing {
     /// Server-sent events.
@@ -98,6 +103,7 @@ pub(in crate::provider) enum Framing {
 pub(in crate::provider) struct Frame {
     /// The type of a server-sent event, if it has one.
     pub(in crate::provider) event: Option<String>,
+    /// The data; empty for a keep-alive event.
     pub(in crate::provider) data: String,
 }
 

@@ -243,7 +243,7 @@ impl From<Figures> for TokenFigures {
             (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
             (own, Flag(_)) => own.or(figures.estimated_cost.0).or(figures.cost_in_usd_ticks.dollars()),
         };
-        Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::dollars) }
+        Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::from_dollars) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stores the limitations learned from refusals, in memory and in the database.
+//! Stores the limitations of models that were learned from refused requests, in memory and in the database.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,16 +13,16 @@ use crate::domain::model::{Adaptation, LearnedLimitation};
 use crate::support::clock::UnixMillis;
 use crate::support::locks::lock;
 
-/// The time that a limitation is remembered: another model may be served under the same name later.
-const REMEMBERED_MS: i64 = 7 * 24 * 3_600 * 1_000;
+/// The time until a limitation expires: a provider may later serve another model under the same name.
+const LIFETIME_MS: i64 = 7 * 24 * 3_600 * 1_000;
 
-/// The most models whose limitations are in memory. The one that was read longest ago is forgotten.
-const MODELS: usize = 256;
-/// The most limitations of one model. The oldest are forgotten.
-const LIMITATIONS: usize = 1_024;
+/// The maximum number of models in memory. A new model replaces the one whose limitations were loaded longest ago.
+const MAX_MODELS: usize = 256;
+/// The maximum number of limitations of one model. A new limitation replaces the oldest.
+const MAX_LIMITATIONS: usize = 1_024;
 
-/// The time after which the store is read again: another process may have learned more.
-const READ_EVERY: Duration = Duration::from_secs(60);
+/// The time after which the limitations of a model are loaded again: another process may have learned more.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The longest wait for the store. After that, a call continues without stored limitations.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,16 +33,19 @@ pub trait LimitationStore: Send + Sync {
     /// Returns the limitations of a model that have not expired; `None` if the store cannot be read.
     async fn load(&self, provider: &str, model: &str) -> Option<Vec<LearnedLimitation>>;
 
+    /// Saves limitations of models of this provider. Returns no error, because a limitation that is not saved is learned again.
     async fn save(&self, provider: &str, learned: &[LearnedLimitation]);
 }
 
-/// The store, and the name of the provider in it.
+/// The store of one provider's limitations.
 #[derive(Clone)]
-pub struct LimitationMemory {
+pub struct ProviderLimitationStore {
     pub store: Arc<dyn LimitationStore>,
+    /// The name of the provider in the store.
     pub provider: String,
 }
 
+/// The limitations of a provider's models, by the name of the model.
 #[derive(Default)]
 pub(in crate::provider) struct LearnedLimitations {
     models: Mutex<BTreeMap<String, ModelLimitations>>,
@@ -50,36 +53,37 @@ pub(in crate::provider) struct LearnedLimitations {
 
 #[derive(Default)]
 struct ModelLimitations {
-    read_at: Option<Instant>,
+    loaded_at: Option<Instant>,
     /// The oldest first.
     limitations: Vec<(Limitation, UnixMillis)>,
 }
 
 impl ModelLimitations {
+    /// Adds a limitation, or replaces its expiry if it is known.
     fn add(&mut self, limitation: Limitation, until: UnixMillis) {
         self.limitations.retain(|(known, _)| *known != limitation);
         self.limitations.push((limitation, until));
-        self.limitations.drain(..self.limitations.len().saturating_sub(LIMITATIONS));
+        self.limitations.drain(..self.limitations.len().saturating_sub(MAX_LIMITATIONS));
     }
 }
 
 impl LearnedLimitations {
-    /// Returns the limitations of a model.
+    /// Returns the limitations of a model. Waits for the store if the last load is older than [`RELOAD_INTERVAL`].
     pub(in crate::provider) async fn limitations(
         &self,
-        memory: Option<&LimitationMemory>,
+        store: Option<&ProviderLimitationStore>,
         model: &str,
         now: UnixMillis,
     ) -> Vec<Limitation> {
-        let is_fresh = |known: &ModelLimitations| known.read_at.is_some_and(|at| at.elapsed() < READ_EVERY);
-        let is_fresh = lock(&self.models).get(model).is_some_and(is_fresh);
-        if let Some(memory) = memory.filter(|_| !is_fresh) {
-            let stored = timeout(STORE_TIMEOUT, memory.store.load(&memory.provider, model)).await;
+        let is_recent = |known: &ModelLimitations| known.loaded_at.is_some_and(|at| at.elapsed() < RELOAD_INTERVAL);
+        let is_fresh = lock(&self.models).get(model).is_some_and(is_recent);
+        if let Some(ProviderLimitationStore { store, provider }) = store.filter(|_| !is_fresh) {
+            let loaded = timeout(STORE_TIMEOUT, store.load(provider, model)).await;
             let mut models = lock(&self.models);
-            let known = entry(&mut models, model);
-            known.read_at = Some(Instant::now());
-            for stored in stored.ok().flatten().unwrap_or_default() {
-                // A newer version may know more limitations.
+            let known = entry_of(&mut models, model);
+            known.loaded_at = Some(Instant::now());
+            for stored in loaded.ok().flatten().unwrap_or_default() {
+                // A newer version of Capstan may have stored limitations that this one does not know.
                 if let Ok(limitation) = serde_json::from_str(&stored.limitation) {
                     known.add(limitation, stored.until);
                 }
@@ -91,28 +95,28 @@ impl LearnedLimitations {
         known.limitations.iter().map(|(limitation, _)| limitation.clone()).collect()
     }
 
-    /// Stores the limitations whose changes made a request succeed. Returns them for the log of the run.
+    /// Stores the limitations whose changes made a request succeed. Returns the changes for the log of the run.
     pub(in crate::provider) async fn remember(
         &self,
-        memory: Option<&LimitationMemory>,
+        store: Option<&ProviderLimitationStore>,
         model: &str,
         changes: Vec<LearnedChange>,
         now: UnixMillis,
     ) -> Vec<Adaptation> {
-        let until = UnixMillis(now.0.saturating_add(REMEMBERED_MS));
+        let until = UnixMillis(now.0.saturating_add(LIFETIME_MS));
         let (mut adaptations, mut learned) = (Vec::new(), Vec::new());
         for LearnedChange { limitations, adaptation } in changes {
             adaptations.push(adaptation);
             learned.extend(limitations);
         }
-        let stored: Vec<LearnedLimitation> = learned.iter().filter_map(|limitation| stored(model, limitation, until)).collect();
+        let records: Vec<LearnedLimitation> = learned.iter().filter_map(|limitation| to_stored(model, limitation, until)).collect();
         {
             let mut models = lock(&self.models);
-            let known = entry(&mut models, model);
+            let known = entry_of(&mut models, model);
             learned.into_iter().for_each(|limitation| known.add(limitation, until));
         }
-        if let Some(memory) = memory.filter(|_| !stored.is_empty())
-            && timeout(STORE_TIMEOUT, memory.store.save(&memory.provider, &stored)).await.is_err()
+        if let Some(ProviderLimitationStore { store, provider }) = store.filter(|_| !records.is_empty())
+            && timeout(STORE_TIMEOUT, store.save(provider, &records)).await.is_err()
         {
             tracing::warn!(model, "the limitations of a model were not stored in time; they are learned again after a restart");
         }
@@ -120,14 +124,16 @@ impl LearnedLimitations {
     }
 }
 
-fn stored(model: &str, limitation: &Limitation, until: UnixMillis) -> Option<LearnedLimitation> {
+/// Returns the stored form of a limitation; `None` if it cannot be written as JSON.
+fn to_stored(model: &str, limitation: &Limitation, until: UnixMillis) -> Option<LearnedLimitation> {
     let text = serde_json::to_string(limitation).ok()?;
     Some(LearnedLimitation { model: model.to_owned(), limitation: text, change: limitation.adaptation_name(), until })
 }
 
-fn entry<'m>(models: &'m mut BTreeMap<String, ModelLimitations>, model: &str) -> &'m mut ModelLimitations {
-    if models.len() >= MODELS && !models.contains_key(model) {
-        let oldest = models.iter().min_by_key(|(_, known)| known.read_at).map(|(model, _)| model.clone());
+/// Returns the entry of a model. Makes room for a new one.
+fn entry_of<'m>(models: &'m mut BTreeMap<String, ModelLimitations>, model: &str) -> &'m mut ModelLimitations {
+    if models.len() >= MAX_MODELS && !models.contains_key(model) {
+        let oldest = models.iter().min_by_key(|(_, known)| known.loaded_at).map(|(model, _)| model.clone());
         if let Some(oldest) = oldest {
             models.remove(&oldest);
         }

@@ -13,7 +13,7 @@ mod unsupported_parts;
 
 pub(in crate::provider) use self::learn_limitation::{Attempt, LearnedChange, limitation_from_refusal};
 pub(in crate::provider) use self::learned_limitations::LearnedLimitations;
-pub use self::learned_limitations::{LimitationMemory, LimitationStore};
+pub use self::learned_limitations::{LimitationStore, ProviderLimitationStore};
 pub(in crate::provider) use self::limitation::Limitation;
 pub(in crate::provider) use self::model_profile::{BodyForm, ModelProfile};
 pub(in crate::provider) use self::unsupported_parts::may_be_refused;

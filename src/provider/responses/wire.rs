@@ -177,7 +177,7 @@ impl From<Figures> for TokenFigures {
             cached_input: figures.input_tokens_details.and_then(|details| details.cached_tokens.0),
             cache_write: figures.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
             reasoning: figures.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
-            cost: figures.cost.0.or(figures.cost_in_usd_ticks.dollars()).and_then(Cost::dollars),
+            cost: figures.cost.0.or(figures.cost_in_usd_ticks.dollars()).and_then(Cost::from_dollars),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::domain::tool::approval::{ApprovalMode, OnDeny};
 /// Checks that a member's agent has no higher limits and no weaker safety than the default agent of the settings.
 pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
-        let most = if field.ends_with("usd") { Cost::trillionths(most).to_string() } else { most.to_string() };
+        let most = if field.ends_with("usd") { Cost::from_trillionths(most).to_string() } else { most.to_string() };
         return refuse(field, format!("only an administrator can exceed the limit of the server's default agent, which is {most}"));
     }
     let guards = [

@@ -50,7 +50,7 @@ impl Service {
             metrics::counter!("capstan_embedding_tokens_total").increment(tokens);
             (model.to_owned(), amount(tokens))
         });
-        self.store.charge_embeddings(owner, &EmbeddingCharge { reserved, used, is_priced: prices.is_some() }).await?;
+        self.store.charge_embeddings(owner, &EmbeddingCharge { reserved, used, is_cost_known: prices.is_some() }).await?;
         embedded.map_err(failed)
     }
 }

@@ -71,9 +71,9 @@ pub const MAX_WAIT_SECONDS: u64 = 60;
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitOutcome {
     /// The run has ended, or waits for a human or its client.
-    Settled(Run),
-    /// The time limit was reached first.
-    StillGoing(Run),
+    EndedOrWaiting(Run),
+    /// The run continues after the time limit.
+    TimedOut(Run),
 }
 
 /// Sends events to the subscribers in this process.
@@ -95,9 +95,8 @@ fn accepted_edit(edited: EditOutcome) -> Result<AcceptOutcome> {
     }
 }
 
-/// Returns whether a request that waits for a run gets its response: the run has ended, or only a human or its client can continue
-/// it.
-fn is_settled(run: &Run) -> bool {
+/// Returns whether a run has ended, or only a human or its client can continue it. A request that waits for the run then ends.
+fn has_ended_or_waits(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_answer)
 }
 
@@ -311,19 +310,19 @@ impl Service {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
         let limit = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
-        let settled = tokio::time::timeout(limit, async {
-            while !is_settled(&self.run(principal, id).await?) && self.settles(id, &tail).await {}
+        let waited = tokio::time::timeout(limit, async {
+            while !has_ended_or_waits(&self.run(principal, id).await?) && self.wait_for_change(id, &tail).await {}
             Result::Ok(())
         });
-        if let Ok(failed @ Err(_)) = settled.await {
+        if let Ok(failed @ Err(_)) = waited.await {
             failed?;
         }
         let run = self.run(principal, id).await?;
-        Ok(if is_settled(&run) { WaitOutcome::Settled(run) } else { WaitOutcome::StillGoing(run) })
+        Ok(if has_ended_or_waits(&run) { WaitOutcome::EndedOrWaiting(run) } else { WaitOutcome::TimedOut(run) })
     }
 
     /// Waits until the run's row should be read again. Returns false if no more events will follow.
-    async fn settles(&self, id: &RunId, tail: &Subscription) -> bool {
+    async fn wait_for_change(&self, id: &RunId, tail: &Subscription) -> bool {
         loop {
             match tail.next().await {
                 Tail::Events(events) => {

@@ -12,7 +12,7 @@ use crate::domain::conversation::message::{Message, Part, ToolCallPart};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{FinishReason, Run, WaitReason};
-use crate::domain::tool::closed_calls::AtEnd;
+use crate::domain::tool::closed_calls::ProgressAtEnd;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use crate::domain::trace::TraceId;
 use crate::service::idempotency_outcome::{Replay, RequestKey, outcome_or_conflict};
@@ -237,11 +237,11 @@ impl Service {
 /// Returns a call that the end of its run has closed, for the new run; `None` if the call is not made again. A call that was under
 /// way keeps its key, so that its tool executes it only once, or its server is first asked for the outcome.
 fn left_to_do(call: &ToolCall, runs_again: bool) -> Option<ToolCall> {
-    let key = match AtEnd::of_closed(call)? {
-        AtEnd::NotBegun => call.key.clone(),
-        AtEnd::Stopped => Some(call.key().clone()),
-        AtEnd::Unknown if runs_again || matches!(call.replay, ReplayClass::Reconcile { .. }) => Some(call.key().clone()),
-        AtEnd::Unknown => return None,
+    let key = match ProgressAtEnd::of_closed(call)? {
+        ProgressAtEnd::NotBegun => call.key.clone(),
+        ProgressAtEnd::Stopped => Some(call.key().clone()),
+        ProgressAtEnd::Unknown if runs_again || matches!(call.replay, ReplayClass::Reconcile { .. }) => Some(call.key().clone()),
+        ProgressAtEnd::Unknown => return None,
     };
     Some(ToolCall { state: ToolCallState::Planned, key, handle: None, outcome: None, ..call.clone() })
 }

@@ -20,7 +20,7 @@ pub trait BudgetStore: Send + Sync {
     /// The reservations of an owner are decided one at a time. A call that waits two seconds for its turn is refused as busy. A
     /// reservation counts until the log writer charges the call. When its fence becomes void, it counts as spent. A run has one
     /// reservation: a new request ends the previous one, even if it is refused. Days are those of the database's clock.
-    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &ReservationRequest)
+    async fn reserve(&self, fence: &Fence, owner: &UserId, request: &ReservationRequest)
     -> StoreResult<Option<ReservationOutcome>>;
 
     /// Removes spending rows from before yesterday, at most 1,000, and usage of embeddings older than a year. Returns the number of
@@ -36,11 +36,11 @@ pub struct EmbeddingCharge {
     /// The model and its usage. `None` if the call has failed.
     pub used: Option<(String, Amount)>,
     /// Whether the cost is known.
-    pub is_priced: bool,
+    pub is_cost_known: bool,
 }
 
-/// Limit of rows of old days removed in one call.
-pub const OLD_PIECE: i64 = 1_000;
+/// The maximum number of rows of old days that one call removes.
+pub const MAX_REMOVED_ROWS: i64 = 1_000;
 
 /// Returns an amount as stored.
 pub fn parts(amount: Amount) -> (i64, i64) {
@@ -51,5 +51,5 @@ pub fn parts(amount: Amount) -> (i64, i64) {
 /// Returns a stored amount.
 pub fn amount(tokens: i64, cost: i64) -> Amount {
     let number = |stored: i64| u64::try_from(stored).unwrap_or(0);
-    Amount { tokens: number(tokens), cost: Cost::trillionths(number(cost)) }
+    Amount { tokens: number(tokens), cost: Cost::from_trillionths(number(cost)) }
 }

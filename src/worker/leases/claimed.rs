@@ -12,7 +12,7 @@ use crate::domain::tool::ApprovalMode;
 use crate::engine::{Input, RunFacts, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
-use crate::tools::context_providers::ContextQuestion;
+use crate::tools::context_providers::ContextRequest;
 use crate::worker::context::WorkerContext;
 use crate::worker::effects::withhold_changed_tools;
 use crate::worker::leases::registry::ActiveLease;
@@ -177,18 +177,18 @@ async fn load_prompt_facts(context: &WorkerContext, record: &RunRecord, facts: &
         ToolNotes::Off if record.tools.is_some() => Vec::new(),
         ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => context.deps.tools.notes(owner).await,
     };
-    if let Some(providers) = &context.deps.contexts
+    if let Some(providers) = &context.deps.context_providers
         && record.contexts.is_none()
         && !profile.context_providers.is_empty()
     {
         let newest = record.history.iter().rev().find(|message| message.is_from_user());
-        let question = ContextQuestion {
+        let request = ContextRequest {
             user_id: owner,
             conversation_id: &record.fence.conversation_id,
             run_id: &record.fence.run_id,
             input: &newest.map(Message::text).unwrap_or_default(),
         };
-        *contexts = Some(providers.gather(&profile.context_providers, &question).await);
+        *contexts = Some(providers.fetch_texts(&profile.context_providers, &request).await);
     }
     facts.servers = servers;
 }

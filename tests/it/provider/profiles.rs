@@ -11,7 +11,9 @@ use capstan::domain::model::{
     ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice,
 };
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::provider::{ChosenModels, ClientOptions, LimitationMemory, LimitationStore, ModelClient, Quirks, client as client_of};
+use capstan::provider::{
+    ChosenModels, ClientOptions, LimitationStore, ModelClient, ProviderLimitationStore, Quirks, client as client_of,
+};
 use capstan::support::ids::SequentialIds;
 use futures_util::StreamExt as _;
 use rstest::rstest;
@@ -59,10 +61,10 @@ fn base_url(dialect: Dialect, base_url: &str) -> String {
 }
 
 fn client(dialect: Dialect, url: &str, kept: Option<&Arc<MemoryStore>>) -> Arc<dyn ModelClient> {
-    let memory = kept.map(|kept| LimitationMemory { store: Arc::clone(kept) as _, provider: "acme".to_owned() });
+    let limitation_store = kept.map(|kept| ProviderLimitationStore { store: Arc::clone(kept) as _, provider: "acme".to_owned() });
     let extra = [("parallel_tool_calls".to_owned(), json!(true))].into_iter().collect();
     let quirks = Quirks { extra, ..Quirks::default() };
-    client_of(kind(dialect), ClientOptions { memory, ..ClientOptions::new(base_url(dialect, url)) }, quirks)
+    client_of(kind(dialect), ClientOptions { limitation_store, ..ClientOptions::new(base_url(dialect, url)) }, quirks)
         .expect("usable options")
 }
 
@@ -439,9 +441,10 @@ async fn chosen_model_without_chat_is_replaced(#[case] dialect: Dialect, #[case]
     let provider = RefusingProvider::start_with(dialect, Arc::new(refuse), &["embedder", "acme-1"]).await;
     let kept = Arc::new(MemoryStore::default());
     let made = || {
-        let memory = Some(LimitationMemory { store: Arc::clone(&kept) as _, provider: "acme".to_owned() });
+        let limitation_store = Some(ProviderLimitationStore { store: Arc::clone(&kept) as _, provider: "acme".to_owned() });
         let chosen = ChosenModels::default();
-        let options = ClientOptions { memory, chosen: chosen.clone(), ..ClientOptions::new(base_url(dialect, &provider.base_url)) };
+        let options =
+            ClientOptions { limitation_store, chosen: chosen.clone(), ..ClientOptions::new(base_url(dialect, &provider.base_url)) };
         (client_of(kind(dialect), options, Quirks::default()).unwrap(), chosen)
     };
     let asked = ModelRequest { model: "embedder".to_owned(), ..request(Vec::new(), ModelOptions::default()) };

@@ -49,7 +49,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/provider/demo/client.rs", "said"),
     ("src/service/conversations/snippet.rs", "shown"),
     ("src/support/json.rs", "Known"),
-    ("src/tools/context_providers.rs", "Asked"),
     ("src/tools/mcp/config/arguments.rs", "shown"),
     ("src/tools/mcp/transport/ending.rs", "Ending"),
 ];

@@ -201,7 +201,7 @@ impl Cluster {
             clock,
             ids,
             embeddings: None,
-            contexts: None,
+            context_providers: None,
             files,
         };
         let worker = loop {

@@ -248,9 +248,9 @@ async fn embeddings_are_spent_from_the_same(world: &World) {
     let (ann, bob) = (user(), user());
     let day = Allowance { tokens: Some(100), usd: usd("1") };
     let reserve = async |owner, wanted| world.store.reserve_embeddings(owner, wanted, day).await.unwrap();
-    let charge = async |owner, reserved, used: Option<Amount>, is_priced| {
+    let charge = async |owner, reserved, used: Option<Amount>, is_cost_known| {
         let used = used.map(|used| ("acme/vectors".to_owned(), used));
-        world.store.charge_embeddings(owner, &EmbeddingCharge { reserved, used, is_priced }).await.unwrap();
+        world.store.charge_embeddings(owner, &EmbeddingCharge { reserved, used, is_cost_known }).await.unwrap();
     };
     let fence = run(world, &ann).await;
     granted(world, &ann, &fence, &call(30, "0")).await;

@@ -290,7 +290,7 @@ impl Harness {
             clock: Arc::new(SystemClock),
             ids: self.ids.clone(),
             embeddings: None,
-            contexts: None,
+            context_providers: None,
             files: FileDeps::default(),
         }
     }

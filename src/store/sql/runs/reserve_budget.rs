@@ -1,6 +1,7 @@
 //! Reserves the budget of an owner before a model call, and charges embeddings, which belong to no run.
 //!
-//! Owns the reservations in `spending`. The log writer ends them. Must not know what a budget allows.
+//! Owns the reservations in the table `spending`. The log writer ends a reservation when it charges the call. Must not know what a
+//! budget allows.
 
 use std::time::Duration;
 
@@ -10,17 +11,22 @@ use backon::{ExponentialBuilder, Retryable as _};
 use crate::domain::ids::UserId;
 use crate::domain::run::{Allowance, Amount, BudgetUse, Fence, ReservationOutcome, ReservationRequest};
 use crate::store::postgres::timeouts::{ANSWER_LIMIT, with_deadline};
-use crate::store::runs::budget::{self, BudgetStore, OLD_PIECE, amount, parts};
+use crate::store::runs::budget::{self, BudgetStore, MAX_REMOVED_ROWS, amount, parts};
 use crate::store::sql::{Backend, Database, Row, Transaction, statements, text, values};
 use crate::store::{EmbeddingCharge, RecordStore, StoreResult};
 
-/// The number of the lock that allows one reservation decision per owner at a time.
-const LOCK: i64 = 0x6275_6467_6574;
+/// The number of the lock under which the reservations of an owner are decided one at a time.
+const OWNER_LOCK: i64 = 0x6275_6467_6574;
 
-/// The time limit for a reservation of an owner to get its turn.
-const TURN_LIMIT: Duration = Duration::from_secs(2);
+/// The longest time that a reservation waits for the lock of its owner.
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Selects the amounts that owner `$1` has spent, holds and has lost today. The held amounts exclude the reservation of run `$2`.
+/// Selects the use of the budget of owner `$1` today.
+///
+/// - `tokens`, `cost`: charged amounts
+/// - `held_tokens`, `held_cost`: amounts that runs other than `$2` have reserved
+/// - `lost_tokens`, `lost_cost`: amounts that are reserved under fences which are no longer the newest
+/// - `left_ms`: milliseconds until the end of the day (UTC)
 macro_rules! day_use {
     ($dialect:ident) => {
         text!($dialect: "WITH t AS (SELECT " now " AS now), d AS (
@@ -42,11 +48,11 @@ macro_rules! day_use {
 }
 
 statements! {
-    STANDING = [day_use, " CROSS JOIN conversation_heads h WHERE h.conversation_id = $3 AND h.run_id = $2 AND h.epoch = $4"];
+    DAY_USE_OF_RUN = [day_use, " CROSS JOIN conversation_heads h WHERE h.conversation_id = $3 AND h.run_id = $2 AND h.epoch = $4"];
 
-    OF_OWNER = [day_use];
+    DAY_USE_OF_OWNER = [day_use];
 
-    // Embeddings belong to no run. They are charged before the call, and corrected after it.
+    // Embeddings belong to no run, so they have no reservation: a charge before the call is corrected after it.
     CHARGE_EMBEDDINGS = ["INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
          VALUES ($1, $2, 'embeddings', '', $3, $4)
          ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
@@ -71,7 +77,7 @@ statements! {
          WHERE owner_id = $1 AND day BETWEEN $2 - 1 AND $2 AND run_id = $3 AND held_epoch = $4"];
 
     // SQLite has no exact decimals: the digits before and after the decimal point are summed as integers.
-    OF_CONVERSATION = [{
+    CONVERSATION_USE = [{
         postgres: "SELECT coalesce(sum((u.used->>'input_tokens')::bigint + (u.used->>'output_tokens')::bigint), 0)::bigint AS tokens,
                  (coalesce(sum((u.used->'cost'->>'amount')::numeric), 0) * 1000000000000)::bigint AS cost
              FROM (
@@ -89,16 +95,16 @@ statements! {
              )"
     }];
 
-    REMOVE_OLD = ["DELETE FROM spending WHERE (owner_id, day, run_id) IN (
+    REMOVE_OLD_SPENDING = ["DELETE FROM spending WHERE (owner_id, day, run_id) IN (
              SELECT owner_id, day, run_id FROM spending WHERE day < ", now, " / 86400000 - 1 LIMIT $1
          )"];
 }
 
-/// The outcome of one attempt to reserve.
+/// The result of one attempt to reserve an amount.
 enum Attempt {
-    /// The reservation was decided. `None` if the fence is not the newest.
-    Judged(Option<ReservationOutcome>),
-    /// Another reservation of the owner is being decided.
+    /// The decision. `None` if the fence is not the newest.
+    Decided(Option<ReservationOutcome>),
+    /// Another transaction decides about a reservation of the owner.
     Locked,
 }
 
@@ -108,33 +114,33 @@ impl<B: Backend> BudgetStore for B {
         &self,
         fence: &Fence,
         owner: &UserId,
-        reserve: &ReservationRequest,
+        request: &ReservationRequest,
     ) -> StoreResult<Option<ReservationOutcome>> {
         let database = self.worker();
-        in_turn(database, || judge_once(database, fence, owner, reserve)).await
+        repeat_while_locked(database, || try_reserve(database, fence, owner, request)).await
     }
 
     async fn remove_old_spending(&self) -> StoreResult<u64> {
         let database = self.maintenance_database();
         let removed = database.execute(REMOVE_OLD_EMBEDDINGS, &[]).await?;
-        Ok(removed + database.execute(REMOVE_OLD, values![OLD_PIECE]).await?)
+        Ok(removed + database.execute(REMOVE_OLD_SPENDING, values![MAX_REMOVED_ROWS]).await?)
     }
 }
 
-/// Embeddings in the budgets of owners. They belong to no run.
+/// Charges embeddings to the budgets of owners.
 impl dyn RecordStore + '_ {
-    /// Charges the possible cost of a request to the owner's day, or returns why it is refused.
+    /// Charges the estimated cost of a request for embeddings to the owner's day, or returns why it is refused.
     pub async fn reserve_embeddings(&self, owner: &UserId, amount: Amount, day: Allowance) -> StoreResult<ReservationOutcome> {
-        let (database, reserve) = (self.database(), ReservationRequest { amount, conversation: Allowance::default(), day });
-        let decided = in_turn(database, || async {
+        let (database, request) = (self.database(), ReservationRequest { amount, conversation: Allowance::default(), day });
+        let outcome = repeat_while_locked(database, || async {
             let mut tx = database.begin_at_once().await?;
-            let attempt = judge_embeddings(&mut tx, owner, &reserve).await;
-            tx.end(attempt, |attempt| matches!(attempt, Attempt::Judged(_))).await
+            let attempt = reserve_embeddings_in(&mut tx, owner, &request).await;
+            tx.end(attempt, |attempt| matches!(attempt, Attempt::Decided(_))).await
         });
-        Ok(decided.await?.unwrap_or(ReservationOutcome::Busy))
+        Ok(outcome.await?.unwrap_or(ReservationOutcome::Busy))
     }
 
-    /// Replaces the charge of a request by its real cost, and records its usage.
+    /// Replaces the estimated charge of a request for embeddings by its real cost, and records its usage.
     pub async fn charge_embeddings(&self, owner: &UserId, charge: &EmbeddingCharge) -> StoreResult<()> {
         let database = self.database();
         database.retry(|| database.transaction(async |tx| charge_in(tx, owner, charge).await, |()| true)).await
@@ -150,93 +156,94 @@ async fn charge_in(tx: &mut Transaction, owner: &UserId, charge: &EmbeddingCharg
         tx.execute(CORRECT_EMBEDDINGS, change).await?;
     }
     if let Some((model, _)) = &charge.used {
-        let cost = charge.is_priced.then_some(cost);
+        let cost = charge.is_cost_known.then_some(cost);
         tx.execute(RECORD_EMBEDDINGS, values![owner.as_str(), model, tokens, cost]).await?;
     }
     Ok(())
 }
 
-/// Repeats an attempt until no other reservation of the owner is being decided. After [`TURN_LIMIT`] the outcome is busy.
-async fn in_turn<F: Future<Output = StoreResult<Attempt>>>(
+/// Repeats an attempt while another transaction holds the lock of the owner. Returns [`ReservationOutcome::Busy`] after
+/// [`MAX_LOCK_WAIT`].
+async fn repeat_while_locked<F: Future<Output = StoreResult<Attempt>>>(
     database: Database<'_>,
     attempt: impl Fn() -> F,
 ) -> StoreResult<Option<ReservationOutcome>> {
-    // No connection is held during the wait: otherwise hundreds of runs of one owner would hold all connections.
-    let turn = || async {
+    // The wait between attempts holds no connection: otherwise the runs of one owner could hold all connections.
+    let attempt_once = || async {
         let attempt = database.retry(&attempt);
         let attempt = match database {
             Database::Postgres(_) => Box::pin(with_deadline(ANSWER_LIMIT, attempt)).await,
             Database::Sqlite(_) => attempt.await,
         };
         match attempt {
-            Ok(Attempt::Judged(answer)) => Ok(Ok(answer)),
+            Ok(Attempt::Decided(outcome)) => Ok(Ok(outcome)),
             Ok(Attempt::Locked) => Err(()),
             Err(error) => Ok(Err(error)),
         }
     };
-    let waits = ExponentialBuilder::default()
+    let backoff = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(2))
         .with_max_delay(Duration::from_millis(50))
-        .with_total_delay(Some(TURN_LIMIT))
+        .with_total_delay(Some(MAX_LOCK_WAIT))
         .without_max_times()
         .with_jitter();
-    Box::pin(turn.retry(waits)).await.unwrap_or(Ok(Some(ReservationOutcome::Busy)))
+    Box::pin(attempt_once.retry(backoff)).await.unwrap_or(Ok(Some(ReservationOutcome::Busy)))
 }
 
-async fn judge_embeddings(tx: &mut Transaction, owner: &UserId, reserve: &ReservationRequest) -> StoreResult<Attempt> {
-    if !tx.try_lock(owner.as_str(), LOCK).await? {
+async fn reserve_embeddings_in(tx: &mut Transaction, owner: &UserId, request: &ReservationRequest) -> StoreResult<Attempt> {
+    if !tx.try_lock(owner.as_str(), OWNER_LOCK).await? {
         return Ok(Attempt::Locked);
     }
-    let standing = tx.fetch_one(OF_OWNER, values![owner.as_str(), ""]).await?;
-    let outcome = decide(reserve, Amount::default(), &standing)?;
+    let day_use = tx.fetch_one(DAY_USE_OF_OWNER, values![owner.as_str(), ""]).await?;
+    let outcome = decide(request, Amount::default(), &day_use)?;
     if let ReservationOutcome::Granted { day } = outcome {
-        let (tokens, cost) = parts(reserve.amount);
+        let (tokens, cost) = parts(request.amount);
         tx.execute(CHARGE_EMBEDDINGS, values![owner.as_str(), day, tokens, cost, budget::MAX_CHARGED]).await?;
     }
-    Ok(Attempt::Judged(Some(outcome)))
+    Ok(Attempt::Decided(Some(outcome)))
 }
 
-async fn judge_once(database: Database<'_>, fence: &Fence, owner: &UserId, reserve: &ReservationRequest) -> StoreResult<Attempt> {
+async fn try_reserve(database: Database<'_>, fence: &Fence, owner: &UserId, request: &ReservationRequest) -> StoreResult<Attempt> {
     let mut tx = database.begin_at_once().await?;
-    let attempt = judge_in(&mut tx, fence, owner, reserve).await;
-    tx.end(attempt, |attempt| matches!(attempt, Attempt::Judged(Some(_)))).await
+    let attempt = reserve_in(&mut tx, fence, owner, request).await;
+    tx.end(attempt, |attempt| matches!(attempt, Attempt::Decided(Some(_)))).await
 }
 
-async fn judge_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, reserve: &ReservationRequest) -> StoreResult<Attempt> {
-    // A statement that begins after the lock reads the other reservations.
-    if !tx.try_lock(owner.as_str(), LOCK).await? {
+async fn reserve_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, request: &ReservationRequest) -> StoreResult<Attempt> {
+    // The lock comes first: only a statement that begins after it reads the reservations of the lock's previous holder.
+    if !tx.try_lock(owner.as_str(), OWNER_LOCK).await? {
         return Ok(Attempt::Locked);
     }
     let (conversation, run) = (fence.conversation_id.as_str(), fence.run_id.as_str());
-    let standing = tx.fetch_optional(STANDING, values![owner.as_str(), run, conversation, fence.epoch]).await?;
-    let Some(standing) = standing else { return Ok(Attempt::Judged(None)) };
-    let of_conversation = match reserve.conversation == Allowance::default() {
+    let day_use = tx.fetch_optional(DAY_USE_OF_RUN, values![owner.as_str(), run, conversation, fence.epoch]).await?;
+    let Some(day_use) = day_use else { return Ok(Attempt::Decided(None)) };
+    let conversation_use = match request.conversation == Allowance::default() {
         true => Amount::default(),
-        false => read_amount(&tx.fetch_one(OF_CONVERSATION, values![conversation]).await?, "tokens", "cost")?,
+        false => read_amount(&tx.fetch_one(CONVERSATION_USE, values![conversation]).await?, "tokens", "cost")?,
     };
-    let answer = decide(reserve, of_conversation, &standing)?;
-    match answer {
+    let outcome = decide(request, conversation_use, &day_use)?;
+    match outcome {
         ReservationOutcome::Granted { day } => {
-            let (tokens, cost) = parts(reserve.amount);
+            let (tokens, cost) = parts(request.amount);
             tx.execute(PUT_RESERVATION, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
         }
-        // Also ends an earlier reservation of the run under this fence.
+        // A refused run holds no reservation: an earlier one under this fence ends.
         ReservationOutcome::Busy | ReservationOutcome::Spent { .. } => {
-            let day: i64 = standing.get("day")?;
+            let day: i64 = day_use.get("day")?;
             tx.execute(END_RESERVATION, values![owner.as_str(), day, run, fence.epoch]).await?;
         }
     }
-    Ok(Attempt::Judged(Some(answer)))
+    Ok(Attempt::Decided(Some(outcome)))
 }
 
-/// Decides about a reservation. `standing` is the row of `day_use`.
-fn decide(reserve: &ReservationRequest, of_conversation: Amount, standing: &Row) -> StoreResult<ReservationOutcome> {
+/// Decides about a reservation. `day_use` is a row that the macro of this name selects.
+fn decide(request: &ReservationRequest, conversation_use: Amount, day_use: &Row) -> StoreResult<ReservationOutcome> {
     let of_day = BudgetUse {
-        spent: read_amount(standing, "tokens", "cost")?.plus(read_amount(standing, "lost_tokens", "lost_cost")?),
-        held: read_amount(standing, "held_tokens", "held_cost")?,
+        spent: read_amount(day_use, "tokens", "cost")?.plus(read_amount(day_use, "lost_tokens", "lost_cost")?),
+        held: read_amount(day_use, "held_tokens", "held_cost")?,
     };
-    let (day, left_ms): (i64, i64) = (standing.get("day")?, standing.get("left_ms")?);
-    Ok(reserve.decide(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0)))
+    let (day, left_ms): (i64, i64) = (day_use.get("day")?, day_use.get("left_ms")?);
+    Ok(request.decide(conversation_use, of_day, day, u64::try_from(left_ms).unwrap_or(0)))
 }
 
 fn read_amount(row: &Row, tokens: &'static str, cost: &'static str) -> Result<Amount, sqlx::Error> {

@@ -1,6 +1,6 @@
 //! Usage of runs, titles and embeddings, summed by period, owner and group.
 //!
-//! Owns the statement that sums usage. Must not know prices.
+//! Owns the statement that sums usage. Reads stored costs, and must not know prices.
 
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::model::{Cost, Usage};
@@ -13,8 +13,8 @@ use crate::support::clock::UnixMillis;
 
 statements! {
     // SQLite has no exact decimals: the digits before and after a cost's decimal point are summed as integers. Embeddings are stored by
-    // day, so a report by hour has them in the first hour of the day.
-    PAGE = [
+    // day, so a report by hour shows them in the first hour of the day.
+    USAGE_PAGE = [
         {
             postgres: "WITH used AS (
                  SELECT owner_id, CASE $5::text WHEN 'agent' THEN agent WHEN 'conversation' THEN conversation_id ELSE model END AS grouped,
@@ -72,15 +72,17 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the usage of stored runs, titles and embeddings by period, owner and group, newest period first.
+    /// Returns the usage of stored runs, titles and embeddings by period, owner and group, newest period first. A page has at most
+    /// 100 rows.
     pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<PeriodUsage>> {
         let limit = page.limit.clamp(1, 100);
         let (period, owner, group) =
             page.after.as_ref().map_or((i64::MAX, "", ""), |after| (after.period, after.owner.as_str(), &after.group));
-        let whose = filter.owner.as_ref().map(UserId::as_str);
-        let column = filter.group.as_str();
-        let values = values![filter.first_id(), filter.since, whose, filter.period_ms(), column, period, owner, group, limit + 1];
-        let sums = self.database().read_all(PAGE, values, |row| read_sum(row, filter)).await?;
+        let only_owner = filter.owner.as_ref().map(UserId::as_str);
+        let group_kind = filter.group.as_str();
+        let values =
+            values![filter.first_id(), filter.since, only_owner, filter.period_ms(), group_kind, period, owner, group, limit + 1];
+        let sums = self.database().read_all(USAGE_PAGE, values, |row| read_sum(row, filter)).await?;
         let Page { items, next } = page_of(sums, limit, |(cursor, _)| cursor.to_string());
         Ok(Page { items: items.into_iter().map(|(_, sum)| sum).collect(), next })
     }
@@ -98,21 +100,21 @@ fn read_sum(row: &Row, filter: &UsageFilter) -> StoreResult<(UsageCursor, Period
         model_calls: row.count("model_calls")?,
         abandoned_calls: u32::try_from(row.count("abandoned_calls")?).unwrap_or(u32::MAX),
         estimated: row.count("estimated")? > 0,
-        cost: cost.and_then(|cost| u64::try_from(cost).ok()).map(Cost::trillionths),
+        cost: cost.and_then(|cost| u64::try_from(cost).ok()).map(Cost::from_trillionths),
         ..Usage::default()
     };
     let (owner_id, group) = (UserId::from_stored(row.get("owner_id")?), row.get::<String>("grouped")?);
     let cursor = UsageCursor { period, owner: owner_id.clone(), group: group.clone() };
     let start = period * filter.period_ms();
     let hour = (filter.period == UsagePeriod::Hour).then(|| u32::try_from(start.rem_euclid(DAY_MS) / HOUR_MS).unwrap_or(0));
-    let named = |wanted: UsageGroup| (filter.group == wanted && !group.is_empty()).then(|| group.clone());
+    let group_if = |kind: UsageGroup| (filter.group == kind && !group.is_empty()).then(|| group.clone());
     let sum = PeriodUsage {
         day: UnixMillis(start).to_rfc3339().chars().take(10).collect(),
         hour,
         owner_id,
-        model: named(UsageGroup::Model),
-        agent: named(UsageGroup::Agent),
-        conversation_id: named(UsageGroup::Conversation).map(ConversationId::from_stored),
+        model: group_if(UsageGroup::Model),
+        agent: group_if(UsageGroup::Agent),
+        conversation_id: group_if(UsageGroup::Conversation).map(ConversationId::from_stored),
         runs: row.count("runs")?,
         usage,
     };
