@@ -55,13 +55,13 @@ fn a_plain_answer_takes_two_decisions() {
     let mut world = World::new(AgentProfile::default());
     let first = world.claim(crate::domain::run::record::ClaimCause::First);
     assert_eq!(kinds(&first), ["run.started", "conversation.updated", "step.started"]);
-    assert_eq!(changes(&first), ["Started", "FreezeTools", "Status", "StepStarted"]);
+    assert_eq!(changes(&first), ["Start", "FreezeTools", "SetStatus", "StartStep"]);
     assert!(matches!(first.commands[..], [Command::CallModel(_)]));
     assert_eq!(world.asked.as_ref().unwrap().tools.len(), 3);
 
     let last = world.says_text("Nothing.");
     assert_eq!(kinds(&last), ["part.completed", "message.completed", "step.completed", "conversation.updated", "run.completed"]);
-    assert_eq!(changes(&last), ["Counters", "Usage", "AddMessage", "StepEnded", "Finish"]);
+    assert_eq!(changes(&last), ["SetCounters", "SetUsage", "AddMessage", "EndStep", "Finish"]);
     assert_eq!(last.commands, [Command::Stop]);
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
     assert_eq!(world.rows.usage.model_calls, 1);
@@ -89,21 +89,21 @@ fn calls_are_stored_and_started_with_their_message() {
     );
     assert_eq!(
         changes(&planned),
-        ["Counters", "Usage", "AddMessage", "StepEnded", "Status", "AddToolCalls", "StepStarted", "ToolStarted", "ToolStarted"]
+        ["SetCounters", "SetUsage", "AddMessage", "EndStep", "SetStatus", "AddToolCalls", "StartStep", "StartCall", "StartCall"]
     );
     assert_eq!(world.rows.status, RunStatus::ToolLoop);
     assert_eq!(world.states(), [ToolCallState::Started, ToolCallState::Started, ToolCallState::Planned]);
 
     let second = world.tool_says(1, "second");
     assert_eq!(kinds(&second), ["tool.completed", "tool.started"]);
-    assert_eq!(changes(&second), ["ToolFinished", "ToolStarted"]);
+    assert_eq!(changes(&second), ["FinishCall", "StartCall"]);
     world.tool_says(1, "third");
     let last = world.tool_says(0, "first");
     assert_eq!(
         kinds(&last),
         ["tool.completed", "message.started", "message.completed", "step.completed", "conversation.updated", "step.started"]
     );
-    assert_eq!(changes(&last), ["ToolFinished", "AddMessage", "StepEnded", "Status", "StepStarted"]);
+    assert_eq!(changes(&last), ["FinishCall", "AddMessage", "EndStep", "SetStatus", "StartStep"]);
     assert!(matches!(last.commands[..], [Command::CallModel(_)]));
     assert_eq!(world.results(), ["first", "second", "third"]);
 

@@ -19,16 +19,17 @@ enum BrokenStderr {
     ReaderThatStopped,
 }
 
-const RUNS: usize = 200;
+const RUNS: usize = 60;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_stderr_loses_only_log_lines(
     #[values(BrokenStderr::FullDisk, BrokenStderr::ClosedPipe, BrokenStderr::ReaderThatStopped)] broken: BrokenStderr,
 ) {
-    // The queue is small, so it is full before the last run.
+    // The queue and the pipe are small, so both are full before the last run.
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LOG__QUEUE_BYTES", "8192");
     let (reader, writer) = std::io::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     let (stderr, reader) = match broken {
         BrokenStderr::FullDisk => (Stdio::from(OpenOptions::new().write(true).open("/dev/full").unwrap()), None),
         BrokenStderr::ClosedPipe => {

@@ -25,11 +25,12 @@ async fn findings(what: &str, mut command: Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Plays a task of the Python package, in a protocol version.
-async fn python(server: &Server, key: &str, mode: &str, task: &str, arguments: &[&str]) -> Value {
+/// Plays tasks of the Python package in one process, each over its own connection, in a protocol version.
+async fn python<const N: usize>(server: &Server, key: &str, mode: &str, tasks: [(&str, &[&str]); N]) -> [Value; N] {
     let mut command = Command::new(installed().await.join("venv/bin/python"));
-    command.arg(root().join("tests/it/e2e/clients/mcp_client.py")).args([server.url.as_str(), key, mode, task]).args(arguments);
-    findings(task, command).await
+    command.arg(root().join("tests/it/e2e/clients/mcp_client.py")).args([server.url.as_str(), key, mode]);
+    command.arg(serde_json::to_string(tasks.as_slice()).unwrap());
+    serde_json::from_value::<Vec<Value>>(findings("mcp_client.py", command).await).unwrap().try_into().unwrap()
 }
 
 /// Plays a task of the Node package.
@@ -53,7 +54,12 @@ async fn mcp_package_calls_agents(
     let version = if mode == LEGACY { "2025-11-25" } else { MODERN };
     let (model, site, server) = Site::start_scripted(kind).await;
     let input = r#"[[id:one]][[call:ledger__append {"text":"one"}]][[next]][[say:appended]]"#;
-    let found = python(&server, "any", mode, "answer", &[input, "[[id:two]][[say:again]]"]).await;
+    let tasks: [(&str, &[&str]); 3] = [
+        ("answer", &[input, "[[id:two]][[say:again]]"]),
+        ("long", &["[[id:long]][[text:30,50]]"]),
+        ("cancel", &["[[id:endless]][[text:1,0]][[hold]]"]),
+    ];
+    let [found, long, cancelled] = python(&server, "any", mode, tasks).await;
     // A client that knows the version before it connects never reads the server's name.
     let name = if mode == MODERN { Value::Null } else { json!("capstan") };
     assert_eq!((&found["version"], &found["server"]), (&json!(version), &name), "{found:#}");
@@ -74,15 +80,17 @@ async fn mcp_package_calls_agents(
     assert!(found["progress"][0][1].as_str().unwrap().starts_with(run), "{found:#}");
     assert_eq!(site.ledger.count("append", "one"), 1);
 
-    let found = python(&server, "any", mode, "long", &["[[id:long]][[text:30,50]]"]).await;
-    assert_ne!(found["handle"]["facts"]["status"], "completed", "{found:#}");
-    assert!(found["handle"]["text"].as_str().unwrap().contains("run_wait"), "{found:#}");
-    assert_eq!((&found["early"]["error"], &found["end"]["facts"]["status"]), (&json!(false), &json!("completed")), "{found:#}");
-    assert_eq!(found["end"]["text"].as_str().unwrap().split_whitespace().count(), 30, "{found:#}");
-    assert_eq!(found["end"], found["late"]);
+    assert_ne!(long["handle"]["facts"]["status"], "completed", "{long:#}");
+    assert!(long["handle"]["text"].as_str().unwrap().contains("run_wait"), "{long:#}");
+    assert_eq!((&long["early"]["error"], &long["end"]["facts"]["status"]), (&json!(false), &json!("completed")), "{long:#}");
+    assert_eq!(long["end"]["text"].as_str().unwrap().split_whitespace().count(), 30, "{long:#}");
+    assert_eq!(long["end"], long["late"]);
 
-    let found = python(&server, "any", mode, "cancel", &["[[id:endless]][[text:1,0]][[hold]]"]).await;
-    assert_eq!((&found["end"]["facts"]["status"], &found["end"]["error"]), (&json!("cancelled"), &json!(true)), "{found:#}");
+    assert_eq!(
+        (&cancelled["end"]["facts"]["status"], &cancelled["end"]["error"]),
+        (&json!("cancelled"), &json!(true)),
+        "{cancelled:#}"
+    );
     site.assert_sound(&model).await;
 }
 
@@ -108,7 +116,7 @@ async fn mcp_client_that_can_ask_decides_approvals(
     #[values(r#"{"approve": true}"#, r#"{"approve": false, "reason": "not now"}"#, "null")] answer: &str,
 ) {
     let (_model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
-    let found = python(&server, "any", mode, "ask", &[INPUT, answer]).await;
+    let [found] = python(&server, "any", mode, [("ask", &[INPUT, answer])]).await;
     assert_eq!((&found["text"], &found["facts"]["status"]), (&json!("bye"), &json!("completed")), "{found:#}");
     let asked = found["asked"].as_array().unwrap();
     assert_eq!((asked.len(), &asked[0]["fields"]), (1, &json!(["approve", "reason"])), "{found:#}");
@@ -137,7 +145,7 @@ async fn mcp_client_that_can_ask_answers_questions(#[values(LEGACY, MODERN)] mod
     let (_model, _site, server) =
         Site::serve(async |model| Site::scripted(Kind::Sqlite, model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#)).await;
     let input = r#"[[id:ask]][[call:ask_user {"question":"Which one?","choices":["red","blue"]}]][[next]][[say:bye]]"#;
-    let found = python(&server, "any", mode, "ask", &[input, r#"{"choice": "blue"}"#]).await;
+    let [found] = python(&server, "any", mode, [("ask", &[input, r#"{"choice": "blue"}"#])]).await;
     assert_eq!((&found["text"], &found["asked"][0]["message"]), (&json!("bye"), &json!("Which one?")), "{found:#}");
     let answered = server.get_json("/input-requests").await["data"][0].clone();
     assert_eq!(answered["answer"]["choice"], "blue", "{answered}");
@@ -146,7 +154,7 @@ async fn mcp_client_that_can_ask_answers_questions(#[values(LEGACY, MODERN)] mod
     let Asking { site, model: _model, folder: _folder } = asking(Kind::Sqlite, &[], json!({"elicitation": true})).await;
     let server = site.start().await;
     let input = "[[id:form]][[call:s__form {}]][[next]][[say:bye]]";
-    let found = python(&server, "any", mode, "ask", &[input, r#"{"colour": "green", "count": 7}"#]).await;
+    let [found] = python(&server, "any", mode, [("ask", &[input, r#"{"colour": "green", "count": 7}"#])]).await;
     assert_eq!((&found["text"], &found["asked"][0]["message"]), (&json!("bye"), &json!("Which colour?")), "{found:#}");
     let result: Value = serde_json::from_str(&told(&server, &json!({"id": found["facts"]["run_id"]})).await).unwrap();
     assert_eq!(result, json!({"action": "accept", "content": {"colour": "green", "count": 7}}));
@@ -156,7 +164,7 @@ async fn mcp_client_that_can_ask_answers_questions(#[values(LEGACY, MODERN)] mod
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_client_that_cannot_ask_reads_how_to_decide(#[values(LEGACY, MODERN)] mode: &str) {
     let (_model, site, server) = Site::serve(async |model| site_with_approvals(Kind::Sqlite, model).await).await;
-    let found = python(&server, "any", mode, "call", &[INPUT]).await;
+    let [found] = python(&server, "any", mode, [("call", &[INPUT])]).await;
     let facts = &found["facts"];
     assert_eq!((&facts["status"], &facts["reason"]), (&json!("waiting"), &json!("approval")), "{found:#}");
     let text = found["text"].as_str().unwrap();
@@ -180,8 +188,9 @@ async fn foreign_run_looks_missing_to_mcp_client(#[values(LEGACY, MODERN)] mode:
     let ids = [&run["id"], &run["conversation_id"]].map(|id| id.as_str().unwrap().to_owned());
     server.finished(&ids[0]).await;
     let digits = |id: &String| id.replace(|letter: char| letter.is_ascii_digit(), "1");
-    let foreign = python(&server, &bob, mode, "refused", &[&ids[0], &ids[1]]).await;
-    let missing = python(&server, &bob, mode, "refused", &[&digits(&ids[0]), &digits(&ids[1])]).await;
+    let (run, conversation) = (digits(&ids[0]), digits(&ids[1]));
+    let tasks: [(&str, &[&str]); 2] = [("refused", &[&ids[0], &ids[1]]), ("refused", &[&run, &conversation])];
+    let [foreign, missing] = python(&server, &bob, mode, tasks).await;
     assert_eq!(foreign, missing);
     for name in ["run_get", "run_wait", "run_cancel", "conversation"] {
         assert_eq!(foreign[name]["error"], true, "{foreign:#}");

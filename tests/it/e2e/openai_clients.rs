@@ -16,7 +16,7 @@ use support::vectors::{VectorsMock, vector};
 use support::wait;
 
 /// Returns the findings of a client.
-async fn findings(what: &str, mut command: Command) -> Value {
+async fn findings(what: &str, command: &mut Command) -> Value {
     let output = wait::within(what, Duration::from_secs(300), command.kill_on_drop(true).output()).await.unwrap();
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -26,7 +26,7 @@ async fn findings(what: &str, mut command: Command) -> Value {
 async fn python(server: &Server, task: &str, arguments: &[&str]) -> Value {
     let mut command = Command::new(installed().await.join("venv/bin/python"));
     command.arg(root().join("tests/it/e2e/clients/openai_client.py")).arg(&server.url).arg(task).args(arguments);
-    findings(task, command).await
+    findings(task, &mut command).await
 }
 
 #[rstest]
@@ -273,18 +273,19 @@ async fn openai_package_knows_each_form_of_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn frameworks_get_answers_and_execute_tools(#[case] script: &str, #[case] packages: &[&str], #[case] doors: usize) {
     let (model, site, server) = Site::start_scripted(Kind::Sqlite).await;
-    for name in ["default", "openai/mock"] {
-        let (installed, path) = (installed().await, root().join("tests/it/e2e/clients").join(script));
-        let mut command = match packages {
-            [venv] => Command::new(installed.join(venv).join("bin/python")),
-            _ => Command::new("node"),
-        };
-        command.arg(path);
-        if packages.len() > 1 {
-            command.arg(installed.join("node_modules")).args(packages);
-        }
-        command.arg(&server.url).arg(name);
-        let found = findings(script, command).await;
+    let (installed, path) = (installed().await, root().join("tests/it/e2e/clients").join(script));
+    let mut command = match packages {
+        [venv] => Command::new(installed.join(venv).join("bin/python")),
+        _ => Command::new("node"),
+    };
+    command.arg(path);
+    if packages.len() > 1 {
+        command.arg(installed.join("node_modules")).args(packages);
+    }
+    let models = ["default", "openai/mock"];
+    let all = findings(script, command.arg(&server.url).args(models)).await;
+    for name in models {
+        let found = &all[name];
         for api in ["chat", "responses"] {
             for way in ["plain", "stream"] {
                 // Only agents have server tools, and only responses show their calls.
@@ -336,7 +337,7 @@ async fn openai_node_package_gets_chat_and_responses() {
     let mut command = Command::new("node");
     command.arg(root().join("tests/it/e2e/clients/openai_client.mjs")).arg(&packages).arg(&server.url);
     command.args(["[[id:node]][[text:4,0]]", "[[id:tool]][[call:look {}]][[next]][[say:a door]]"]);
-    let found = findings("openai for Node", command).await;
+    let found = findings("openai for Node", &mut command).await;
     // The model counts its answers.
     let answer = |number: u32| json!(found["plain"].as_str().unwrap().replace("r1", &format!("r{number}")));
     assert_eq!((&found["streamed"], &found["final"]), (&answer(2), &answer(5)), "{found}");

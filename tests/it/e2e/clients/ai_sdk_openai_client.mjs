@@ -1,9 +1,9 @@
-// The AI SDK with its provider for OpenAI: ai_sdk_openai_client.mjs NODE_MODULES AI PROVIDER URL MODEL
+// The AI SDK with its provider for OpenAI: ai_sdk_openai_client.mjs NODE_MODULES AI PROVIDER URL MODEL...
 // Plays the tasks of client_tasks.py, and prints the same findings.
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-const [modules, aiPackage, providerPackage, url, model] = process.argv.slice(2);
+const [modules, aiPackage, providerPackage, url, ...models] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 
 async function load(name) {
@@ -14,7 +14,7 @@ async function load(name) {
 
 const { generateText, generateObject, streamText, stepCountIs, isStepCount, jsonSchema, tool } = await load(aiPackage);
 const { createOpenAI } = await load(providerPackage);
-const showsServers = api => model === 'default' && (api === 'chat' || aiPackage !== 'ai5');
+const showsServers = (model, api) => model === 'default' && (api === 'chat' || aiPackage !== 'ai5');
 const provider = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'any' });
 
 const DOOR = { color: 'red', height: 2 };
@@ -47,7 +47,7 @@ async function complete(options, isStream) {
 const all = (steps, type) => steps.flatMap(step => step.content).filter(part => part.type === type);
 const text = steps => all(steps, 'text').map(part => part.text);
 
-async function play(api) {
+async function play(model, api) {
   const chosen = name => provider[api](name);
   const ask = (prompt, isStream) => complete({ model: chosen(model), prompt }, isStream);
   const found = {};
@@ -56,7 +56,7 @@ async function play(api) {
     const answer = await ask('[[id:ask]][[reason:2,0]][[text:2,0]]', isStream);
     const name = `${api}-${way}`;
     let server = null;
-    if (showsServers(api)) {
+    if (showsServers(model, api)) {
       const content = `[[id:${name}]][[say:before]][[call:ledger__append {"text":"${name}"}]][[next]][[say:after]]`;
       const { steps, messages } = await ask(content, isStream);
       const history = [{ role: 'user', content }, ...messages, { role: 'user', content: AGAIN }];
@@ -87,4 +87,6 @@ async function play(api) {
   return found;
 }
 
-console.log(JSON.stringify({ chat: await play('chat'), responses: await play('responses') }));
+const findings = {};
+for (const model of models) findings[model] = { chat: await play(model, 'chat'), responses: await play(model, 'responses') };
+console.log(JSON.stringify(findings));

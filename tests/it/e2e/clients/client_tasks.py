@@ -6,7 +6,7 @@ An adapter is made with the URL of the API, the name of a model, and `chat` or `
 - `loop(text, stream)`: executes calls of `look` until the model answers; returns the calls, the answer, and the answer to `AGAIN`
 - `doors()`: returns doors as structured output, one for each form that the package knows
 
-Usage: NAME_client.py URL MODEL. Prints one line of JSON: the findings for each API.
+Usage: NAME_client.py URL MODEL... Prints one line of JSON: for each model, the findings for each API.
 """
 
 import json
@@ -47,8 +47,7 @@ def refusal(adapter):
         return [error.status_code, "nobody" in str(error)]
 
 
-def play(adapter):
-    url, model = sys.argv[1:]
+def findings(adapter, url, model):
     found = {}
     for api in ["chat", "responses"]:
         client = adapter(url + "/v1", model, api)
@@ -68,4 +67,9 @@ def play(adapter):
         tasks["doors"] = [door.model_dump() for door in client.doors()]
         tasks["refused"] = refusal(adapter(url + "/v1", "nobody", api))
         found[api] = tasks
-    print(json.dumps(found))
+    return found
+
+
+def play(adapter):
+    url, *models = sys.argv[1:]
+    print(json.dumps({model: findings(adapter, url, model) for model in models}))

@@ -1,7 +1,7 @@
 """Plays the official `mcp` package against the MCP server of Capstan.
 
-Usage: mcp_client.py URL KEY MODE TASK [ARGUMENT...], where MODE is `legacy` (up to 2025-11-25) or a later protocol version. Prints one
-line of JSON: the findings of the task.
+Usage: mcp_client.py URL KEY MODE TASKS, where MODE is `legacy` (up to 2025-11-25) or a later protocol version, and TASKS is JSON: a list
+of [TASK, [ARGUMENT...]]. Prints the findings of each task, as a JSON list.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-URL, KEY, MODE, TASK, *ARGUMENTS = sys.argv[1:]
+URL, KEY, MODE, TASKS = sys.argv[1:]
+ARGUMENTS = []
 
 
 def shown(result):
@@ -84,15 +85,18 @@ async def answers(_context, params):
     return types.ElicitResult(action="accept", content=content) if content else types.ElicitResult(action="decline")
 
 
-async def main():
+async def played(task):
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(URL + "/mcp", http_client=http)
-        can_ask = {"elicitation_callback": answers} if TASK == "ask" else {}
+        can_ask = {"elicitation_callback": answers} if task == "ask" else {}
         async with Client(transport, mode=MODE, **can_ask) as client:
-            if TASK == "ask":
+            if task == "ask":
                 return {**await call(client), "asked": asked}
-            return await {"answer": answer, "long": long, "cancel": cancel, "refused": refused, "call": call}[TASK](client)
+            return await {"answer": answer, "long": long, "cancel": cancel, "refused": refused, "call": call}[task](client)
 
 
-print(json.dumps(asyncio.run(main())))
+found = []
+for name, ARGUMENTS in json.loads(TASKS):
+    found.append(asyncio.run(played(name)))
+print(json.dumps(found))
