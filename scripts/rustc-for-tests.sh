@@ -19,7 +19,7 @@ case " $* " in
     ;;
 *" src/lib.rs "*) exec "$rustc" "$@" "${CLIPPY_ARGS:--Dwarnings}" -C debug-assertions=off -C overflow-checks=on ;;
 esac
-# The tests start over ten thousand programs. One that can be loaded anywhere spends four milliseconds on its own addresses.
+# The tests start over ten thousand programs. Without the relocations of a position-independent one, each starts 4 ms sooner.
 case " $* " in
 *" --crate-type bin "* | *" --test "*) set -- "$@" -C relocation-model=static ;;
 esac

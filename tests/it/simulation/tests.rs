@@ -15,7 +15,7 @@ use support::print_figure;
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 400;
 
-/// Seeds within which a planted bug must be found.
+/// The number of seeds, from the first one on, within which a planted bug must be found.
 const ENOUGH: u64 = 200;
 
 #[expect(clippy::disallowed_methods, reason = "which seeds are played is a setting of the tests")]

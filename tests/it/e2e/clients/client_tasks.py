@@ -50,6 +50,8 @@ def refusal(adapter):
 def findings(adapter, url, model):
     found = {}
     for api in ["chat", "responses"]:
+        # A failure shows what was played.
+        print(model, api, file=sys.stderr)
         client = adapter(url + "/v1", model, api)
         append = '[[id:%s]][[say:before]][[call:ledger__append {"text":"%s"}]][[next]][[say:after]]'
         tasks = {}

@@ -98,5 +98,7 @@ async def played(task):
 
 found = []
 for name, ARGUMENTS in json.loads(TASKS):
+    # A failure shows the name of its task.
+    print(name, file=sys.stderr)
     found.append(asyncio.run(played(name)))
 print(json.dumps(found))
