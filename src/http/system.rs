@@ -11,7 +11,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::tool::tool_review::ToolReviewStatus;
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::types::ToolsBody;
 use crate::service::Error;
 
@@ -22,7 +22,7 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "The tools and the state of their MCP servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
+pub(crate) async fn tools(caller: Caller) -> HttpResult<Json<ToolsBody>> {
     let (data, servers) = caller.app.service.tools(&caller.principal).await;
     let changed = caller.app.service.tool_reviews(&caller.principal, Some(ToolReviewStatus::Changed)).await?;
     Ok(Json(ToolsBody { data, servers, changed }))
@@ -44,7 +44,7 @@ pub(crate) async fn healthz() -> Json<serde_json::Value> {
     get, path = "/readyz", tag = "system", operation_id = "ready", security(()),
     responses((status = 200, description = "The server accepts requests", body = Object)),
 )]
-pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Value>> {
+pub(crate) async fn readyz(State(app): State<App>) -> HttpResult<Json<serde_json::Value>> {
     if app.options.unready.is_cancelled() {
         return Err(Problem::new(ProblemCode::Unavailable, "the server is shutting down"));
     }
@@ -65,7 +65,7 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     text("text/plain; version=0.0.4", (app.options.metrics)())
 }
 
-pub(crate) async fn error_page(Path(word): Path<String>) -> Answer<Response> {
+pub(crate) async fn error_page(Path(word): Path<String>) -> HttpResult<Response> {
     let code = ProblemCode::ALL.iter().find(|code| code.as_str() == word).ok_or(Error::NotFound("error code"))?;
     Ok(text("text/markdown; charset=utf-8", code.page().to_owned()))
 }

@@ -20,7 +20,7 @@ use axum::routing::get;
 
 use crate::http::options::App;
 use crate::http::wire::etag;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Error;
 
 /// Browsers that support Trusted Types parse markup only if the sanitizer's policy, `dompurify`, created it.
@@ -55,7 +55,7 @@ async fn index(State(app): State<App>, request: HeaderMap) -> Response {
     }
 }
 
-async fn asset(State(app): State<App>, UrlPath(file): UrlPath<String>, request: HeaderMap) -> Answer<Response> {
+async fn asset(State(app): State<App>, UrlPath(file): UrlPath<String>, request: HeaderMap) -> HttpResult<Response> {
     let found = serve(&app, &format!("ui/{file}"), &request).await;
     Ok(found.ok_or(Error::NotFound("file of the page"))?)
 }

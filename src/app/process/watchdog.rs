@@ -113,9 +113,9 @@ fn log(thread: usize, event: WatchdogEvent, limit: Duration) {
     match event {
         WatchdogEvent::TaskStalled => {
             metrics::counter!("capstan_stalls_total").increment(1);
-            tracing::error!(worker = thread, "a task has not yielded for {limit:?} and blocks the other tasks of its thread");
+            tracing::error!(thread, "a task has not yielded for {limit:?} and blocks the other tasks of its thread");
         }
-        WatchdogEvent::TaskYielded => tracing::warn!(worker = thread, "the task that blocked its thread has yielded"),
+        WatchdogEvent::TaskYielded => tracing::warn!(thread, "the task that blocked its thread has yielded"),
     }
 }
 

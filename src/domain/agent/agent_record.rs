@@ -53,7 +53,7 @@ pub struct AgentVersion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunLimits {
-    /// Maximum number of model calls with tools.
+    /// Maximum number of the model's answers, except malformed and forced ones.
     #[schema(minimum = 1)]
     pub max_rounds: Option<u32>,
     /// Maximum duration of the run in milliseconds, from its first start and including waiting times.

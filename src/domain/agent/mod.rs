@@ -266,7 +266,7 @@ pub struct AgentProfile {
     pub strategy: Strategy,
     #[serde(skip_serializing_if = "is_default")]
     pub plan: PlanPolicy,
-    /// The most model calls with tools in one run.
+    /// The most answers of the model since the last user message, except malformed and forced ones.
     pub max_rounds: u32,
     pub on_limit: OnLimit,
     pub tools_policy: ToolsPolicy,

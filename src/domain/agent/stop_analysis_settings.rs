@@ -14,7 +14,7 @@ use crate::domain::invalid::{InvalidProfile, invalid};
 pub struct StopAnalysisSettings {
     /// Maximum number of consecutive nudges after an incomplete answer. 0 disables them.
     pub incomplete: u32,
-    /// Maximum number of nudges in a run after answers that ask back or refuse. 0 disables them.
+    /// Maximum number of nudges per user message after answers that ask back or refuse. 0 disables them.
     pub deflection: u32,
     /// Number of tool calls from which an answer that asks back is accepted, because long work leads to questions. 0 for no limit.
     #[serde(skip_serializing_if = "is_default")]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::domain::ids::InputId;
 use crate::domain::run::{Elicitation, InputAnswer};
 
+/// The state of an unfinished call at its MCP server. After a takeover, the next worker continues the call from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Handle {

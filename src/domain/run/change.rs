@@ -40,7 +40,7 @@ named_enum! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct RunCounters {
-    /// Finished model calls with tools.
+    /// Well-formed answers of the model, without forced answers.
     pub rounds: u32,
     /// Consecutive empty replies.
     pub empty_replies: u32,
@@ -56,22 +56,23 @@ pub struct RunCounters {
     pub malformed_answers: u32,
     /// Consecutive nudges to continue. A successful call resets the counter.
     pub continuations: u32,
-    /// Nudges after deflecting answers in this turn.
+    /// Nudges after deflecting answers since the last user message.
     pub deflections: u32,
     /// Whether the next model call is the forced answer, without tools.
     pub force_final: bool,
     pub dropped_tools: Vec<String>,
-    /// Number of messages that had joined runs of the conversation when the run's last model step began: the model has read those.
-    pub heard: i64,
-    /// The newest step at that time. Earlier steps answered earlier messages: they count against no limit, and their calls are no
-    /// duplicates.
-    pub heard_step: u32,
+    /// Number of messages that had joined runs of the conversation at the last restart of the counters. A later message restarts
+    /// them again.
+    pub joined_at_restart: i64,
+    /// The newest step at the last restart of the counters. Calls up to this step answered earlier messages: they are no
+    /// duplicates, their unknown tool names do not count, and they do not end the round of `one_round_then_text`.
+    pub step_at_restart: u32,
     /// Index of the current model: 0 for the profile's model, n for the n-th fallback.
     pub fallback: u32,
     /// Whether a request was too large for the model. Later requests of the run to the model are halved.
     pub halved: bool,
     /// Milliseconds for which the current model step has waited for the provider's circuit breaker.
-    pub left_alone_ms: u64,
+    pub breaker_wait_ms: u64,
     /// Whether the provider refused signed content. Later requests of the run to the model omit it.
     pub unsigned: bool,
     /// The selected tools, if the agent selects among its tools.
@@ -80,26 +81,25 @@ pub struct RunCounters {
     pub named_no_category: bool,
     /// The plan of the `plan_execute` strategy.
     pub plan: Option<Plan>,
-    /// Whether the last call was forced because the context window was nearly full.
-    pub no_room: bool,
-    /// Failures of tools in earlier runs of the conversation, if the breaker counts them. Stored with the first counters, so that
-    /// it stays the same during the run.
+    /// Whether the model must give a forced answer because the context window was nearly full.
+    pub forced_by_window: bool,
+    /// Earlier failures per tool, if `breaker_scope` is `conversation`. The first stored counters fix them for the whole run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub failed_before: BTreeMap<String, u32>,
+    pub earlier_failures: BTreeMap<String, u32>,
 }
 
 impl RunCounters {
-    /// Number of calls of earlier runs that are counted, the newest ones.
-    pub const CALLS_BEFORE: i64 = 200;
+    /// The maximum number of earlier calls that are counted. The newest count.
+    pub const MAX_EARLIER_CALLS: i64 = 200;
 
     /// Counts the calls of earlier runs, newest first, each with its tool and whether it failed. A success clears earlier failures.
-    pub fn count_before(&mut self, calls: impl IntoIterator<Item = (String, bool)>) {
+    pub fn count_earlier_calls(&mut self, calls: impl IntoIterator<Item = (String, bool)>) {
         let mut has_worked = HashSet::new();
         for (name, has_failed) in calls {
             if !has_failed {
                 has_worked.insert(name);
             } else if !has_worked.contains(&name) {
-                *self.failed_before.entry(name).or_default() += 1;
+                *self.earlier_failures.entry(name).or_default() += 1;
             }
         }
     }
@@ -111,11 +111,11 @@ impl RunCounters {
 pub enum Change {
     /// Sets a non-terminal status. The conversation's status follows.
     SetStatus(RunStatus, Option<WaitReason>),
-    /// The run continues after this claim. Sets the start time if there is none. From here on, a released lease counts as handed
-    /// back.
+    /// The run continues after this claim. Sets the start time if there is none. A lease that is later released without a cause
+    /// counts as handed back.
     Start,
     FreezeTools(Vec<Arc<ToolDefinition>>),
-    /// Stores the results of context providers for this turn. They are deleted when the run ends.
+    /// Stores the results of context providers for this run. They are deleted when the run ends.
     StoreContexts(Vec<ProvidedContext>),
     SetCounters(RunCounters),
     SetSummary(ContextSummary),
@@ -156,7 +156,8 @@ pub enum Change {
     },
     /// A call is sent to its tool. Legal only from `planned` and `awaiting_approval`.
     StartCall(CallId),
-    /// Stores the handle from which the call continues; `None` clears it. Legal only while `started`.
+    /// Stores the server's task, or its request for input, from which the call continues. `None` clears it. Legal only while
+    /// `started`.
     SetHandle(CallId, Option<Handle>),
     FinishCall(CallId, ToolOutcome),
     RequestInput(InputRequest),

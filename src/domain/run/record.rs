@@ -159,7 +159,7 @@ impl RunRecord {
     /// Returns whether a user message has joined that no model request contained. Derived from the rows, so that a crash cannot
     /// lose it.
     pub fn has_unseen_messages(&self) -> bool {
-        self.joined > self.counters.heard
+        self.joined > self.counters.joined_at_restart
     }
 
     /// Returns the newest step, if it has begun and not ended.

@@ -85,7 +85,7 @@ pub fn answered_before<'c>(
     let quotes_all = profile.duplicate_calls > 0;
     let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
     let calls = record.calls.iter().map(Arc::as_ref).filter(before);
-    let is_of_now = |earlier: &&ToolCall| earlier.step > record.counters.heard_step;
+    let is_of_now = |earlier: &&ToolCall| earlier.step > record.counters.step_at_restart;
     let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => {

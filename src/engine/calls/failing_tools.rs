@@ -53,7 +53,7 @@ pub fn forces_final(decision: &DecisionBuilder<'_>) -> bool {
 fn unknown_names(decision: &DecisionBuilder<'_>) -> u32 {
     let record = &decision.progress;
     let is_counted = |call: &&Arc<ToolCall>| {
-        call.state == ToolCallState::Failed && call.step > record.counters.heard_step && !tool_exists(decision, &call.name)
+        call.state == ToolCallState::Failed && call.step > record.counters.step_at_restart && !tool_exists(decision, &call.name)
     };
     u32::try_from(record.calls.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
 }
@@ -67,7 +67,7 @@ fn tool_exists(decision: &DecisionBuilder<'_>, name: &str) -> bool {
 fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
     let in_state =
         |state: ToolCallState| decision.progress.calls.iter().filter(move |call| call.name == name && call.state == state).count();
-    let before = decision.progress.counters.failed_before.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
+    let before = decision.progress.counters.earlier_failures.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
     let failed = u32::try_from(in_state(ToolCallState::Failed)).unwrap_or(u32::MAX);
     failed.saturating_add(before.copied().unwrap_or(0))
 }

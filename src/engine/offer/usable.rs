@@ -27,7 +27,7 @@ pub fn usable_tools<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) ->
         || match profile.tools_policy {
             ToolsPolicy::EveryRound => false,
             ToolsPolicy::FirstRoundOnly => counters.rounds > 0,
-            ToolsPolicy::OneRoundThenText => record.calls.iter().any(|call| call.step > counters.heard_step),
+            ToolsPolicy::OneRoundThenText => record.calls.iter().any(|call| call.step > counters.step_at_restart),
             ToolsPolicy::None => true,
         };
     if withheld { Vec::new() } else { permitted_tools(tools, record) }

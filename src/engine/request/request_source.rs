@@ -16,7 +16,7 @@ use crate::engine::strategy::plan::progress;
 const MAX_LEFT_OUT: usize = 200;
 
 pub struct RequestSource<'a> {
-    /// The run's rows. Messages and tools are in the fields below, because the record of a pending decision has only its new messages.
+    /// The run's rows. Use the fields below for messages and tools. A pending decision's record has only what the decision adds.
     pub record: &'a RunRecord,
     pub(in crate::engine) facts: &'a RunFacts,
     /// All tools that the run may ever offer.
@@ -28,13 +28,14 @@ pub struct RequestSource<'a> {
     pub summarized_when_loaded: usize,
 }
 
-pub struct UncoveredHistory<'a> {
-    /// The user's unanswered messages among the covered ones.
-    pub questions: Vec<&'a Message>,
+/// The messages from which a request is built.
+pub struct RequestMessages<'a> {
+    /// Unanswered user messages that the summary covers.
+    pub covered_user_messages: Vec<&'a Message>,
     /// All messages that no summary covers, oldest first.
-    pub rest: Vec<&'a Message>,
+    pub uncovered: Vec<&'a Message>,
     /// The run whose user message is answered.
-    pub turn: Option<&'a RunId>,
+    pub answered_run: Option<&'a RunId>,
 }
 
 impl<'a> RequestSource<'a> {
@@ -74,12 +75,12 @@ impl<'a> RequestSource<'a> {
         after.map_or(self.summarized_when_loaded, |after| self.stored_messages.len() + self.new_messages.len() - after)
     }
 
-    pub fn uncovered_history(&self) -> UncoveredHistory<'a> {
+    pub fn request_messages(&self) -> RequestMessages<'a> {
         let covered = self.covered();
-        let turn = query::newest_user_run(self.history());
-        let is_question = |message: &&Message| message.is_from_user() && Some(&message.run_id) == turn;
-        let questions = self.history().take(covered).filter(is_question).collect();
-        UncoveredHistory { questions, rest: self.history().skip(covered).collect(), turn }
+        let answered_run = query::newest_user_run(self.history());
+        let is_unanswered = |message: &&Message| message.is_from_user() && Some(&message.run_id) == answered_run;
+        let covered_user_messages = self.history().take(covered).filter(is_unanswered).collect();
+        RequestMessages { covered_user_messages, uncovered: self.history().skip(covered).collect(), answered_run }
     }
 
     /// Returns the text of the user messages that the run answers, newest first.
@@ -91,7 +92,7 @@ impl<'a> RequestSource<'a> {
         usable::usable_tools(self.tools, self.record)
     }
 
-    /// Returns the tools on offer. Covered messages have no influence: the next claim does not load them, and must build the same request.
+    /// Returns the tools on offer. Ignores covered messages. A later claim does not load them, but its request must be the same.
     pub fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::offered_tools(self.usable(), self.record, self.history().skip(self.covered()), self.capacity().max_tools)
     }
@@ -104,6 +105,7 @@ impl<'a> RequestSource<'a> {
         }
     }
 
+    /// Returns what the next model call needs first: a ranking of the tools, or the model's choice of categories.
     pub fn missing_prerequisite(&self) -> Prerequisite {
         usable::missing_prerequisite(&self.usable(), self.record, self.capacity().max_tools)
     }

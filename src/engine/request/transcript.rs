@@ -15,17 +15,17 @@ use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::engine::offer::usable::Prerequisite;
 use crate::engine::prompts;
 use crate::engine::request::eviction::{self, Eviction};
-use crate::engine::request::request_source::RequestSource;
+use crate::engine::request::request_source::{RequestMessages, RequestSource};
 use crate::engine::request::tool_results;
 use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
 use crate::engine::strategy::plan::progress;
 
 pub fn sendable(source: &RequestSource<'_>) -> Vec<Message> {
     let record = source.record;
-    let uncovered = source.uncovered_history();
+    let RequestMessages { covered_user_messages, uncovered, .. } = source.request_messages();
     let is_text_only = source.missing_prerequisite() == Prerequisite::Categories || progress::phase(record).is_some();
-    let mut builder = Builder::new(record, &uncovered.rest, is_text_only);
-    for message in uncovered.questions.into_iter().chain(uncovered.rest) {
+    let mut builder = Builder::new(record, &uncovered, is_text_only);
+    for message in covered_user_messages.into_iter().chain(uncovered) {
         // Hints are sent only in their own run.
         if message.internal && message.run_id != record.fence.run_id {
             continue;

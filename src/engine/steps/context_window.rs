@@ -11,7 +11,7 @@ use crate::domain::run::{Change, ContextPolicy, ContextStrategy};
 use crate::engine::machine::{DecisionBuilder, ModelCall, Next};
 use crate::engine::prompts;
 use crate::engine::request::build::{self, PreparedRequest};
-use crate::engine::request::request_source::{RequestSource, UncoveredHistory};
+use crate::engine::request::request_source::{RequestMessages, RequestSource};
 use crate::engine::request::window::estimate;
 use crate::engine::request::window::remaining::{TokenBudget, minimum_remaining};
 
@@ -36,7 +36,7 @@ pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
         return call(request, Some(room));
     }
     if !decision.progress.counters.force_final {
-        decision.counters().no_room = true;
+        decision.counters().forced_by_window = true;
         decision.force_final(prompts::FORCED_CONTEXT);
     }
     let source = decision.source();
@@ -95,7 +95,7 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
             let own = decision.progress.fence.run_id.clone();
-            if evict_first(decision, policy, |uncovered, _| eviction_summary::newest(&uncovered.rest, keep, Some(&own))) {
+            if evict_first(decision, policy, |messages, _| eviction_summary::newest(&messages.uncovered, keep, Some(&own))) {
                 (request, room) = uncut(decision);
             }
             policy.start_gate
@@ -105,9 +105,9 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
     };
     // Each iteration evicts at least one message, so the loop ends.
     while let Some(lack) = room.shortage(needed) {
-        let enough = |uncovered: &UncoveredHistory<'_>, spans: &Spans| {
+        let enough = |messages: &RequestMessages<'_>, spans: &Spans| {
             let mut freed = 0;
-            let costs = uncovered.rest.iter().map(|message| estimate::message(room.measure, message));
+            let costs = messages.uncovered.iter().map(|message| estimate::message(room.measure, message));
             let count = 1 + costs
                 .take_while(|cost| {
                     freed += cost;
@@ -128,17 +128,18 @@ fn evict(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepare
 fn evict_first(
     decision: &mut DecisionBuilder<'_>,
     policy: &ContextPolicy,
-    count: impl Fn(&UncoveredHistory<'_>, &Spans) -> usize,
+    count: impl Fn(&RequestMessages<'_>, &Spans) -> usize,
 ) -> bool {
     let source = decision.source();
-    let uncovered = source.uncovered_history();
+    let messages = source.request_messages();
     let open = source.record.calls.iter().filter(|call| !call.state.is_outcome());
-    let spans = Spans::of(&uncovered.rest, open.map(|call| &call.id));
-    let at = spans.before(count(&uncovered, &spans).min(may_be_left_out(&uncovered.rest, &source)));
-    let left_out = &uncovered.rest[..at];
-    let asks = |message: &&&Message| message.is_from_user() && Some(&message.run_id) == uncovered.turn;
-    let questions = uncovered.questions.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
-    let summary = eviction_summary::extend_summary(policy, source.record.summary.as_ref(), left_out, questions);
+    let spans = Spans::of(&messages.uncovered, open.map(|call| &call.id));
+    let at = spans.before(count(&messages, &spans).min(may_be_left_out(&messages.uncovered, &source)));
+    let left_out = &messages.uncovered[..at];
+    let is_unanswered = |message: &&&Message| message.is_from_user() && Some(&message.run_id) == messages.answered_run;
+    let unanswered = messages.covered_user_messages.iter().chain(left_out).filter(is_unanswered);
+    let unanswered = unanswered.map(|message| message.id.clone()).collect();
+    let summary = eviction_summary::extend_summary(policy, source.record.summary.as_ref(), left_out, unanswered);
     let is_some = summary.is_some();
     decision.progress.summary = summary.or(decision.progress.summary.take());
     is_some

@@ -1,5 +1,5 @@
-//! Ends a run: stores an outcome for every call, closes every step and question, and adds the terminal event to the decision. Must
-//! not know why a run ends.
+//! Ends a run: adds the terminal event to the decision. A completed run has no open work. The other ends close every open call,
+//! step and question. Must not know why a run ends.
 
 use crate::domain::conversation::{ConversationStatus, Message};
 use crate::domain::event::EventBody;
@@ -52,7 +52,7 @@ fn close_open_work(decision: &mut DecisionBuilder<'_>, reason: &str) {
         decision.reset(step, reason);
         decision.abandon_step(step);
     }
-    strategy::hooks_of(decision.profile()).run_ended(decision);
+    strategy::hooks_of(decision.profile()).close_plan(decision);
 }
 
 fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishReason, error: Option<ProblemBody>) {

@@ -40,12 +40,12 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
         FailureAction::Wait(after_ms) => {
             let counters = decision.counters();
             counters.model_failures = counters.model_failures.saturating_add(1);
-            counters.left_alone_ms = 0;
+            counters.breaker_wait_ms = 0;
             wait(decision, step, after_ms, code.body(error.message))
         }
         FailureAction::WaitForBreaker(after_ms) => {
             let counters = decision.counters();
-            counters.left_alone_ms = counters.left_alone_ms.saturating_add(after_ms);
+            counters.breaker_wait_ms = counters.breaker_wait_ms.saturating_add(after_ms);
             wait(decision, step, after_ms, code.body(error.message))
         }
         // A refusal by a content filter is an answer: neither another model nor the loop's model is asked.
@@ -118,7 +118,7 @@ fn breaker_retry(decision: &DecisionBuilder<'_>, error: &ModelError) -> FailureA
     let retry = &decision.profile().llm_retry;
     let Some(least) = retry.delays_ms.first() else { return FailureAction::GiveUp(error.message.clone()) };
     let after_ms = error.retry_after_ms.unwrap_or(0).max(*least);
-    let waited = decision.progress.counters.left_alone_ms;
+    let waited = decision.progress.counters.breaker_wait_ms;
     if waited.saturating_add(after_ms) > retry.max_retry_after_ms {
         return FailureAction::GiveUp(format!("{} (the run has waited {waited} ms, which is the agent's limit)", error.message));
     }
@@ -138,7 +138,7 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
     let counters = decision.counters();
     counters.fallback = counters.fallback.saturating_add(1);
     counters.model_failures = 0;
-    counters.left_alone_ms = 0;
+    counters.breaker_wait_ms = 0;
     // These flags are about the model that failed, not about the next one.
     counters.halved = false;
     counters.unsigned = false;

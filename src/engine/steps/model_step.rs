@@ -98,7 +98,7 @@ pub fn accept_answer(
     }
     decision.charge(turn.usage);
     let counters = decision.counters();
-    (counters.model_failures, counters.left_alone_ms) = (0, 0);
+    (counters.model_failures, counters.breaker_wait_ms) = (0, 0);
     Some(Answer { step, message, turn, closing })
 }
 
@@ -300,7 +300,7 @@ fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> 
     if !is_last {
         return None;
     }
-    if decision.profile().is_spent(before) || decision.progress.counters.no_room {
+    if decision.profile().is_spent(before) || decision.progress.counters.forced_by_window {
         return Some(FinishReason::Budget);
     }
     (decision.progress.counters.rounds >= decision.profile().max_rounds).then_some(FinishReason::MaxRounds)

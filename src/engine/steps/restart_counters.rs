@@ -11,21 +11,21 @@ pub fn restart(decision: &mut DecisionBuilder<'_>) {
         return;
     }
     strategy::hooks_of(decision.profile()).message_joined(decision);
-    let heard = decision.progress.joined;
-    let heard_step = decision.progress.steps.last().map_or(0, |row| row.step);
+    let joined_at_restart = decision.progress.joined;
+    let step_at_restart = decision.progress.steps.last().map_or(0, |row| row.step);
     let counters = decision.counters();
     *counters = RunCounters {
-        heard,
-        heard_step,
+        joined_at_restart,
+        step_at_restart,
         // A message changes no facts about the provider and the tools.
         model_failures: counters.model_failures,
         fallback: counters.fallback,
-        left_alone_ms: counters.left_alone_ms,
+        breaker_wait_ms: counters.breaker_wait_ms,
         halved: counters.halved,
         unsigned: counters.unsigned,
         dropped_tools: std::mem::take(&mut counters.dropped_tools),
         plan: counters.plan.take(),
-        failed_before: std::mem::take(&mut counters.failed_before),
+        earlier_failures: std::mem::take(&mut counters.earlier_failures),
         ..RunCounters::default()
     };
 }

@@ -86,7 +86,7 @@ pub fn end_step(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     }
     // If a message has joined meanwhile, the model must answer it.
     if approval::ends_turn(decision, step) && !has_unseen_messages {
-        strategy.run_ended(decision);
+        strategy.close_plan(decision);
         decision.add_assistant_text(prompts::DENIED, FinishReason::Stop);
         return Next::complete(FinishReason::Stop);
     }

@@ -43,7 +43,8 @@ pub trait Hooks {
         Next::ModelStep
     }
 
-    fn run_ended(&self, _: &mut DecisionBuilder<'_>) {}
+    /// Closes the plan of a run that ends, if there is one.
+    fn close_plan(&self, _: &mut DecisionBuilder<'_>) {}
 }
 
 /// The hooks of a run without a plan.

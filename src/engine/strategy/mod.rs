@@ -1,4 +1,6 @@
 //! Strategies: the order of model calls and tool calls between a user's message and the answer. Must not know how a call is made.
+//!
+//! [`json_answers`] uses structured output instead of tool calls. [`stop_analysis`] checks final answers.
 
 pub mod hooks;
 pub mod json_answers;

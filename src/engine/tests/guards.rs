@@ -413,7 +413,7 @@ fn failures_of_earlier_runs_count(#[case] before: u32, #[case] more: u32, #[valu
     let breaker_action = if drops { BreakerAction::DropTool } else { BreakerAction::ForceFinal };
     let profile = AgentProfile { breaker_action, error_rounds: 0, max_crashes: 0, ..AgentProfile::default() };
     let mut world = World::new(profile);
-    world.rows.counters.failed_before = [("write".to_owned(), before)].into_iter().filter(|(_, count)| *count > 0).collect();
+    world.rows.counters.earlier_failures = [("write".to_owned(), before)].into_iter().filter(|(_, count)| *count > 0).collect();
     world.claim(ClaimCause::First);
     let offers = |world: &World| world.asked.as_ref().unwrap().tools.iter().any(|tool| tool.name == "write");
     for n in 0..more {
@@ -431,7 +431,7 @@ fn failures_of_earlier_runs_count(#[case] before: u32, #[case] more: u32, #[valu
 fn tool_success_resets_failures_of_earlier_runs() {
     let breaker_action = BreakerAction::ForceFinal;
     let mut world = World::new(AgentProfile { breaker_action, error_rounds: 0, ..AgentProfile::default() });
-    world.rows.counters.failed_before = [("write".to_owned(), 2)].into();
+    world.rows.counters.earlier_failures = [("write".to_owned(), 2)].into();
     world.claim(ClaimCause::First);
     world.calls(&[call("write", &json!({"n": 0}))]);
     world.tool_says(0, "written");

@@ -16,7 +16,7 @@ use crate::http::clients::thread::Thread;
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Input, OptionalInput};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::request::Trace;
 use crate::service::{Access, AgentCursor, AnyAgent, PageRequest};
 
@@ -39,7 +39,7 @@ async fn run(
     agent: Path<String>,
     headers: HeaderMap,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     routes::run(app, access, trace, agent, headers, request).await
 }
 
@@ -48,7 +48,7 @@ async fn run(
     get, path = "/copilotkit/info", tag = "copilotkit", operation_id = "copilotkit_info",
     responses((status = 200, description = "The agents, as the client of the runtime expects them", body = Object)),
 )]
-async fn info(caller: Caller) -> Answer<Json<Value>> {
+async fn info(caller: Caller) -> HttpResult<Json<Value>> {
     let page = PageRequest::<AgentCursor> { limit: MAX_AGENTS, after: None };
     let found = caller.app.service.agents(&caller.principal, &page).await?;
     let agents: Map<String, Value> = found
@@ -73,7 +73,7 @@ async fn info(caller: Caller) -> Answer<Json<Value>> {
     request_body = RunInput, params(("agent" = String, Path, description = "Any agent")),
     responses((status = 200, description = "The events", body = String, content_type = "text/event-stream")),
 )]
-async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, request: Request) -> Answer<Response> {
+async fn connect(State(app): State<App>, access: Access, Trace(trace): Trace, request: Request) -> HttpResult<Response> {
     let Input { body, .. } = body::read::<RunInput>(request, &app, &access).await?;
     let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
     let found = thread.history().await?;
@@ -105,7 +105,7 @@ async fn stop(
     Trace(trace): Trace,
     Path((_agent, thread)): Path<(String, String)>,
     OptionalInput { body, .. }: OptionalInput<StopBody>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let thread = Thread::new(&app, access, trace, ("threadId", &thread))?;
     let active = thread.row().await?.and_then(|row| row.active_run_id);
     let named = match &body.run_id {

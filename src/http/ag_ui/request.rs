@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::domain::ids::CallId;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::http::clients::body::null_is_absent;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
 /// The input of a run. Unknown fields are ignored.
@@ -100,7 +100,7 @@ impl RunIntent<'_> {
 pub(super) struct UserMessage<'a>(&'a Value);
 
 impl<'a> UserMessage<'a> {
-    pub fn content(&self) -> Answer<Content> {
+    pub fn content(&self) -> HttpResult<Content> {
         content(self.0)
     }
 
@@ -175,7 +175,7 @@ impl RunInput {
         self.messages.iter().filter(|message| is_result(message)).filter_map(ToolMessage::of).map(|result| result.call_id).collect()
     }
 
-    pub fn intent(&self) -> Answer<RunIntent<'_>> {
+    pub fn intent(&self) -> HttpResult<RunIntent<'_>> {
         let interrupt_answers = self.resume.as_deref().unwrap_or_default();
         let (last, earlier) = match self.messages.split_last() {
             Some((last, earlier)) if last["role"] == "user" => (Some(last), earlier),
@@ -204,7 +204,7 @@ impl<'a> ToolMessage<'a> {
     }
 
     /// Returns the result. The error text precedes the other content.
-    pub fn result(&self) -> Answer<NewToolResult> {
+    pub fn result(&self) -> HttpResult<NewToolResult> {
         let error = self.message["error"].as_str();
         let returned = if self.message["content"].is_null() { Content::Text(String::new()) } else { content(self.message)? };
         let content = match (error, returned) {
@@ -233,7 +233,7 @@ fn is_result(message: &Value) -> bool {
     message["role"] == "tool"
 }
 
-fn content(message: &Value) -> Answer<Content> {
+fn content(message: &Value) -> HttpResult<Content> {
     match &message["content"] {
         Value::String(text) => Ok(Content::Text(text.clone())),
         Value::Array(parts) => {
@@ -282,7 +282,7 @@ mod tests {
         serde_json::from_value(json!({ "threadId": "t", "runId": "r", "messages": messages })).unwrap()
     }
 
-    fn result(mut message: Value) -> Answer<NewToolResult> {
+    fn result(mut message: Value) -> HttpResult<NewToolResult> {
         let call = json!({ "id": "m1", "role": "tool", "toolCallId": format!("call_{:032x}", 1) });
         message.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
         let input = input(json!([message]));

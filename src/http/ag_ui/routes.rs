@@ -31,7 +31,7 @@ use crate::http::clients::thread::{ApprovalDecision, Thread};
 use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
-use crate::http::wire::problem::{Answer, Problem, found};
+use crate::http::wire::problem::{HttpResult, Problem, found};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Content, Cursor, Error, NewToolResult, Reader, RequestKey, RunSetup, StartRun, StreamStart};
 
@@ -59,7 +59,7 @@ pub(super) async fn run(
     Path(agent): Path<String>,
     headers: HeaderMap,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let Input { body, key } = body::read::<RunInput>(request, &app, &access).await?;
     let thread = Thread::new(&app, access, trace, ("threadId", &body.thread_id))?;
     let cursor = stream_cursor(&headers, None);
@@ -80,7 +80,7 @@ type RunStream = (RunId, Reader, Section);
 
 /// Streams an existing run. If `name` is the run's native id, shows the whole run. Otherwise repeats the response to its first
 /// request.
-async fn attach(thread: &Thread, run: Run, name: &str, cursor: StreamCursor) -> Answer<RunStream> {
+async fn attach(thread: &Thread, run: Run, name: &str, cursor: StreamCursor) -> HttpResult<RunStream> {
     if run.conversation_id != thread.id {
         return Err(Error::conflict("this runId names a run of another thread; use a new one").into());
     }
@@ -98,7 +98,7 @@ async fn proceed(
     (body, row): (&RunInput, Option<Conversation>),
     key: Option<RequestKey>,
     cursor: StreamCursor,
-) -> Answer<RunStream> {
+) -> HttpResult<RunStream> {
     let intent = body.intent()?;
     // The message is checked before any answer is stored.
     let content = intent.message.as_ref().map(UserMessage::content).transpose()?;
@@ -182,7 +182,7 @@ async fn begin_regeneration(
     thread: &Thread,
     (row, run): (Option<&Conversation>, &RunId),
     (body, message): (&RunInput, &UserMessage<'_>),
-) -> Answer<Option<MessageId>> {
+) -> HttpResult<Option<MessageId>> {
     let is_own = *run == ids::run(&thread.principal().user_id, &body.run_id);
     let is_queued = row.and_then(|row| row.active_run_id.as_ref()).is_some_and(|active| active != run);
     let Some(name) = message.name().filter(|_| !is_own && !is_queued) else { return Ok(None) };
@@ -197,7 +197,7 @@ async fn store_answers(
     row: Option<&Conversation>,
     intent: &RunIntent<'_>,
     is_new: bool,
-) -> Answer<Option<(RunId, Section)>> {
+) -> HttpResult<Option<(RunId, Section)>> {
     // A run that has ended takes no results. A new message must not fail because of them.
     let last_run = || row.and_then(|row| row.last_run.as_ref()).filter(|_| !is_new).map(|run| run.id.clone());
     let newest = row.and_then(|row| row.active_run_id.clone()).or_else(last_run).filter(|_| !intent.results.is_empty());
@@ -229,7 +229,7 @@ async fn store_answers(
 }
 
 /// Returns the results for which a run waits.
-fn open_results(pauses: &RunPauses, results: &[ToolMessage<'_>]) -> Answer<Vec<NewToolResult>> {
+fn open_results(pauses: &RunPauses, results: &[ToolMessage<'_>]) -> HttpResult<Vec<NewToolResult>> {
     let open = results.iter().filter(|result| pauses.requested.contains_key(&result.call_id));
     open.map(ToolMessage::result).collect()
 }
@@ -243,7 +243,7 @@ async fn store_results(
     mut run: RunId,
     results: &[ToolMessage<'_>],
     is_new: bool,
-) -> Answer<Option<(RunId, Section)>> {
+) -> HttpResult<Option<(RunId, Section)>> {
     let pauses = RunPauses::read(thread.service(), thread.principal(), &run).await?;
     let open = open_results(&pauses, results)?;
     if open.is_empty() && is_new {
@@ -264,7 +264,7 @@ async fn store_results(
 }
 
 /// Returns the run with this `runId`: a name that a client chose, or a run id of the native API.
-pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer<Option<Run>> {
+pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> HttpResult<Option<Run>> {
     ids::check("runId", name)?;
     for id in [ids::run(&owner.user_id, name)].into_iter().chain(name.parse().ok()) {
         if let Some(run) = found(app.service.run(owner, &id).await)? {
@@ -275,7 +275,7 @@ pub(super) async fn find_run(app: &App, owner: &Principal, name: &str) -> Answer
 }
 
 /// Answers one interrupt: an approval or a question. Returns its run.
-async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> Answer<RunId> {
+async fn answer(thread: &Thread, id: &InputId, entry: &ResumeEntry) -> HttpResult<RunId> {
     let ResumeEntry { status, payload, .. } = entry;
     let is_resolved = *status == ResumeStatus::Resolved;
     match found(thread.service().input_request(thread.principal(), id).await)? {
@@ -336,7 +336,7 @@ async fn read(
     Trace(trace): Trace,
     Params(params): Params<ReadParams>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     match params {
         ReadParams { run: Some(run), thread, offset } => {
             join(&app, (access, trace), (&run, thread), stream_cursor(&headers, offset.as_deref())).await
@@ -355,7 +355,7 @@ async fn join(
     (access, trace): (Access, TraceId),
     (name, thread): (&str, Option<String>),
     cursor: StreamCursor,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let owner = access.principal().clone();
     let run = find_run(app, &owner, name).await?.ok_or(Error::NotFound("run"))?;
     let id = run.id.clone();
@@ -382,7 +382,7 @@ async fn join(
 ///
 /// Returns `None` also if `run` is not the active run. The stream of an ended run omits voided parts and needs no snapshot. A
 /// snapshot for a queued run would lack the answer of the run before it.
-async fn messages_beside(thread: &Thread, run: &RunId) -> Answer<Option<Box<str>>> {
+async fn messages_beside(thread: &Thread, run: &RunId) -> HttpResult<Option<Box<str>>> {
     if thread.row().await?.is_none_or(|row| row.active_run_id.as_ref() != Some(run)) {
         return Ok(None);
     }
@@ -411,7 +411,7 @@ pub(super) async fn connect_stream(
     (active, head): (Option<RunId>, i64),
     body: RunInput,
     messages: Vec<Value>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let name = |what: &str| json!({ "type": what, "threadId": body.thread_id, "runId": body.run_id });
     let snapshot = json!({ "type": "MESSAGES_SNAPSHOT", "messages": messages });
     let history = vec![name("RUN_STARTED"), snapshot, name("RUN_FINISHED")];
@@ -428,7 +428,7 @@ pub(super) async fn connect_stream(
 
 /// Returns the section of the whole run. Its pauses up to now are over, except the last one of a waiting run. The caller has read
 /// the log up to `head`.
-async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
+async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> HttpResult<Section> {
     // The state and `last_seq` come from the same read, so all pauses up to `last_seq` are over, except that of a waiting run.
     let row = thread.row().await?.ok_or(Error::NotFound("thread"))?;
     let waits = row.waits_for_answer() && row.active_run_id.as_ref() == Some(run);
@@ -438,7 +438,7 @@ async fn whole_run(thread: &Thread, run: &RunId, head: i64) -> Answer<Section> {
 }
 
 /// Returns the messages of a thread, its active run, and the open interrupts.
-async fn hydration(thread: &Thread) -> Answer<Value> {
+async fn hydration(thread: &Thread) -> HttpResult<Value> {
     let Some((row, messages)) = thread.history().await? else {
         return Ok(json!({ "messages": [], "activeRun": null, "interrupts": null, "page": { "truncated": false } }));
     };
@@ -464,7 +464,7 @@ async fn hydration(thread: &Thread) -> Answer<Value> {
 
 /// Reads a run from its first event. Fails if the log cannot continue at the cursor, for example inside compacted deltas: the
 /// client would get their text twice.
-async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> Answer<RunStream> {
+async fn follow(thread: &Thread, run: RunId, section: Section, cursor: StreamCursor) -> HttpResult<RunStream> {
     if let Some((seq, _)) = cursor {
         thread.service().run_events(thread.principal(), &run, Some(Cursor(seq)), 1).await?;
     }

@@ -6,7 +6,7 @@ use super::request::UiMessage;
 use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::ids::{FileId, MessageId, PartId, RunId};
 use crate::http::clients::thread::Thread;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Content, Error, NewPart};
 
 /// The way in which the answer of `run` is regenerated.
@@ -33,7 +33,7 @@ pub(super) struct ResentMessage {
 
 /// Returns whether the request regenerates the answer to a message that the server does not have, such as after a network error. The
 /// `message` is the last one, and `answer` is the id in the request.
-pub(super) async fn regenerates_unknown_message(thread: &Thread, message: &UiMessage, answer: Option<&str>) -> Answer<bool> {
+pub(super) async fn regenerates_unknown_message(thread: &Thread, message: &UiMessage, answer: Option<&str>) -> HttpResult<bool> {
     let Some(name) = message.id.as_deref().filter(|name| !name.is_empty() && message.role == "user") else { return Ok(false) };
     if answer.is_some_and(|answer| answer != name) {
         return Ok(false);
@@ -42,7 +42,7 @@ pub(super) async fn regenerates_unknown_message(thread: &Thread, message: &UiMes
 }
 
 /// Decides how the answer that the client calls `name` is regenerated; without a name, the newest one.
-pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> Answer<Regeneration> {
+pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> HttpResult<Regeneration> {
     let row = thread.row().await?.ok_or(Error::NotFound("chat"))?;
     let newest = row.last_run.as_ref().map(|run| run.id.clone());
     let run = match name {
@@ -79,7 +79,7 @@ pub(super) async fn decide_regeneration(thread: &Thread, name: Option<&str>) -> 
 
 /// Returns the message that a submitted message replaces, with all messages after it: the user's message of the same `name`, if the
 /// client names it as `replaced`.
-pub(super) async fn edited_message(thread: &Thread, name: Option<&str>, replaced: Option<&str>) -> Answer<Option<Message>> {
+pub(super) async fn edited_message(thread: &Thread, name: Option<&str>, replaced: Option<&str>) -> HttpResult<Option<Message>> {
     match name.filter(|name| replaced == Some(*name)) {
         Some(name) => Ok(thread.find_message(name).await?.filter(|found| found.role == Role::User)),
         None => Ok(None),

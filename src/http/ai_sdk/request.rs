@@ -13,7 +13,7 @@ use crate::domain::model::ModelOptions;
 use crate::domain::tool::client_tool::ClientTool;
 use crate::http::clients::body::null_is_absent;
 use crate::http::clients::thread::ApprovalDecision;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Content, Error, NewPart, NewToolResult};
 
 /// A chat request. Other fields are ignored: the client's application may add them.
@@ -126,7 +126,7 @@ impl ChatBody {
 }
 
 impl UiMessage {
-    pub fn content(&self) -> Answer<Content> {
+    pub fn content(&self) -> HttpResult<Content> {
         let mut parts = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {
             let pointer = |field: &str| format!("/message/parts/{place}/{field}");

@@ -31,7 +31,7 @@ use crate::http::clients::thread::{OpenQuestions, Thread, client_calls};
 use crate::http::clients::{body, ids};
 use crate::http::options::App;
 use crate::http::wire::extract::{Input, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::request::Trace;
 use crate::service::{
     Access, Content, ContinueRun, Error, Reader, RequestKey, RetryRun, RunSetup, StartRun, StartedRun, StreamStart,
@@ -55,7 +55,7 @@ struct ChatParams {
 }
 
 impl ChatParams {
-    fn version(&self) -> Answer<Version> {
+    fn version(&self) -> HttpResult<Version> {
         match self.v {
             Some(5) => Ok(Version::Five),
             None | Some(6) => Ok(Version::Six),
@@ -78,7 +78,7 @@ async fn send(
     Trace(trace): Trace,
     Params(params): Params<ChatParams>,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let version = params.version()?;
     let Input { body, key } = body::read::<ChatBody>(request, &app, &access).await?;
     let thread = Thread::new(&app, access, trace, ("id", &body.id))?;
@@ -107,7 +107,7 @@ impl RunStream {
 }
 
 /// Executes a request, and returns the stream of its run.
-pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
+pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> HttpResult<RunStream> {
     match (body.trigger, body.newest_message()) {
         (Trigger::RegenerateMessage, _) => Box::pin(regenerate(thread, body, key)).await,
         (Trigger::SubmitMessage, Some(message)) if message.role == "assistant" => {
@@ -119,7 +119,7 @@ pub(super) async fn stream_of(thread: &Thread, body: &ChatBody, key: Option<Requ
     }
 }
 
-async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn submit(thread: &Thread, body: &ChatBody, message: &UiMessage, key: Option<RequestKey>) -> HttpResult<RunStream> {
     let content = message.content()?;
     let name = message.id.as_deref().filter(|name| !name.is_empty());
     let edited = edited_message(thread, name, body.message_id.as_deref()).await?;
@@ -171,12 +171,12 @@ fn new_run(thread: &Thread, body: &ChatBody, content: Content, first_part: Optio
     }
 }
 
-async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn start(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> HttpResult<RunStream> {
     let started = thread.service().start_run(thread.principal(), request, key).await?;
     stream_started(thread, started).await
 }
 
-async fn stream_started(thread: &Thread, mut started: StartedRun) -> Answer<RunStream> {
+async fn stream_started(thread: &Thread, mut started: StartedRun) -> HttpResult<RunStream> {
     let profile = thread.service().started_profile(thread.principal(), &mut started).await?;
     let run = started.run.id.clone();
     let reader = thread.service().stream_started(thread.principal(), started);
@@ -184,7 +184,12 @@ async fn stream_started(thread: &Thread, mut started: StartedRun) -> Answer<RunS
 }
 
 /// Adds a message to a run after its answers were stored, so that the run reads both together.
-async fn steer(thread: &Thread, (run, section): (RunId, Section), request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn steer(
+    thread: &Thread,
+    (run, section): (RunId, Section),
+    request: StartRun,
+    key: Option<RequestKey>,
+) -> HttpResult<RunStream> {
     let request = StartRun { on_busy: OnBusy::Steer, ..request };
     let started = thread.service().start_run(thread.principal(), request, key).await?;
     if started.run.id != run {
@@ -195,13 +200,13 @@ async fn steer(thread: &Thread, (run, section): (RunId, Section), request: Start
 }
 
 /// Replaces a message of the user. Ends the active run first, because it answers a message that leaves the conversation.
-async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn edit(thread: &Thread, request: StartRun, key: Option<RequestKey>) -> HttpResult<RunStream> {
     thread.end_active_run().await?;
     start(thread, StartRun { on_busy: OnBusy::Reject, create: false, ..request }, key).await
 }
 
 /// Answers the message of a run again, in a new run.
-async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> Answer<RunStream> {
+async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -> HttpResult<RunStream> {
     if let Some(message) = body.newest_message()
         && regenerates_unknown_message(thread, message, body.message_id.as_deref()).await?
     {
@@ -226,7 +231,7 @@ async fn regenerate(thread: &Thread, body: &ChatBody, key: Option<RequestKey>) -
 
 /// Stores the answers that an assistant message contains: decisions about approvals, and results of client tools. Returns the message's
 /// id, and the section of its run after the answers.
-async fn store_answers(thread: &Thread, message: &UiMessage) -> Answer<(AssistantMessageId, Section)> {
+async fn store_answers(thread: &Thread, message: &UiMessage) -> HttpResult<(AssistantMessageId, Section)> {
     let mut id = message.id.as_deref().and_then(AssistantMessageId::parse);
     let mut answered: BTreeSet<String> = BTreeSet::new();
     for (approval, decided) in message.decisions() {
@@ -250,7 +255,7 @@ async fn store_answers_beside_message(
     thread: &Thread,
     body: &ChatBody,
     row: Option<&Conversation>,
-) -> Answer<Option<(RunId, Section)>> {
+) -> HttpResult<Option<(RunId, Section)>> {
     let waits = row.filter(|row| row.waits_for_answer());
     let Some((message, active)) = body.assistant_message_before().zip(waits.and_then(|row| row.active_run_id.as_ref())) else {
         return Ok(None);
@@ -272,7 +277,7 @@ async fn store_answers_beside_message(
 }
 
 /// Streams a run from its first event.
-async fn follow(thread: &Thread, id: impl Into<AssistantMessageId>, section: Section) -> Answer<RunStream> {
+async fn follow(thread: &Thread, id: impl Into<AssistantMessageId>, section: Section) -> HttpResult<RunStream> {
     let id = id.into();
     let profile = thread.service().run_profile(thread.principal(), &id.run).await?;
     match thread.service().stream_run(thread.principal(), &id.run, None).await? {
@@ -300,7 +305,7 @@ async fn resume(
     Trace(trace): Trace,
     Path(id): Path<String>,
     Params(params): Params<ChatParams>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let version = params.version()?;
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     match active_stream(&thread).await? {
@@ -310,7 +315,7 @@ async fn resume(
 }
 
 /// Returns the stream of the active run from its first event; `None` without an active run, or while it waits for an answer.
-pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> {
+pub(super) async fn active_stream(thread: &Thread) -> HttpResult<Option<RunStream>> {
     let row = thread.row().await?.filter(|row| !row.waits_for_answer());
     // `reason` and `last_seq` come from the same read, so all pauses up to `last_seq` are over.
     let Some((run, head)) = row.and_then(|row| Some((row.active_run_id?, row.last_seq))) else { return Ok(None) };
@@ -320,7 +325,7 @@ pub(super) async fn active_stream(thread: &Thread) -> Answer<Option<RunStream>> 
 }
 
 /// Returns the id of the newest assistant message of a run. A run has several if a user message joined it after an answer.
-async fn newest_assistant_message(thread: &Thread, run: RunId) -> Answer<AssistantMessageId> {
+async fn newest_assistant_message(thread: &Thread, run: RunId) -> HttpResult<AssistantMessageId> {
     let kinds = ["message.created", "message.completed"];
     let log = thread.service().run_events_of_kinds(thread.principal(), &run, &kinds).await?;
     let (mut is_answered, mut joined) = (false, None);
@@ -340,7 +345,7 @@ async fn newest_assistant_message(thread: &Thread, run: RunId) -> Answer<Assista
     params(("id" = String, Path, description = CHAT_ID)),
     responses((status = 204, description = "No run is active any more")),
 )]
-async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<StatusCode> {
+async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> HttpResult<StatusCode> {
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     if let Some(run) = thread.row().await?.and_then(|row| row.active_run_id) {
         thread.service().cancel_run(thread.principal(), &run, None).await?;
@@ -354,7 +359,7 @@ async fn stop(State(app): State<App>, access: Access, Trace(trace): Trace, Path(
     params(("id" = String, Path, description = CHAT_ID)),
     responses((status = 200, description = "The messages, oldest first", body = Vec<Value>)),
 )]
-async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> Answer<Response> {
+async fn messages(State(app): State<App>, access: Access, Trace(trace): Trace, Path(id): Path<String>) -> HttpResult<Response> {
     let thread = Thread::new(&app, access, trace, ("id", &id))?;
     let Some((row, messages)) = thread.history().await? else { return Ok(Json([(); 0]).into_response()) };
     let waits = row.waits_for_answer();

@@ -24,7 +24,7 @@ use crate::http::clients::thread::Thread;
 use crate::http::options::App;
 use crate::http::streams::ws::{self, Close, Handshake, SocketProtocol};
 use crate::http::wire::auth;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Access, Error, Reader, StoreError};
 use crate::support::number;
 
@@ -40,7 +40,7 @@ pub(in crate::http) fn socket_routes() -> ApiRouter {
     get, path = "/api/chat", tag = "ai-sdk", operation_id = "ai_sdk_connect",
     responses((status = 101, description = "The WebSocket is open")),
 )]
-async fn connect(handshake: Handshake) -> Answer<Response> {
+async fn connect(handshake: Handshake) -> HttpResult<Response> {
     ws::open::<ChatSocket>(handshake).await
 }
 
@@ -80,7 +80,7 @@ impl ChatFrame {
     }
 
     /// Returns the body that the same request would have over HTTP.
-    fn chat_body(self) -> Answer<ChatBody> {
+    fn chat_body(self) -> HttpResult<ChatBody> {
         let mut body = self.body;
         body.insert("id".to_owned(), Value::from(self.id));
         let fields = [("trigger", self.trigger), ("messageId", self.message_id), ("messages", self.messages)];
@@ -148,7 +148,7 @@ impl SocketProtocol for ChatSocket {
 
 impl ChatSocket {
     /// Executes a request, and follows its run. Returns false if there is nothing to resume.
-    async fn begin(&mut self, frame: ChatFrame) -> Answer<bool> {
+    async fn begin(&mut self, frame: ChatFrame) -> HttpResult<bool> {
         let most = self.app.options.limits.ws_max_subscriptions;
         if self.responses.len() >= most {
             return Err(Problem::new(ProblemCode::TooManyRequests, format!("a socket has at most {most} open responses")));

@@ -6,12 +6,12 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Access;
 
 /// Reads a body. A body above the usual limit, or of unknown length, may be as large as an import, but only a few are read at a
 /// time.
-pub(in crate::http) async fn read<T: DeserializeOwned>(request: Request, app: &App, access: &Access) -> Answer<Input<T>> {
+pub(in crate::http) async fn read<T: DeserializeOwned>(request: Request, app: &App, access: &Access) -> HttpResult<Input<T>> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let usual = app.options.limits.max_body_bytes;
     if length.is_some_and(|length| length <= usual) {

@@ -1,14 +1,14 @@
 //! Ids for names that clients choose: the same name of the same owner always gives the same id.
 
 use crate::domain::ids::{ConversationId, PartId, RunId, UserId};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Error;
 
 /// Limit of a name, in bytes.
 const MAX_NAME: usize = 255;
 
 /// Returns the conversation that an owner's client calls `name`. An id of the native API is used as it is.
-pub(in crate::http) fn conversation(owner: &UserId, field: &str, name: &str) -> Answer<ConversationId> {
+pub(in crate::http) fn conversation(owner: &UserId, field: &str, name: &str) -> HttpResult<ConversationId> {
     if let Ok(id) = name.parse() {
         return Ok(id);
     }
@@ -22,7 +22,7 @@ pub(in crate::http) fn run(owner: &UserId, name: &str) -> RunId {
 }
 
 /// Fails if a name is empty or too long.
-pub(in crate::http) fn check(field: &str, name: &str) -> Answer<()> {
+pub(in crate::http) fn check(field: &str, name: &str) -> HttpResult<()> {
     match name.is_empty() || name.len() > MAX_NAME {
         true => Err(Error::field(&format!("/{field}"), format!("must have 1 to {MAX_NAME} bytes")).into()),
         false => Ok(()),

@@ -10,7 +10,7 @@ use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, InputId, RunId};
 use crate::domain::run::WaitReason;
 use crate::domain::tool::approval::ApprovalState;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Service;
 
 /// The events that pause a run, answer what it waits for, or void a step.
@@ -100,7 +100,7 @@ pub(in crate::http) struct RunPauses {
 }
 
 impl RunPauses {
-    pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+    pub async fn read(service: &Service, principal: &Principal, run: &RunId) -> HttpResult<Self> {
         let log = service.run_events_of_kinds(principal, run, &KINDS).await?;
         let mut found = Self::default();
         for event in &log.events {
@@ -111,7 +111,7 @@ impl RunPauses {
     }
 
     /// Reads also whether the client has sent results that no event shows yet, for [`newest_response`](Self::newest_response).
-    pub async fn read_with_results(service: &Service, principal: &Principal, run: &RunId) -> Answer<Self> {
+    pub async fn read_with_results(service: &Service, principal: &Principal, run: &RunId) -> HttpResult<Self> {
         // This is read before the log: results that a worker applies between both reads are in the log.
         let has_new_results = service.has_new_results(principal, run).await?;
         Ok(Self { has_new_results, ..Self::read(service, principal, run).await? })

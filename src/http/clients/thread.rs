@@ -17,7 +17,7 @@ use crate::domain::trace::TraceId;
 use crate::http::clients::ids;
 use crate::http::clients::pauses::{RunPauses, Section};
 use crate::http::options::App;
-use crate::http::wire::problem::{Answer, found};
+use crate::http::wire::problem::{HttpResult, found};
 use crate::service::{
     Access, BeforeCursor, Error, NewToolResult, PageRequest, RequestKey, Service, StoreError, StreamItem, StreamStart,
 };
@@ -68,7 +68,7 @@ pub(in crate::http) async fn open_questions(
     service: &Service,
     principal: &Principal,
     (conversation, run): (&ConversationId, &RunId),
-) -> Answer<OpenQuestions> {
+) -> HttpResult<OpenQuestions> {
     let (mut open, page) = (OpenQuestions::default(), PageRequest { limit: PAGE, after: None });
     let approvals = service.approvals(principal, Some(InputState::Pending), Some(conversation), &page).await?;
     open.approvals.extend(approvals.items.into_iter().rev().filter(|approval| approval.run_id == *run));
@@ -82,7 +82,7 @@ pub(in crate::http) async fn client_calls(
     service: &Service,
     principal: &Principal,
     messages: &[Message],
-) -> Answer<BTreeSet<CallId>> {
+) -> HttpResult<BTreeSet<CallId>> {
     let mut tools: BTreeMap<&RunId, BTreeSet<String>> = BTreeMap::new();
     let mut calls = BTreeSet::new();
     for message in messages {
@@ -117,7 +117,7 @@ pub(in crate::http) fn messages_by_run(messages: &[Message]) -> Vec<&Message> {
 
 impl Thread {
     /// Returns the conversation that the client calls `name` in this field of its request.
-    pub fn new(app: &App, access: Access, trace: TraceId, (field, name): (&str, &str)) -> Answer<Self> {
+    pub fn new(app: &App, access: Access, trace: TraceId, (field, name): (&str, &str)) -> HttpResult<Self> {
         let id = ids::conversation(&access.principal().user_id, field, name)?;
         let is_native = name.parse::<ConversationId>().is_ok();
         Ok(Self { app: app.clone(), access, trace, id, is_native })
@@ -132,7 +132,7 @@ impl Thread {
     }
 
     /// Returns the conversation; `None` if a client's name has none yet.
-    pub async fn row(&self) -> Answer<Option<Conversation>> {
+    pub async fn row(&self) -> HttpResult<Option<Conversation>> {
         match self.row_or_new().await? {
             None if self.is_native => Err(Error::NotFound("conversation").into()),
             row => Ok(row),
@@ -141,7 +141,7 @@ impl Thread {
 
     /// Returns the conversation, or `None` if it does not exist: then the new message creates it, also under an id of the native
     /// API.
-    pub async fn row_or_new(&self) -> Answer<Option<Conversation>> {
+    pub async fn row_or_new(&self) -> HttpResult<Option<Conversation>> {
         found(self.service().conversation(self.principal(), &self.id).await)
     }
 
@@ -158,7 +158,7 @@ impl Thread {
     }
 
     /// Returns the newest message that a client calls `name`.
-    pub async fn find_message(&self, name: &str) -> Answer<Option<Message>> {
+    pub async fn find_message(&self, name: &str) -> HttpResult<Option<Message>> {
         self.find(self.is_named(name)).await
     }
 
@@ -170,7 +170,7 @@ impl Thread {
 
     /// Returns the run of the user's newest message, if the client sends that message again: it has this `name`, and `is_same`
     /// holds.
-    pub async fn run_of_repeated_message(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> Answer<Option<RunId>> {
+    pub async fn run_of_repeated_message(&self, name: &str, is_same: impl Fn(&Message) -> bool) -> HttpResult<Option<RunId>> {
         let newest = self.find(|message| message.role == Role::User && !message.internal).await?;
         let Some(message) = newest.filter(self.is_named(name)).filter(is_same) else { return Ok(None) };
         // The run of an imported message does not exist.
@@ -178,7 +178,7 @@ impl Thread {
     }
 
     /// Returns the newest message for which `is_wanted` holds. Calls it from the newest message to the oldest.
-    pub async fn find(&self, mut is_wanted: impl FnMut(&Message) -> bool) -> Answer<Option<Message>> {
+    pub async fn find(&self, mut is_wanted: impl FnMut(&Message) -> bool) -> HttpResult<Option<Message>> {
         let mut before: Option<BeforeCursor> = None;
         let mut rows = FIRST_ROWS;
         for _ in 0..MAX_PAGES {
@@ -201,7 +201,7 @@ impl Thread {
 
     /// Returns the newest messages, oldest first, and the conversation as read after them. Repeats both reads if the active run or
     /// its wait reason changed between them.
-    pub async fn history(&self) -> Answer<Option<(Conversation, Vec<Message>)>> {
+    pub async fn history(&self) -> HttpResult<Option<(Conversation, Vec<Message>)>> {
         let Some(mut row) = self.row().await? else { return Ok(None) };
         loop {
             let messages = self.messages().await?;
@@ -215,7 +215,7 @@ impl Thread {
     }
 
     /// Returns the newest messages, oldest first.
-    async fn messages(&self) -> Answer<Vec<Message>> {
+    async fn messages(&self) -> HttpResult<Vec<Message>> {
         let mut pages = Vec::new();
         let mut before: Option<BeforeCursor> = None;
         for _ in 0..MAX_LISTED_PAGES {
@@ -229,12 +229,12 @@ impl Thread {
         Ok(pages.into_iter().rev().flatten().collect())
     }
 
-    pub async fn open_questions(&self, run: &RunId) -> Answer<OpenQuestions> {
+    pub async fn open_questions(&self, run: &RunId) -> HttpResult<OpenQuestions> {
         open_questions(self.service(), self.principal(), (&self.id, run)).await
     }
 
     /// Fails if a run is not part of this conversation.
-    pub async fn check_run(&self, run: &RunId) -> Answer<()> {
+    pub async fn check_run(&self, run: &RunId) -> HttpResult<()> {
         match self.service().run(self.principal(), run).await?.conversation_id == self.id {
             true => Ok(()),
             false => Err(Error::NotFound("run in this conversation").into()),
@@ -242,7 +242,7 @@ impl Thread {
     }
 
     /// Decides about an approval of this conversation, unless it is decided already. Returns its run.
-    pub async fn decide(&self, id: &InputId, decided: ApprovalDecision) -> Answer<RunId> {
+    pub async fn decide(&self, id: &InputId, decided: ApprovalDecision) -> HttpResult<RunId> {
         let approval = self.service().approval(self.principal(), id).await?;
         if approval.conversation_id != self.id {
             return Err(Error::NotFound("approval").into());
@@ -258,7 +258,7 @@ impl Thread {
     }
 
     /// Stores the results of those calls that the run still waits for. Returns the ids of these calls.
-    async fn store_results(&self, run: &RunId, mut results: Vec<NewToolResult>) -> Answer<Vec<String>> {
+    async fn store_results(&self, run: &RunId, mut results: Vec<NewToolResult>) -> HttpResult<Vec<String>> {
         if results.is_empty() {
             return Ok(Vec::new());
         }
@@ -284,7 +284,7 @@ impl Thread {
         run: &RunId,
         mut answered: BTreeSet<String>,
         (sent, results): (&[CallId], Vec<NewToolResult>),
-    ) -> Answer<Section> {
+    ) -> HttpResult<Section> {
         answered.extend(self.store_results(run, results).await?);
         // This is read before the row, so that a wait that begins between both reads does not count as over.
         let pauses = RunPauses::read(self.service(), self.principal(), run).await?;
@@ -301,7 +301,7 @@ impl Thread {
     }
 
     /// Cancels the active run, and waits for its end.
-    pub async fn end_active_run(&self) -> Answer<()> {
+    pub async fn end_active_run(&self) -> HttpResult<()> {
         let Some(run) = self.row().await?.and_then(|row| row.active_run_id) else { return Ok(()) };
         let start = self.service().stream_run(self.principal(), &run, None).await?;
         self.service().cancel_run(self.principal(), &run, None).await?;

@@ -22,7 +22,7 @@ use crate::domain::trace::TraceId;
 use crate::http::clients::thread::{OpenQuestions, Thread};
 use crate::http::options::App;
 use crate::http::wire::idempotency_header::{idempotency_key, request_key};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::request::Trace;
 use crate::service::{Access, Content, Cursor, Error, Service, StartRun, StreamItem, StreamStart};
 
@@ -58,7 +58,7 @@ pub(super) struct McpToolCall {
     app: App,
     access: Access,
     trace: TraceId,
-    key: Answer<Option<String>>,
+    key: HttpResult<Option<String>>,
     context: RequestContext<RoleServer>,
     /// The number of progress notifications so far.
     notified: AtomicU32,
@@ -106,7 +106,7 @@ impl McpToolCall {
         self.context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
     }
 
-    pub(super) async fn start(&self, agent: &str, input: AgentArguments) -> Answer<CallToolResponse> {
+    pub(super) async fn start(&self, agent: &str, input: AgentArguments) -> HttpResult<CallToolResponse> {
         let AgentArguments { message, conversation_id, wait_seconds } = input;
         let identity = json!([agent, message, conversation_id]);
         let key = self.key.clone()?.map(|key| request_key(key, &Method::POST, "/mcp", &identity));
@@ -130,19 +130,19 @@ impl McpToolCall {
         self.follow(&started.run.id, wait_seconds).await
     }
 
-    pub(super) async fn get(&self, RunArguments { run_id }: RunArguments) -> Answer<CallToolResponse> {
+    pub(super) async fn get(&self, RunArguments { run_id }: RunArguments) -> HttpResult<CallToolResponse> {
         self.state(&self.run(&parse_id(&run_id)?).await?).await
     }
 
-    async fn state(&self, run: &Run) -> Answer<CallToolResponse> {
+    async fn state(&self, run: &Run) -> HttpResult<CallToolResponse> {
         Ok(self.result(run, &self.open_questions(run).await?).into())
     }
 
-    pub(super) async fn wait(&self, WaitArguments { run_id, wait_seconds }: WaitArguments) -> Answer<CallToolResponse> {
+    pub(super) async fn wait(&self, WaitArguments { run_id, wait_seconds }: WaitArguments) -> HttpResult<CallToolResponse> {
         self.follow(&parse_id(&run_id)?, wait_seconds).await
     }
 
-    pub(super) async fn cancel(&self, RunArguments { run_id }: RunArguments) -> Answer<CallToolResponse> {
+    pub(super) async fn cancel(&self, RunArguments { run_id }: RunArguments) -> HttpResult<CallToolResponse> {
         let (run, _) = self.service().cancel_run(self.principal(), &parse_id(&run_id)?, None).await?;
         let mut result = self.result(&run, &OpenQuestions::default());
         result.is_error = Some(false);
@@ -155,7 +155,7 @@ impl McpToolCall {
         run_id: &str,
         answers: InputResponses,
         wait_seconds: Option<u64>,
-    ) -> Answer<CallToolResponse> {
+    ) -> HttpResult<CallToolResponse> {
         let id = parse_id(run_id)?;
         let run = self.run(&id).await?;
         let open = self.open_questions(&run).await?;
@@ -166,7 +166,7 @@ impl McpToolCall {
     }
 
     /// Waits until the run ends, its questions need an answer that the client cannot give, or the time is over.
-    async fn follow(&self, id: &RunId, wait_seconds: Option<u64>) -> Answer<CallToolResponse> {
+    async fn follow(&self, id: &RunId, wait_seconds: Option<u64>) -> HttpResult<CallToolResponse> {
         let limit = Duration::from_secs(wait_seconds.unwrap_or(DEFAULT_WAIT_SECONDS).min(MAX_WAIT_SECONDS));
         let mut deadline = Instant::now() + limit;
         loop {
@@ -195,7 +195,7 @@ impl McpToolCall {
     }
 
     /// Waits for an event after `after` that ends the run or may ask a question.
-    async fn changed(&self, id: &RunId, after: Cursor) -> Answer<()> {
+    async fn changed(&self, id: &RunId, after: Cursor) -> HttpResult<()> {
         let start = self.service().stream_run(self.principal(), id, Some(after)).await?;
         let StreamStart::Stream(mut reader) = start else { return Ok(()) };
         while let Some(items) = reader.next().await.map_err(Error::from)? {
@@ -229,15 +229,15 @@ impl McpToolCall {
         }
     }
 
-    async fn run(&self, id: &RunId) -> Answer<Run> {
+    async fn run(&self, id: &RunId) -> HttpResult<Run> {
         Ok(self.service().run(self.principal(), id).await?)
     }
 
-    fn thread(&self, run: &Run) -> Answer<Thread> {
+    fn thread(&self, run: &Run) -> HttpResult<Thread> {
         Thread::new(&self.app, self.access.clone(), self.trace.clone(), ("conversation_id", run.conversation_id.as_str()))
     }
 
-    async fn open_questions(&self, run: &Run) -> Answer<OpenQuestions> {
+    async fn open_questions(&self, run: &Run) -> HttpResult<OpenQuestions> {
         match run.status.is_terminal() {
             true => Ok(OpenQuestions::default()),
             // A question of an MCP server can be open while its call runs, so the run's status may not be `waiting`.
@@ -290,6 +290,6 @@ impl McpToolCall {
     }
 }
 
-fn parse_id(run_id: &str) -> Answer<RunId> {
+fn parse_id(run_id: &str) -> HttpResult<RunId> {
     run_id.parse().map_err(|_| Error::NotFound("run").into())
 }

@@ -29,7 +29,7 @@ use crate::domain::ids::UserId;
 use crate::domain::problem::ProblemCode;
 use crate::http::api_router::{ApiRouter, routes};
 use crate::http::options::App;
-use crate::http::wire::problem::{Answer, Problem, RenderedError};
+use crate::http::wire::problem::{HttpResult, Problem, RenderedError};
 use crate::http::wire::{auth, extract};
 use crate::service::Access;
 
@@ -56,7 +56,7 @@ pub(super) fn routes() -> ApiRouter {
                content((Object = "application/json"), (String = "text/event-stream"))),
               (status = 202, description = "A message that has no response is accepted")),
 )]
-async fn send(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+async fn send(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> HttpResult<Response> {
     serve(app, sessions, access, request).await
 }
 
@@ -65,7 +65,7 @@ async fn send(app: State<App>, sessions: Extension<Sessions>, access: Access, re
     get, path = "/mcp", tag = "mcp", operation_id = "mcp_listen", params(("Mcp-Session-Id" = Option<String>, Header)),
     responses((status = 200, description = "The messages of the server", body = String, content_type = "text/event-stream")),
 )]
-async fn listen(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+async fn listen(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> HttpResult<Response> {
     serve(app, sessions, access, request).await
 }
 
@@ -74,7 +74,7 @@ async fn listen(app: State<App>, sessions: Extension<Sessions>, access: Access, 
     delete, path = "/mcp", tag = "mcp", operation_id = "mcp_end", params(("Mcp-Session-Id" = Option<String>, Header)),
     responses((status = 202, description = "The session has ended"), (status = 204, description = "The session has ended")),
 )]
-async fn end(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> Answer<Response> {
+async fn end(app: State<App>, sessions: Extension<Sessions>, access: Access, request: Request) -> HttpResult<Response> {
     serve(app, sessions, access, request).await
 }
 
@@ -83,7 +83,7 @@ async fn serve(
     Extension(sessions): Extension<Sessions>,
     access: Access,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     if !auth::is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "requests from pages of another origin are refused"));
     }

@@ -15,7 +15,7 @@ use crate::domain::run::Run;
 use crate::domain::run::question::{ACCEPT, InputAnswer, InputRequest};
 use crate::domain::tool::approval::Approval;
 use crate::http::clients::thread::{ApprovalDecision, OpenQuestions, Thread};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Error;
 use crate::support::text;
 
@@ -32,7 +32,7 @@ pub(super) enum AskOutcome {
     Unanswered,
 }
 
-pub(super) async fn ask(call: &McpToolCall, thread: &Thread, run: &Run, open: &OpenQuestions) -> Answer<AskOutcome> {
+pub(super) async fn ask(call: &McpToolCall, thread: &Thread, run: &Run, open: &OpenQuestions) -> HttpResult<AskOutcome> {
     let capabilities = call.context().client_capabilities().and_then(|capabilities| capabilities.elicitation);
     // A client that names neither form nor url means forms.
     let can_ask = capabilities.is_some_and(|elicitation| elicitation.form.is_some() || elicitation.url.is_none());
@@ -70,7 +70,7 @@ async fn elicit(call: &McpToolCall, run: &Run, form: ElicitRequestParams) -> Opt
 }
 
 /// Stores the answers of a repeated call. Returns false if the user cancelled a question: then the run still waits.
-pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers: InputResponses) -> Answer<bool> {
+pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers: InputResponses) -> HttpResult<bool> {
     let mut goes_on = true;
     for (id, answer) in answers {
         let result: ElicitResult = serde_json::from_value(answer)
@@ -81,7 +81,7 @@ pub(super) async fn store_answers(thread: &Thread, open: &OpenQuestions, answers
 }
 
 /// Stores an answer, unless the question has one. Returns false if the user cancelled the question: then it stays open.
-async fn store_answer(thread: &Thread, open: &OpenQuestions, id: &str, result: ElicitResult) -> Answer<bool> {
+async fn store_answer(thread: &Thread, open: &OpenQuestions, id: &str, result: ElicitResult) -> HttpResult<bool> {
     let is_accepted = match result.action {
         ElicitationAction::Accept => true,
         ElicitationAction::Decline => false,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::calls::{AgentArguments, DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, McpToolCall, RunArguments, WaitArguments};
 use crate::http::options::App;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::Error;
 
 const RUN_GET: &str = "run_get";
@@ -36,7 +36,7 @@ impl AgentServer {
         Self { app }
     }
 
-    async fn tools(&self, call: &McpToolCall) -> Answer<Vec<Tool>> {
+    async fn tools(&self, call: &McpToolCall) -> HttpResult<Vec<Tool>> {
         let agents = self.app.service.all_agents(call.principal()).await?;
         let usable = agents.iter().filter(|view| view.effective.is_ok());
         let mut tools = run_tools();
@@ -45,7 +45,7 @@ impl AgentServer {
     }
 
     /// Continues a call whose questions the client has answered, or begins a new one.
-    async fn call(&self, call: &McpToolCall, request: CallToolRequestParams) -> Answer<CallToolResponse> {
+    async fn call(&self, call: &McpToolCall, request: CallToolRequestParams) -> HttpResult<CallToolResponse> {
         let CallToolRequestParams { name, arguments, input_responses, request_state, .. } = request;
         let arguments = Value::Object(arguments.unwrap_or_default());
         if let Some(run) = request_state {
@@ -103,7 +103,7 @@ impl ServerHandler for AgentServer {
     }
 }
 
-fn parse<T: DeserializeOwned>(arguments: Value) -> Answer<T> {
+fn parse<T: DeserializeOwned>(arguments: Value) -> HttpResult<T> {
     serde_json::from_value(arguments).map_err(|error| Error::invalid(format!("the arguments are not valid: {error}")).into())
 }
 

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::http::openai::target::without_agent;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Error;
 use crate::support::tokens::Tokenizer;
 
@@ -105,7 +105,7 @@ struct Usage {
     post, path = "/v1/embeddings", tag = "embeddings", operation_id = "openai_create_embeddings", request_body = EmbeddingsRequest,
     responses((status = 200, description = "The vectors in the order of the texts", body = Object)),
 )]
-pub(super) async fn create(caller: Caller, Input { body, .. }: Input<EmbeddingsRequest>) -> Answer<Json<EmbeddingList>> {
+pub(super) async fn create(caller: Caller, Input { body, .. }: Input<EmbeddingsRequest>) -> HttpResult<Json<EmbeddingList>> {
     let EmbeddingsRequest { model, input, encoding_format, dimensions } = body;
     if dimensions == Some(0) {
         return Err(Error::field("/dimensions", "must be at least 1").into());

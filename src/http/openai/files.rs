@@ -13,7 +13,7 @@ use crate::http::openai::ids::{self, Order, seconds};
 use crate::http::v1;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Error, FileFilter, IdCursor, PageRequest};
 
 fn file_object(file: &StoredFile) -> Value {
@@ -28,7 +28,7 @@ fn file_object(file: &StoredFile) -> Value {
     })
 }
 
-fn purpose(sent: &str) -> Answer<FilePurpose> {
+fn purpose(sent: &str) -> HttpResult<FilePurpose> {
     let known = || FilePurpose::ALL.map(FilePurpose::as_str).join(", ");
     Ok(FilePurpose::from_name(sent).ok_or_else(|| Error::field("/purpose", format!("must be one of {}", known())))?)
 }
@@ -39,7 +39,7 @@ fn purpose(sent: &str) -> Answer<FilePurpose> {
     request_body(content = v1::files::UploadForm, content_type = "multipart/form-data"),
     responses((status = 200, description = "The file", body = Object)),
 )]
-pub(super) async fn upload(caller: Caller, request: Request) -> Answer<Json<Value>> {
+pub(super) async fn upload(caller: Caller, request: Request) -> HttpResult<Json<Value>> {
     Ok(Json(file_object(&v1::files::receive(caller, request, |sent| sent.map_or(Ok(FilePurpose::default()), purpose)).await?)))
 }
 
@@ -63,7 +63,7 @@ pub(super) struct FileParams {
     get, path = "/v1/files", tag = "files", operation_id = "openai_list_files", params(FileParams),
     responses((status = 200, description = "A page of files", body = Object)),
 )]
-pub(super) async fn list(caller: Caller, Params(params): Params<FileParams>) -> Answer<Json<Value>> {
+pub(super) async fn list(caller: Caller, Params(params): Params<FileParams>) -> HttpResult<Json<Value>> {
     let after = params.after.map(|id| FileId::parse(&id)).transpose();
     let after = after.map_err(|_| Error::field("/after", "is not the id of a file"))?.map(IdCursor);
     let purpose = params.purpose.as_deref().map(purpose).transpose()?;
@@ -78,7 +78,7 @@ pub(super) async fn list(caller: Caller, Params(params): Params<FileParams>) -> 
     get, path = "/v1/files/{id}", tag = "files", operation_id = "openai_get_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file", body = Object)),
 )]
-pub(super) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Value>> {
+pub(super) async fn get(caller: Caller, Id(id): Id<FileId>) -> HttpResult<Json<Value>> {
     Ok(Json(file_object(&caller.app.service.file(&caller.principal, &id).await?)))
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Value
     get, path = "/v1/files/{id}/content", tag = "files", operation_id = "openai_get_file_content", params(("id" = FileId, Path)),
     responses((status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*")),
 )]
-pub(super) async fn content(caller: Caller, id: Id<FileId>) -> Answer<Response> {
+pub(super) async fn content(caller: Caller, id: Id<FileId>) -> HttpResult<Response> {
     v1::files::content(caller, id).await
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn content(caller: Caller, id: Id<FileId>) -> Answer<Response> 
     delete, path = "/v1/files/{id}", tag = "files", operation_id = "openai_delete_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file is deleted", body = Object)),
 )]
-pub(super) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Value>> {
+pub(super) async fn delete(caller: Caller, Id(id): Id<FileId>) -> HttpResult<Json<Value>> {
     caller.app.service.delete_file(&caller.principal, &id).await?;
     Ok(Json(json!({ "id": id, "object": "file", "deleted": true })))
 }

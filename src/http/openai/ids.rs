@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::ProblemCode;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::support::clock::UnixMillis;
 
 /// Returns a native id with another prefix, such as `chatcmpl-`.
@@ -17,7 +17,7 @@ pub(super) fn derived(prefix: &str, id: &str) -> String {
 }
 
 /// Parses the id of a conversation. The error is that of an unknown one.
-pub(super) fn parse_conversation(id: &str) -> Answer<ConversationId> {
+pub(super) fn parse_conversation(id: &str) -> HttpResult<ConversationId> {
     ConversationId::parse(id).map_err(|_| missing_conversation(id))
 }
 

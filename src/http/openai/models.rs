@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::http::wire::auth::Caller;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::AgentView;
 
 /// Lists agents and models
@@ -14,7 +14,7 @@ use crate::service::AgentView;
     get, path = "/v1/models", tag = "models", operation_id = "openai_list_models",
     responses((status = 200, description = "All agents and models", body = Object)),
 )]
-pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
+pub(super) async fn list(caller: Caller) -> HttpResult<Json<Value>> {
     Ok(Json(json!({ "object": "list", "data": all(&caller).await? })))
 }
 
@@ -24,7 +24,7 @@ pub(super) async fn list(caller: Caller) -> Answer<Json<Value>> {
     params(("model" = String, Path, description = "The name of an agent, or `provider/name`")),
     responses((status = 200, description = "The agent or model", body = Object)),
 )]
-pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> Answer<Json<Value>> {
+pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> HttpResult<Json<Value>> {
     let found = all(&caller).await?.into_iter().find(|known| known["id"] == model.as_str());
     found.map(Json).ok_or_else(|| {
         let unknown = ProblemCode::UnknownModel.body(format!("the model {model:?} does not exist; GET /v1/models lists all"));
@@ -33,11 +33,11 @@ pub(super) async fn get(caller: Caller, Path(model): Path<String>) -> Answer<Jso
 }
 
 /// Returns a model whose name has an unencoded slash, because only some clients encode it.
-pub(super) async fn get_of_provider(caller: Caller, Path((provider, model)): Path<(String, String)>) -> Answer<Json<Value>> {
+pub(super) async fn get_of_provider(caller: Caller, Path((provider, model)): Path<(String, String)>) -> HttpResult<Json<Value>> {
     get(caller, Path(format!("{provider}/{model}"))).await
 }
 
-async fn all(caller: &Caller) -> Answer<Vec<Value>> {
+async fn all(caller: &Caller) -> HttpResult<Vec<Value>> {
     let service = &caller.app.service;
     let agents = service.all_agents(&caller.principal).await?;
     let created = |view: &AgentView| view.agent.created_at().map_or(0, |at| at.0 / 1000);

@@ -2,14 +2,14 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::Cursor;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Returns the cursor of a stream or a page of events: `Last-Event-ID` or the equivalent `?after=`. The header has priority,
 /// because a browser that reconnects repeats the URL and adds the newer header.
-pub(crate) fn read_cursor(headers: &HeaderMap, after: Option<&str>) -> Answer<Option<Cursor>> {
+pub(crate) fn read_cursor(headers: &HeaderMap, after: Option<&str>) -> HttpResult<Option<Cursor>> {
     let header = match headers.get(LAST_EVENT_ID) {
         // An EventSource that has received no id sends no header; an empty one means the same.
         Some(value) if value.is_empty() => None,

@@ -25,7 +25,7 @@ use crate::http::streams;
 use crate::http::streams::render::StreamEvent;
 use crate::http::wire::extract::{PreferWait, ResponseFormat, header};
 use crate::http::wire::idempotency_header::replayed;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::request::Trace;
 use crate::http::wire::types::AcceptedBody;
 use crate::service::{Access, ContinueRun, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, WaitOutcome};
@@ -90,7 +90,7 @@ pub(in crate::http) fn run_or_stream_response(body: &str) -> (String, utoipa::op
 impl FromRequestParts<App> for RunResponder {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let access = Access::from_request_parts(parts, app).await?;
         let Ok(Trace(trace)) = Trace::from_request_parts(parts, app).await;
         let format = ResponseFormat::from_request_parts(parts, app).await?;
@@ -131,7 +131,7 @@ impl RunResponder {
 
     /// Waits for a run, if the client prefers that. Returns the status 200 if the run has ended, or waits for a human or its
     /// client. Returns 202 otherwise.
-    async fn wait_for_run(&self, run: Run) -> Answer<(StatusCode, Run)> {
+    async fn wait_for_run(&self, run: Run) -> HttpResult<(StatusCode, Run)> {
         let Some(seconds) = self.wait else { return Ok((StatusCode::ACCEPTED, run)) };
         Ok(match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {
             WaitOutcome::EndedOrWaiting(run) => (StatusCode::OK, run),
@@ -140,7 +140,7 @@ impl RunResponder {
     }
 
     /// Starts the run of a request, and responds with its message and the run, or with a stream.
-    pub(crate) async fn start_run(self, request: StartRun, key: Option<RequestKey>) -> Answer<Response> {
+    pub(crate) async fn start_run(self, request: StartRun, key: Option<RequestKey>) -> HttpResult<Response> {
         let started = self.service().start_run(self.principal(), request, key).await?;
         let headers = self.headers(started.replay, &started.run);
         if let ResponseFormat::Stream(framing) = self.format {
@@ -154,7 +154,7 @@ impl RunResponder {
     /// Responds with a resumed run, or with a run that retries or undoes earlier work.
     ///
     /// A stream begins with the run's first event, even for a repeated request, because the client may have received none.
-    pub(crate) async fn respond_with(self, run: Run, replay: Replay) -> Answer<Response> {
+    pub(crate) async fn respond_with(self, run: Run, replay: Replay) -> HttpResult<Response> {
         let headers = self.headers(replay, &run);
         if let ResponseFormat::Stream(framing) = self.format {
             let start = self.service().stream_run(self.principal(), &run.id, None).await?;

@@ -12,7 +12,7 @@ use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Access, Error, NewTicket};
 
 /// The target of a ticket. Exactly one field must be set.
@@ -29,7 +29,7 @@ pub(crate) struct StreamTicketBody {
 
 impl StreamTicketBody {
     /// Returns the target. Refuses a body that names no target, or several.
-    fn target(self) -> Answer<TicketTarget> {
+    fn target(self) -> HttpResult<TicketTarget> {
         let Self { run_id, conversation_id, socket } = self;
         match (run_id, conversation_id, socket.unwrap_or(false)) {
             (Some(id), None, false) => Ok(TicketTarget::Run(id)),
@@ -58,14 +58,14 @@ pub(crate) async fn create(
     // Ignores the idempotency key: the store has only the hash of a ticket, so no response can repeat it. Another ticket is
     // harmless.
     Input { body, key: _ }: Input<StreamTicketBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let ticket = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((StatusCode::CREATED, no_store, Json(ticket)).into_response())
 }
 
 /// Returns the origin of the requesting page; `None` for a client without `Origin` header. Refuses a page without an origin.
-fn origin(headers: &HeaderMap) -> Answer<Option<String>> {
+fn origin(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
     match origin.to_str() {
         Ok(origin) if origin != "null" => Ok(Some(origin.to_owned())),

@@ -17,7 +17,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::Input;
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
 use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AgentView, AnyAgent, Error, NewAgent, Page};
@@ -165,7 +165,7 @@ pub(crate) struct Named(AgentRef);
 impl FromRequestParts<App> for Named {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> HttpResult<Self> {
         let missing = |_| Problem::from(Error::NotFound("agent"));
         let Path(segments) = parts.extract::<Path<Vec<(String, String)>>>().await.map_err(missing)?;
         let name = segments.into_iter().find_map(|(key, value)| (key == "agent").then_some(value)).unwrap_or_default();
@@ -181,7 +181,7 @@ impl FromRequestParts<App> for Named {
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> HttpResult<Response> {
     let (view, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
     let agent = Agent::of(view);
     let location = format!("/api/v1/agents/{}", agent.id);
@@ -195,7 +195,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>)
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<Agent>)),
 )]
-pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
     // The list omits effective profiles, because prompts can be long.
     let items = items.into_iter().map(|view| Agent { effective: None, ..Agent::of(view) }).collect();
@@ -208,7 +208,7 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> A
     params(("agent" = String, Path, description = "The id or name of the agent")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response> {
+pub(crate) async fn get(caller: Caller, Named(agent): Named) -> HttpResult<Response> {
     Ok(Agent::answer(caller.app.service.agent(&caller.principal, &agent).await?))
 }
 
@@ -227,7 +227,7 @@ pub(crate) async fn update(
     Named(agent): Named,
     IfMatch(versions): IfMatch,
     Input { body, .. }: Input<AgentPatch>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, versions.as_deref()).await?))
 }
 
@@ -242,7 +242,7 @@ pub(crate) async fn update(
         (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
-pub(crate) async fn delete(caller: Caller, Named(agent): Named, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+pub(crate) async fn delete(caller: Caller, Named(agent): Named, IfMatch(versions): IfMatch) -> HttpResult<StatusCode> {
     caller.app.service.delete_agent(&caller.principal, &agent, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -258,7 +258,11 @@ pub(crate) async fn delete(caller: Caller, Named(agent): Named, IfMatch(versions
         (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
-pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): Paging<AgentVersionCursor>) -> Answer<Response> {
+pub(crate) async fn versions(
+    caller: Caller,
+    Named(agent): Named,
+    Paging(page): Paging<AgentVersionCursor>,
+) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.agent_versions(&caller.principal, &agent, &page).await?;
     let items: Vec<AgentVersionBody> = items.into_iter().map(AgentVersionBody::from).collect();
     let name = match &agent {
@@ -280,7 +284,11 @@ pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): 
         (status = 409, description = "The agent is built in or comes from the server's settings"),
     ),
 )]
-pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Path<VersionPath>) -> Answer<Json<AgentVersionBody>> {
+pub(crate) async fn version(
+    caller: Caller,
+    Named(agent): Named,
+    Path(path): Path<VersionPath>,
+) -> HttpResult<Json<AgentVersionBody>> {
     let number = path.version.parse().map_err(|_| Error::NotFound("version of this agent"))?;
     Ok(Json(caller.app.service.agent_version(&caller.principal, &agent, number).await?.into()))
 }
@@ -293,6 +301,10 @@ pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Pat
     params(("agent" = String, Path, description = "The id or name of the agent")), request_body = RollBackBody,
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn roll_back(caller: Caller, Named(agent): Named, Input { body, .. }: Input<RollBackBody>) -> Answer<Response> {
+pub(crate) async fn roll_back(
+    caller: Caller,
+    Named(agent): Named,
+    Input { body, .. }: Input<RollBackBody>,
+) -> HttpResult<Response> {
     Ok(Agent::answer(caller.app.service.roll_back_agent(&caller.principal, &agent, body.version, &body.note).await?))
 }

@@ -13,7 +13,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Input};
 use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::InputCursor;
 
@@ -59,7 +59,7 @@ pub(crate) struct GrantsBody {
     get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(ApprovalParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<Approval>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<ApprovalParams, InputCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<ApprovalParams, InputCursor>) -> HttpResult<Response> {
     let state = filter.status.map(UnresolvedState::state);
     let found = caller.app.service.approvals(&caller.principal, state, filter.conversation_id.as_ref(), &page).await?;
     let rest = page::query([
@@ -75,7 +75,7 @@ pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<Appro
     params(("id" = InputId, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval, with its decision if it is decided", body = Approval)),
 )]
-pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
+pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> HttpResult<Json<Approval>> {
     Ok(Json(caller.app.service.approval(&caller.principal, &id).await?))
 }
 
@@ -89,7 +89,11 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Appr
     params(("id" = InputId, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval with its decision", body = Approval)),
 )]
-pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<ApprovalAnswer>) -> Answer<Response> {
+pub(crate) async fn resolve(
+    caller: Caller,
+    Id(id): Id<InputId>,
+    Input { body, key }: Input<ApprovalAnswer>,
+) -> HttpResult<Response> {
     let (approval, replay) = caller.app.service.resolve_approval(&caller.principal, &id, body, key).await?;
     Ok((replayed(replay), Json(approval)).into_response())
 }
@@ -99,7 +103,7 @@ pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, k
     get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
     responses((status = 200, description = "All grants of the caller", body = GrantsBody)),
 )]
-pub(crate) async fn grants(caller: Caller) -> Answer<Json<GrantsBody>> {
+pub(crate) async fn grants(caller: Caller) -> HttpResult<Json<GrantsBody>> {
     Ok(Json(GrantsBody { data: caller.app.service.tool_grants(&caller.principal).await? }))
 }
 
@@ -112,7 +116,7 @@ pub(crate) async fn grants(caller: Caller) -> Answer<Json<GrantsBody>> {
     params(("id" = GrantId, Path, description = "The id of the grant")),
     responses((status = 204, description = "The grant was revoked")),
 )]
-pub(crate) async fn revoke(caller: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
+pub(crate) async fn revoke(caller: Caller, Id(id): Id<GrantId>) -> HttpResult<StatusCode> {
     caller.app.service.delete_tool_grant(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use crate::domain::access::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::RunId;
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::{AuditCursor, Error};
 
@@ -37,7 +37,7 @@ pub(crate) struct AuditParams {
     get, path = "/api/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<AuditRecord>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<AuditParams, AuditCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<AuditParams, AuditCursor>) -> HttpResult<Response> {
     let AuditParams { run_id, tool, outcome, owner } = filter;
     if tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
         return Err(Error::invalid(format!("the query parameter tool is longer than {MAX_NAME} bytes")).into());

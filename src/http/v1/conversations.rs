@@ -22,7 +22,7 @@ use crate::http::wire::etag;
 use crate::http::wire::extract::{Id, Input, OptionalInput, Params, ResponseFormat};
 use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::responses::created;
 use crate::http::wire::types::{AcceptedBody, CompactedBody, EmptyBody, ListBody, SendMessageBody};
 use crate::service::{
@@ -111,7 +111,12 @@ pub(crate) struct ConversationInWords {
 }
 
 impl WordsParams {
-    async fn show(&self, app: &App, principal: &Principal, conversations: Vec<Conversation>) -> Answer<Vec<ConversationInWords>> {
+    async fn show(
+        &self,
+        app: &App,
+        principal: &Principal,
+        conversations: Vec<Conversation>,
+    ) -> HttpResult<Vec<ConversationInWords>> {
         let runs = match self.words {
             Some(StatusWords::Cms) => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
             // This vocabulary does not contain the progress of a run.
@@ -134,7 +139,10 @@ impl WordsParams {
     request_body = Option<NewConversationRequest>,
     responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
 )]
-pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: OptionalInput<NewConversationRequest>) -> Answer<Response> {
+pub(crate) async fn create(
+    caller: Caller,
+    OptionalInput { body, key }: OptionalInput<NewConversationRequest>,
+) -> HttpResult<Response> {
     let (conversation, replay) = caller.app.service.create_conversation(&caller.principal, body, key).await?;
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
@@ -150,7 +158,7 @@ pub(crate) async fn list(
     Params(filter): Params<FilterParams>,
     Params(words): Params<WordsParams>,
     Paging(page): Paging<ConversationCursor>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (filter, rest) = filter.read();
     let rest = rest + &page::query([("words", words.words.map(StatusWords::as_str))]);
     let Page { items, next } = app.service.conversations(&principal, filter, &page).await?;
@@ -175,7 +183,7 @@ pub(crate) async fn get(
     Id(id): Id<ConversationId>,
     Params(words): Params<WordsParams>,
     request: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let conversation = app.service.conversation(&principal, &id).await?;
     let conversation = words.show(&app, &principal, vec![conversation]).await?.pop();
     Ok(etag::tagged(&request, StatusCode::OK, &conversation))
@@ -194,7 +202,7 @@ pub(crate) async fn update(
     caller: Caller,
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<ConversationPatch>,
-) -> Answer<Json<Conversation>> {
+) -> HttpResult<Json<Conversation>> {
     Ok(Json(caller.app.service.change_conversation(&caller.principal, &id, body).await?))
 }
 
@@ -212,7 +220,7 @@ pub(crate) async fn compact(
     caller: Caller,
     Id(id): Id<ConversationId>,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let ((messages, summary), replay) = caller.app.service.compact_conversation(&caller.principal, &id, key).await?;
     Ok((StatusCode::OK, replayed(replay), Json(CompactedBody::new(messages, summary))).into_response())
 }
@@ -225,7 +233,7 @@ pub(crate) async fn compact(
     params(("id" = ConversationId, Path, description = "The id of the conversation")),
     responses((status = 204, description = "The conversation was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> HttpResult<StatusCode> {
     caller.app.service.delete_conversation(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -258,7 +266,7 @@ enum Direction {
 }
 
 impl MessageParams {
-    fn direction(&self, page: &PageParams) -> Answer<Direction> {
+    fn direction(&self, page: &PageParams) -> HttpResult<Direction> {
         let limit = page::limit(page.limit)?;
         let before = match (self.before.as_deref(), page.cursor.as_deref()) {
             (None, None) => return Ok(Direction::Forwards(PageRequest { limit, after: None })),
@@ -291,7 +299,7 @@ pub(crate) async fn messages(
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (mut found, limit, name) = match which.direction(&params)? {
         Direction::Forwards(request) => {
             (caller.app.service.messages(&caller.principal, &id, &request).await?, request.limit, "cursor")
@@ -324,7 +332,7 @@ pub(crate) async fn send(
     Id(id): Id<ConversationId>,
     responder: RunResponder,
     Input { body, key }: Input<SendMessageBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let request = body.into_request(Some(id), responder.trace.clone());
     responder.start_run(request, key).await
 }
@@ -341,7 +349,7 @@ pub(crate) async fn send(
          content((ListBody<EventBody> = "application/json"), (StreamEvent = "text/event-stream"), (StreamEvent = "application/x-ndjson"))),
     ),
 )]
-pub(crate) async fn events(Id(id): Id<ConversationId>, request: EventsRequest) -> Answer<Response> {
+pub(crate) async fn events(Id(id): Id<ConversationId>, request: EventsRequest) -> HttpResult<Response> {
     let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
         ResponseFormat::Stream(framing) => {

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use crate::domain::ids::ConversationId;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Params};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Error, ExportForm, MessageCursor, PageRequest};
 
 /// Number of messages in one read.
@@ -40,7 +40,7 @@ pub(crate) async fn export(
     Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<ExportParams>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let form = params.format.unwrap_or_default();
     let media_type = match form {
         ExportForm::Json => "application/json",

@@ -13,7 +13,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input};
 use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::FeedbackCursor;
 
@@ -40,7 +40,7 @@ pub(crate) async fn give(
     caller: Caller,
     Ids(id, message): Ids<ConversationId, MessageId>,
     Input { body, key }: Input<FeedbackBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let FeedbackBody { rating, comment } = body;
     let (feedback, replay) = caller.app.service.give_feedback(&caller.principal, (id, message), rating, comment, key).await?;
     Ok((replayed(replay), Json(feedback)).into_response())
@@ -52,7 +52,7 @@ pub(crate) async fn give(
     params(MessagePath),
     responses((status = 204, description = "The rating was deleted")),
 )]
-pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> Answer<StatusCode> {
+pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> HttpResult<StatusCode> {
     caller.app.service.withdraw_feedback(&caller.principal, &id, &message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -90,7 +90,7 @@ pub(crate) async fn review(
     caller: Caller,
     Id(message): Id<MessageId>,
     Input { body, .. }: Input<ReviewBody>,
-) -> Answer<Json<FeedbackRecord>> {
+) -> HttpResult<Json<FeedbackRecord>> {
     Ok(Json(caller.app.service.review_feedback(&caller.principal, &message, body.reviewed).await?))
 }
 
@@ -102,7 +102,9 @@ pub(crate) async fn review(
     get, path = "/api/v1/feedback", tag = "feedback", operation_id = "list_feedback", params(FeedbackParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<FeedbackRecord>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<FeedbackParams, FeedbackCursor>) -> Answer<Response> {
+pub(crate) async fn list(
+    ListRequest { caller, filter, page }: ListRequest<FeedbackParams, FeedbackCursor>,
+) -> HttpResult<Response> {
     let FeedbackParams { rating, owner, reviewed } = filter;
     let found = caller.app.service.feedback(&caller.principal, owner.as_deref(), (rating, reviewed), &page).await?;
     let rest = page::query([

@@ -20,7 +20,7 @@ use crate::domain::problem::ProblemCode;
 use crate::http::wire::auth::{Caller, is_own_origin};
 use crate::http::wire::extract::{Id, collect, query};
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::responses::created;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, FileCursor, FileFilter, Replay};
@@ -65,7 +65,7 @@ pub(crate) struct UploadForm {
         (status = 429, description = "Too many concurrent uploads"),
     ),
 )]
-pub(crate) async fn upload(caller: Caller, request: Request) -> Answer<Response> {
+pub(crate) async fn upload(caller: Caller, request: Request) -> HttpResult<Response> {
     let file = receive(caller, request, |_| Ok(FilePurpose::default())).await?;
     Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
 }
@@ -74,8 +74,8 @@ pub(crate) async fn upload(caller: Caller, request: Request) -> Answer<Response>
 pub(in crate::http) async fn receive(
     Caller { app, principal }: Caller,
     request: Request,
-    purpose: fn(Option<&str>) -> Answer<FilePurpose>,
-) -> Answer<StoredFile> {
+    purpose: fn(Option<&str>) -> HttpResult<FilePurpose>,
+) -> HttpResult<StoredFile> {
     // A browser sends a form from any page without a preflight request.
     if !is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -104,7 +104,7 @@ struct SentFile {
     bytes: Bytes,
 }
 
-async fn read_form(content_type: &str, body: Bytes) -> Answer<SentFile> {
+async fn read_form(content_type: &str, body: Bytes) -> HttpResult<SentFile> {
     let invalid = |why: &str| Problem::from(Error::invalid(format!("the form cannot be read: {why}")));
     let boundary = multer::parse_boundary(content_type).map_err(|_| invalid("its content-type names no boundary"))?;
     let whole = stream::once(async move { Ok::<_, std::convert::Infallible>(body) });
@@ -131,7 +131,7 @@ async fn read_form(content_type: &str, body: Bytes) -> Answer<SentFile> {
     get, path = "/api/v1/files", tag = "files", operation_id = "list_files", params(PageParams),
     responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
 )]
-pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> HttpResult<Response> {
     let found = caller.app.service.files(&caller.principal, FileFilter::default(), &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/files", ""))
 }
@@ -141,7 +141,7 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> An
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file", body = StoredFile)),
 )]
-pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
+pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> HttpResult<Json<StoredFile>> {
     Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
 }
 
@@ -152,7 +152,7 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<Store
     get, path = "/api/v1/files/{id}/content", tag = "files", operation_id = "get_file_content", params(("id" = FileId, Path)),
     responses((status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*")),
 )]
-pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Response> {
+pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> HttpResult<Response> {
     let file = app.service.file(&principal, &id).await?;
     let headers = content_headers(&file);
     let (service, owner) = (app.service, principal.user_id);
@@ -193,7 +193,7 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
     responses((status = 204, description = "The file was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
+pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> HttpResult<StatusCode> {
     caller.app.service.delete_file(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

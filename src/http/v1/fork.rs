@@ -8,7 +8,7 @@ use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, OptionalInput};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::responses::created;
 use crate::service::{CopyUntil, Error};
 
@@ -40,7 +40,7 @@ pub(crate) async fn fork(
     caller: Caller,
     Id(id): Id<ConversationId>,
     OptionalInput { body, key }: OptionalInput<ForkBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let until = match (body.to_message_id, body.before_message_id, body.to_run_id) {
         (None, None, None) => CopyUntil::End,
         (Some(id), None, None) => CopyUntil::After(id),

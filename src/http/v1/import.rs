@@ -6,7 +6,7 @@ use axum::response::Response;
 use crate::domain::conversation::Conversation;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::responses::created;
 use crate::service::Document;
 
@@ -21,7 +21,7 @@ use crate::service::Document;
         (status = 429, description = "Too many concurrent imports and uploads"),
     ),
 )]
-pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
+pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> HttpResult<Response> {
     // Only a few large bodies may be in memory at a time, as for uploads.
     let _permit = app.service.begin_upload(&principal.user_id).await?;
     let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX);

@@ -17,7 +17,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::{Id, Input, OptionalInput, Params};
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::responses::created;
 use crate::http::wire::scope::VisibleScope;
 use crate::http::wire::types::{EmptyBody, ListBody};
@@ -139,7 +139,7 @@ impl McpServer {
     request_body = NewMcpServer,
     responses((status = 201, description = "The MCP server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> HttpResult<Response> {
     let (view, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
     let server = McpServer::of(view, &caller.principal);
     let location = format!("/api/v1/mcp-servers/{}", server.id);
@@ -154,7 +154,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServ
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<McpServer>)),
 )]
-pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.mcp_servers(&caller.principal, &page).await?;
     let items = items.into_iter().map(|server| McpServer::of(server, &caller.principal)).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/mcp-servers", ""))
@@ -166,7 +166,7 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) 
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
+pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> HttpResult<Response> {
     Ok(McpServer::answer(caller.app.service.mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
@@ -185,7 +185,7 @@ pub(crate) async fn update(
     Id(id): Id<McpServerId>,
     IfMatch(versions): IfMatch,
     Input { body, .. }: Input<McpServerPatch>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let view = caller.app.service.update_mcp_server(&caller.principal, &id, &body, versions.as_deref()).await?;
     Ok(McpServer::answer(view, &caller.principal))
 }
@@ -198,7 +198,7 @@ pub(crate) async fn update(
     params(("id" = McpServerId, Path, description = "The id of the MCP server"), IfMatch),
     responses((status = 204, description = "The MCP server was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, IfMatch(versions): IfMatch) -> HttpResult<StatusCode> {
     caller.app.service.delete_mcp_server(&caller.principal, &id, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -212,7 +212,7 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, IfMatch(vers
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> HttpResult<Response> {
     Ok(McpServer::answer(caller.app.service.start_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
@@ -225,7 +225,7 @@ pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalIn
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> HttpResult<Response> {
     Ok(McpServer::answer(caller.app.service.stop_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
@@ -237,7 +237,7 @@ pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInp
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> HttpResult<Response> {
     Ok(McpServer::answer(caller.app.service.restart_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
@@ -262,7 +262,7 @@ pub(crate) struct McpServerTool {
         (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
-pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpServerTool>>> {
+pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> HttpResult<Json<ListBody<McpServerTool>>> {
     let tools = caller.app.service.mcp_server_tools(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(tools.into_iter().map(|(definition, approval)| McpServerTool { definition, approval }).collect())))
 }
@@ -279,7 +279,7 @@ pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Jso
         (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
-pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
+pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> HttpResult<Json<ListBody<McpResource>>> {
     Ok(Json(ListBody::whole(caller.app.service.mcp_server_resources(&caller.principal, &id).await?)))
 }
 
@@ -295,7 +295,7 @@ pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer
         (status = 409, description = "The MCP server cannot be reached"),
     ),
 )]
-pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
+pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> HttpResult<Json<ListBody<McpPrompt>>> {
     Ok(Json(ListBody::whole(caller.app.service.mcp_server_prompts(&caller.principal, &id).await?)))
 }
 
@@ -308,7 +308,7 @@ pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<J
     request_body = McpServersDocument,
     responses((status = 200, description = "The outcome of each entry", body = ImportedMcpServers)),
 )]
-pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServersDocument>) -> Answer<Json<ImportedMcpServers>> {
+pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServersDocument>) -> HttpResult<Json<ImportedMcpServers>> {
     Ok(Json(caller.app.service.import_mcp_servers(&caller.principal, body, key).await?))
 }
 
@@ -327,6 +327,6 @@ pub(crate) struct ExportParams {
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),
 )]
-pub(crate) async fn export(caller: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
+pub(crate) async fn export(caller: Caller, Params(params): Params<ExportParams>) -> HttpResult<Json<Value>> {
     Ok(Json(caller.app.service.export_mcp_servers(&caller.principal, params.scope.unwrap_or_default()).await?))
 }

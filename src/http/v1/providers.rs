@@ -15,7 +15,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::etag::{IfMatch, versioned};
 use crate::http::wire::extract::{Id, Input, OptionalInput};
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::responses::created;
 use crate::http::wire::scope::VisibleScope;
 use crate::http::wire::types::ListBody;
@@ -124,7 +124,7 @@ impl Provider {
     post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = NewProvider,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvider>) -> Answer<Response> {
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvider>) -> HttpResult<Response> {
     let (record, replay) = caller.app.service.create_provider(&caller.principal, body, key).await?;
     let location = format!("/api/v1/providers/{}", record.id);
     Ok(created(replay, Some(record.version), &location, Provider::of(record, &caller.principal)))
@@ -138,7 +138,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvide
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<Provider>)),
 )]
-pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.providers(&caller.principal, &page).await?;
     let items = items.into_iter().map(|provider| Provider::of_any(provider, &caller.principal)).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/providers", ""))
@@ -150,7 +150,7 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -
     params(("id" = ProviderId, Path, description = "The id of the provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> HttpResult<Response> {
     let provider = Provider::of_any(caller.app.service.provider(&caller.principal, &id).await?, &caller.principal);
     Ok(versioned(provider.version, provider))
 }
@@ -169,7 +169,7 @@ pub(crate) async fn update(
     Id(id): Id<ProviderId>,
     IfMatch(versions): IfMatch,
     Input { body, .. }: Input<ProviderPatch>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let record = caller.app.service.update_provider(&caller.principal, &id, &body, versions.as_deref()).await?;
     Ok(versioned(Some(record.version), Provider::of(record, &caller.principal)))
 }
@@ -182,7 +182,7 @@ pub(crate) async fn update(
     params(("id" = ProviderId, Path, description = "The id of the provider"), IfMatch),
     responses((status = 204, description = "The provider was deleted")),
 )]
-pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, IfMatch(versions): IfMatch) -> Answer<StatusCode> {
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, IfMatch(versions): IfMatch) -> HttpResult<StatusCode> {
     caller.app.service.delete_provider(&caller.principal, &id, versions.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -264,7 +264,7 @@ impl ProviderModel {
         (status = 504, description = "The provider took too long"),
     ),
 )]
-pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
+pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> HttpResult<Json<ListBody<ProviderModel>>> {
     let (name, models) = caller.app.service.provider_models(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(models.into_iter().map(|model| ProviderModel::of(&name, model)).collect())))
 }
@@ -321,7 +321,7 @@ pub(crate) struct Model {
     get, path = "/api/v1/models", tag = "providers", operation_id = "list_models",
     responses((status = 200, description = "The models, sorted by name", body = ListBody<Model>)),
 )]
-pub(crate) async fn all_models(caller: Caller) -> Answer<Json<ListBody<Model>>> {
+pub(crate) async fn all_models(caller: Caller) -> HttpResult<Json<ListBody<Model>>> {
     let models = caller.app.service.models(&caller.principal).await?;
     let shown = |(provider, model): (String, service::ProviderModel)| {
         let entry = model.entry;
@@ -360,6 +360,6 @@ pub(crate) async fn test(
     Id(id): Id<ProviderId>,
     // A repeated test is harmless, and an earlier result would be outdated.
     OptionalInput { body, key: _ }: OptionalInput<TestProviderBody>,
-) -> Answer<Json<TestedProvider>> {
+) -> HttpResult<Json<TestedProvider>> {
     Ok(Json(caller.app.service.test_provider(&caller.principal, &id, body.model).await?))
 }

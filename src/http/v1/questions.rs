@@ -12,7 +12,7 @@ use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Input};
 use crate::http::wire::idempotency_header::replayed;
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::InputCursor;
 
@@ -45,7 +45,7 @@ pub(crate) struct FilterParams {
     get, path = "/api/v1/input-requests", tag = "runs", operation_id = "list_input_requests", params(FilterParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<InputRecord>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<FilterParams, InputCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<FilterParams, InputCursor>) -> HttpResult<Response> {
     let found = caller.app.service.input_requests(&caller.principal, filter.status, filter.conversation_id.as_ref(), &page).await?;
     let rest = page::query([
         ("status", filter.status.map(InputState::as_str)),
@@ -60,7 +60,7 @@ pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<Filte
     params(("id" = InputId, Path, description = "The id of the question")),
     responses((status = 200, description = "The question, with its answer if it is answered", body = InputRecord)),
 )]
-pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
+pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> HttpResult<Json<InputRecord>> {
     Ok(Json(caller.app.service.input_request(&caller.principal, &id).await?))
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Inpu
     params(("id" = InputId, Path, description = "The id of the question")),
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
-pub(crate) async fn answer(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<AnswerBody>) -> Answer<Response> {
+pub(crate) async fn answer(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<AnswerBody>) -> HttpResult<Response> {
     let answer = InputAnswer { content: body.content, ..InputAnswer::new(body.choice, body.text) };
     let (record, replay) = caller.app.service.resolve_input(&caller.principal, &id, answer, key).await?;
     Ok((replayed(replay), Json(record)).into_response())

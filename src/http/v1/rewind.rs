@@ -12,7 +12,7 @@ use crate::http::v1::conversations::MessagePath;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input};
 use crate::http::wire::idempotency_header::replayed;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::{AcceptedBody, EditMessageBody};
 use crate::service::{Error, RewindFrom};
 
@@ -46,7 +46,11 @@ pub(crate) struct RewoundBody {
     params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = RewindBody,
     responses((status = 200, description = "The conversation and the removed messages", body = RewoundBody)),
 )]
-pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { body, key }: Input<RewindBody>) -> Answer<Response> {
+pub(crate) async fn rewind(
+    caller: Caller,
+    Id(id): Id<ConversationId>,
+    Input { body, key }: Input<RewindBody>,
+) -> HttpResult<Response> {
     let from = match (body.to_message_id, body.before_message_id) {
         (Some(id), None) => RewindFrom::After(id),
         (None, Some(id)) => RewindFrom::At(id),
@@ -71,7 +75,7 @@ pub(crate) async fn edit(
     Ids(id, message): Ids<ConversationId, MessageId>,
     responder: RunResponder,
     Input { body, key }: Input<EditMessageBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let request = body.into_request(id, message, responder.trace.clone());
     responder.start_run(request, key).await
 }

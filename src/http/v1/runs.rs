@@ -22,7 +22,7 @@ use crate::http::streams::render::StreamEvent;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, ResponseFormat, header, query};
 use crate::http::wire::page::{ListRequest, PageParams, Paging};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::responses::accepted;
 use crate::http::wire::types::{AcceptedBody, EmptyBody, ListBody, StartRunBody, ToolResultBody, ToolResultsBody};
 use crate::http::wire::{etag, page};
@@ -68,7 +68,7 @@ impl IntoParams for EventsRequest {
 impl FromRequestParts<App> for EventsRequest {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let access = Access::from_request_parts(parts, app).await?;
         let params: EventParams = query(&parts.uri)?;
         let wants = ResponseFormat::of(&parts.headers)?;
@@ -86,7 +86,7 @@ impl FromRequestParts<App> for EventsRequest {
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
     params(RunResponder), responses(RunResponses<AcceptedBody>),
 )]
-pub(crate) async fn start(responder: RunResponder, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
+pub(crate) async fn start(responder: RunResponder, Input { body, key }: Input<StartRunBody>) -> HttpResult<Response> {
     let request = body.into_request(responder.trace.clone());
     responder.start_run(request, key).await
 }
@@ -113,7 +113,7 @@ pub(crate) async fn get(
     Id(id): Id<RunId>,
     PreferWait(wait): PreferWait,
     request: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let Some(seconds) = wait else {
         let run = app.service.run(&principal, &id).await?;
         return Ok(etag::tagged(&request, StatusCode::OK, &run));
@@ -145,7 +145,7 @@ pub(crate) struct RunParams {
 
 impl RunParams {
     /// Returns the filter, and the query that selects the same rows on the next page.
-    fn read(self, conversation: Option<ConversationId>) -> Answer<(RunFilter, String)> {
+    fn read(self, conversation: Option<ConversationId>) -> HttpResult<(RunFilter, String)> {
         let Self { status, agent, created_after, created_before } = self;
         let rest = page::query([
             ("status", status.map(RunStatus::as_str)),
@@ -164,7 +164,7 @@ impl RunParams {
     }
 }
 
-fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
+fn time(name: &str, text: Option<&str>) -> HttpResult<Option<UnixMillis>> {
     let Some(text) = text else { return Ok(None) };
     let time = UnixMillis::from_rfc3339(text);
     Ok(Some(time.ok_or_else(|| Error::invalid(format!("the query parameter {name} must be a time such as 2026-01-31T12:00:00Z")))?))
@@ -175,7 +175,7 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<Run>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<RunParams, RunCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<RunParams, RunCursor>) -> HttpResult<Response> {
     let (filter, rest) = filter.read(None)?;
     let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
@@ -192,7 +192,7 @@ pub(crate) async fn list_of_conversation(
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
     Paging(page): Paging<RunCursor>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (filter, rest) = filter.read(Some(id.clone()))?;
     let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
     Ok(page::answer(found, page.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
@@ -211,7 +211,7 @@ pub(crate) async fn list_of_conversation(
         (status = 204, description = "The run has ended and the client has all events (streams only)"),
     ),
 )]
-pub(crate) async fn events(Id(id): Id<RunId>, request: EventsRequest) -> Answer<Response> {
+pub(crate) async fn events(Id(id): Id<RunId>, request: EventsRequest) -> HttpResult<Response> {
     let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
         ResponseFormat::Stream(framing) => {
@@ -241,7 +241,7 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     params(("id" = RunId, Path, description = "The id of the run")),
     responses((status = 200, description = "The explanation of the run's progress", body = RunExplanation)),
 )]
-pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> HttpResult<Json<RunExplanation>> {
     Ok(Json(caller.app.service.explain_run(&caller.principal, &id).await?))
 }
 
@@ -256,7 +256,7 @@ pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<Ru
     ),
     responses((status = 200, description = "The request of the step", body = StepRequest)),
 )]
-pub(crate) async fn step_request(caller: Caller, Ids(id, step): Ids<RunId, u32>) -> Answer<Json<StepRequest>> {
+pub(crate) async fn step_request(caller: Caller, Ids(id, step): Ids<RunId, u32>) -> HttpResult<Json<StepRequest>> {
     Ok(Json(caller.app.service.step_request(&caller.principal, &id, step).await?))
 }
 
@@ -272,7 +272,7 @@ pub(crate) async fn cancel(
     caller: Caller,
     Id(id): Id<RunId>,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (run, replay) = caller.app.service.cancel_run(&caller.principal, &id, key).await?;
     Ok(accepted(replay, run))
 }
@@ -297,7 +297,7 @@ pub(crate) async fn resume(
     Id(id): Id<RunId>,
     responder: RunResponder,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (run, replay) = responder.service().resume_run(responder.continue_request(&id, key)).await?;
     responder.respond_with(run, replay).await
 }
@@ -316,7 +316,7 @@ pub(crate) async fn retry(
     Id(id): Id<RunId>,
     responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<RetryRun>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (run, replay) = responder.service().retry_run(responder.continue_request(&id, key), body).await?;
     responder.respond_with(run, replay).await
 }
@@ -335,7 +335,7 @@ pub(crate) async fn store_results(
     caller: Caller,
     Id(id): Id<RunId>,
     Input { body, key }: Input<ToolResultsBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let results = body.results.into_iter().map(ToolResultBody::into_result).collect();
     let (run, replay) = caller.app.service.store_tool_results(&caller.principal, &id, results, key).await?;
     Ok(accepted(replay, run))
@@ -361,7 +361,7 @@ struct CallPath {
     params(CallPath),
     responses((status = 200, description = "The current state of the call", body = ToolCallRecord)),
 )]
-pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
+pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> HttpResult<Json<ToolCallRecord>> {
     Ok(Json(caller.app.service.tool_call(&caller.principal, &id, &call).await?))
 }
 
@@ -379,7 +379,7 @@ pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
     responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<RetryCall>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (run, replay) = responder.service().retry_call(responder.continue_request(&id, key), &call, body).await?;
     responder.respond_with(run, replay).await
 }
@@ -408,7 +408,7 @@ pub(crate) async fn undo_call(
     Ids(id, call): Ids<RunId, CallId>,
     responder: RunResponder,
     OptionalInput { body, key }: OptionalInput<UndoCallBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (run, replay) = responder.service().undo_call(responder.continue_request(&id, key), &call, body.confirm).await?;
     responder.respond_with(run, replay).await
 }

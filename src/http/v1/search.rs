@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use crate::domain::conversation::search::FoundMessage;
 use crate::http::v1::conversations::Archived;
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::SearchCursor;
 
@@ -30,7 +30,9 @@ pub(crate) struct SearchParams {
     get, path = "/api/v1/search", tag = "conversations", operation_id = "search_messages", params(SearchParams, PageParams),
     responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>)),
 )]
-pub(crate) async fn messages(ListRequest { caller, filter, page }: ListRequest<SearchParams, SearchCursor>) -> Answer<Response> {
+pub(crate) async fn messages(
+    ListRequest { caller, filter, page }: ListRequest<SearchParams, SearchCursor>,
+) -> HttpResult<Response> {
     let archived = filter.archived.unwrap_or(Archived::Any);
     let found = caller.app.service.search(&caller.principal, &filter.q, archived.filter(), &page).await?;
     let rest = page::query([("q", Some(&*filter.q)), ("archived", Some(archived.word()))]);

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::domain::setting::Setting;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 
 /// A list of settings.
 #[derive(Debug, Serialize, ToSchema)]
@@ -24,6 +24,6 @@ pub(crate) struct SettingsBody {
     get, path = "/api/v1/settings", tag = "system", operation_id = "list_settings",
     responses((status = 200, description = "The settings", body = SettingsBody), (status = 403, description = "The caller is no administrator")),
 )]
-pub(crate) async fn list(caller: Caller) -> Answer<Json<SettingsBody>> {
+pub(crate) async fn list(caller: Caller) -> HttpResult<Json<SettingsBody>> {
     Ok(Json(SettingsBody { data: caller.app.service.settings(&caller.principal)?.to_vec() }))
 }

@@ -15,7 +15,7 @@ use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Ids, OptionalInput};
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::{Page, ShareCursor};
 
@@ -75,7 +75,7 @@ pub(crate) async fn create(
     caller: Caller,
     Id(id): Id<ConversationId>,
     OptionalInput { body, key }: OptionalInput<CreateShareBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let (share, token) = caller.app.service.share_conversation(&caller.principal, &id, body.expires_in_days, key).await?;
     Ok((StatusCode::CREATED, [(CACHE_CONTROL, NO_STORE)], Json(ShareBody::of(share, Some(token)))).into_response())
 }
@@ -86,7 +86,7 @@ pub(crate) async fn create(
     params(("id" = ConversationId, Path, description = "The id of the conversation")),
     responses((status = 200, description = "All shares that have not expired", body = ListBody<ShareBody>)),
 )]
-pub(crate) async fn list(caller: Caller, Id(id): Id<ConversationId>) -> Answer<Json<ListBody<ShareBody>>> {
+pub(crate) async fn list(caller: Caller, Id(id): Id<ConversationId>) -> HttpResult<Json<ListBody<ShareBody>>> {
     let shares = caller.app.service.shares(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(shares.into_iter().map(|share| ShareBody::of(share, None)).collect())))
 }
@@ -96,7 +96,7 @@ pub(crate) async fn list(caller: Caller, Id(id): Id<ConversationId>) -> Answer<J
     get, path = "/api/v1/shares", tag = "conversations", operation_id = "list_all_shares", params(PageParams),
     responses((status = 200, description = "A page of the shares that have not expired", body = ListBody<ShareBody>)),
 )]
-pub(crate) async fn list_all(caller: Caller, Paging(page): Paging<ShareCursor>) -> Answer<Response> {
+pub(crate) async fn list_all(caller: Caller, Paging(page): Paging<ShareCursor>) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.all_shares(&caller.principal, &page).await?;
     let items = items.into_iter().map(|share| ShareBody::of(share, None)).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/shares", ""))
@@ -113,7 +113,7 @@ pub(crate) async fn list_all(caller: Caller, Paging(page): Paging<ShareCursor>) 
     ),
     responses((status = 204, description = "The share is revoked")),
 )]
-pub(crate) async fn revoke(caller: Caller, Ids(id, share): Ids<ConversationId, ShareId>) -> Answer<StatusCode> {
+pub(crate) async fn revoke(caller: Caller, Ids(id, share): Ids<ConversationId, ShareId>) -> HttpResult<StatusCode> {
     caller.app.service.revoke_share(&caller.principal, &id, &share).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -132,7 +132,7 @@ pub(crate) async fn revoke(caller: Caller, Ids(id, share): Ids<ConversationId, S
 pub(crate) async fn read(State(app): State<App>, headers: HeaderMap) -> Response {
     // A missing token is refused like a wrong one.
     let token = headers.get(SHARE_TOKEN).and_then(|token| token.to_str().ok()).unwrap_or_default();
-    let shared: Answer<_> = app.service.shared_conversation(token).await.map(Json).map_err(Into::into);
+    let shared: HttpResult<_> = app.service.shared_conversation(token).await.map(Json).map_err(Into::into);
     let unlisted = HeaderValue::from_static("noindex");
     let private = [(CACHE_CONTROL, NO_STORE), (X_ROBOTS_TAG, unlisted), (REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
     (private, shared).into_response()

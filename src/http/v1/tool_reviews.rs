@@ -8,7 +8,7 @@ use crate::domain::ids::ToolReviewId;
 use crate::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -33,7 +33,7 @@ pub(crate) struct ToolReviewsBody {
     get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(ToolReviewParams),
     responses((status = 200, description = "The reviews for the caller's servers and for servers of all users", body = ToolReviewsBody)),
 )]
-pub(crate) async fn list(caller: Caller, Params(filter): Params<ToolReviewParams>) -> Answer<Json<ToolReviewsBody>> {
+pub(crate) async fn list(caller: Caller, Params(filter): Params<ToolReviewParams>) -> HttpResult<Json<ToolReviewsBody>> {
     Ok(Json(ToolReviewsBody { data: caller.app.service.tool_reviews(&caller.principal, filter.status).await? }))
 }
 
@@ -46,6 +46,6 @@ pub(crate) async fn list(caller: Caller, Params(filter): Params<ToolReviewParams
     params(("id" = ToolReviewId, Path, description = "The id of the review")),
     responses((status = 200, description = "The accepted definition", body = ToolReview)),
 )]
-pub(crate) async fn accept(caller: Caller, Id(id): Id<ToolReviewId>) -> Answer<Json<ToolReview>> {
+pub(crate) async fn accept(caller: Caller, Id(id): Id<ToolReviewId>) -> HttpResult<Json<ToolReview>> {
     Ok(Json(caller.app.service.accept_tool_review(&caller.principal, &id).await?))
 }

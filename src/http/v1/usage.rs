@@ -6,7 +6,7 @@ use utoipa::IntoParams;
 
 use crate::domain::run::usage::{PeriodUsage, UsageGroup, UsagePeriod};
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, MAX_USAGE_DAYS, UsageCursor};
 
@@ -36,7 +36,7 @@ pub(crate) struct UsageParams {
     get, path = "/api/v1/usage", tag = "usage", operation_id = "list_usage", params(UsageParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<PeriodUsage>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<UsageParams, UsageCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<UsageParams, UsageCursor>) -> HttpResult<Response> {
     let days = filter.days.unwrap_or(DEFAULT_DAYS);
     if !(1..=MAX_USAGE_DAYS).contains(&days) {
         return Err(Error::invalid(format!("the query parameter days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());

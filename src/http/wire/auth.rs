@@ -13,7 +13,7 @@ use crate::domain::access::ticket::TicketTarget;
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, Auth};
 use crate::http::wire::extract::{ResponseFormat, query};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::request::request_host;
 use crate::service::{Access, TicketOrigin, TicketOutcome};
 
@@ -28,7 +28,7 @@ pub(crate) struct Caller {
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let principal = Access::from_request_parts(parts, app).await?.principal().clone();
         Ok(Self { app: app.clone(), principal })
     }
@@ -37,20 +37,20 @@ impl FromRequestParts<App> for Caller {
 impl FromRequestParts<App> for Access {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> HttpResult<Self> {
         // The access is absent only if a route was registered without the authentication layer. Then the request is refused.
         parts.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
     }
 }
 
 /// Refuses a request without a valid key.
-pub(crate) async fn require(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
+pub(crate) async fn require(State(app): State<App>, request: Request, next: Next) -> HttpResult<Response> {
     let access = by_header(&app, request.method(), request.uri(), request.headers()).await?;
     serve(access, request, next).await
 }
 
 /// Refuses a request without a valid key or ticket, for the routes of event streams.
-pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
+pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> HttpResult<Response> {
     let access = match stream_ticket(&request)? {
         Some((ticket, target)) => {
             by_ticket(&app, &ticket, &target, request_origin(request.headers(), TicketOrigin::MissingFromStream)).await?
@@ -61,7 +61,7 @@ pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, 
 }
 
 /// Serves the request while the access is valid: a request can wait for a run longer than its key is valid.
-async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Response> {
+async fn serve(access: Access, mut request: Request, next: Next) -> HttpResult<Response> {
     request.extensions_mut().insert(access.clone());
     tokio::select! {
         biased;
@@ -70,7 +70,7 @@ async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Respo
     }
 }
 
-pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Answer<Access> {
+pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> HttpResult<Access> {
     let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     match &app.options.auth {
         Auth::Open(principal) => {
@@ -94,7 +94,12 @@ pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &H
 }
 
 /// Redeems a ticket; `None` if it is not valid for this target.
-pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, from: TicketOrigin<'_>) -> Answer<Option<Access>> {
+pub(crate) async fn by_ticket(
+    app: &App,
+    ticket: &str,
+    target: &TicketTarget,
+    from: TicketOrigin<'_>,
+) -> HttpResult<Option<Access>> {
     let local = match &app.options.auth {
         Auth::Open(principal) => Some(principal),
         Auth::Keys => None,
@@ -118,12 +123,12 @@ struct TicketParams {
     ticket: Option<String>,
 }
 
-pub(crate) fn ticket_in(uri: &Uri) -> Answer<Option<String>> {
+pub(crate) fn ticket_in(uri: &Uri) -> HttpResult<Option<String>> {
     Ok(query::<TicketParams>(uri)?.ticket)
 }
 
 /// Returns the ticket of a stream request without a key, and the requested stream.
-fn stream_ticket(request: &Request) -> Answer<Option<(String, TicketTarget)>> {
+fn stream_ticket(request: &Request) -> HttpResult<Option<(String, TicketTarget)>> {
     if request.headers().contains_key(AUTHORIZATION) || ResponseFormat::of(request.headers())? == ResponseFormat::Json {
         return Ok(None);
     }

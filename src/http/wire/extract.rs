@@ -18,7 +18,7 @@ use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::streams::framing::Framing;
 use crate::http::wire::idempotency_header::{idempotency_key, request_key};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Error, RequestKey};
 use crate::support::suggestion::with_suggestion;
 use crate::support::{json, number, text};
@@ -37,7 +37,7 @@ pub(crate) struct Id<T>(pub T);
 impl<T: FromStr> FromRequestParts<App> for Id<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let Path(raw) = Path::<String>::from_request_parts(parts, app).await.map_err(missing)?;
         raw.parse().map(Self).map_err(missing)
     }
@@ -48,7 +48,7 @@ pub(crate) struct Ids<T, U>(pub T, pub U);
 impl<T: FromStr, U: FromStr> FromRequestParts<App> for Ids<T, U> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let Path((outer, inner)) = Path::<(String, String)>::from_request_parts(parts, app).await.map_err(missing)?;
         Ok(Self(outer.parse().map_err(missing)?, inner.parse().map_err(missing)?))
     }
@@ -59,12 +59,12 @@ pub(crate) struct Params<T>(pub T);
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> HttpResult<Self> {
         query(&parts.uri).map(Self)
     }
 }
 
-pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
+pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> HttpResult<T> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(params)) => Ok(params),
         Err(error) => {
@@ -83,7 +83,7 @@ pub(crate) struct Input<T> {
 impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+    async fn from_request(request: Request, app: &App) -> HttpResult<Self> {
         Self::read(request, app, app.options.limits.max_body_bytes, None).await
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct OptionalInput<T> {
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+    async fn from_request(request: Request, app: &App) -> HttpResult<Self> {
         let Input { body, key } = Input::read(request, app, app.options.limits.max_body_bytes, Some(T::default)).await?;
         Ok(Self { body, key })
     }
@@ -105,7 +105,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
 
 impl<T: DeserializeOwned> Input<T> {
     /// Reads a body of at most `most` bytes. `empty` returns the value of an absent body; `None` if a body is required.
-    pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> Answer<Self> {
+    pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> HttpResult<Self> {
         let key = idempotency_key(request.headers())?;
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
@@ -131,7 +131,7 @@ impl<T: DeserializeOwned> Input<T> {
 }
 
 /// Reads the complete body, within the limits of time and size.
-pub(crate) async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
+pub(crate) async fn read(request: Request, app: &App, most: usize) -> HttpResult<Bytes> {
     match tokio::time::timeout(app.options.limits.body_timeout, collect(request, most)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => {
@@ -178,7 +178,7 @@ fn is_json(content_type: &HeaderValue) -> bool {
 
 /// Returns the text of a body without its byte order mark. Halves of surrogate pairs become U+FFFD: JavaScript sends them where it
 /// cuts a text inside a character.
-fn json_text(bytes: &[u8]) -> Answer<Cow<'_, str>> {
+fn json_text(bytes: &[u8]) -> HttpResult<Cow<'_, str>> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -188,7 +188,7 @@ fn json_text(bytes: &[u8]) -> Answer<Cow<'_, str>> {
 }
 
 /// Parses JSON of a documented type. An error contains the location of the fault.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> HttpResult<T> {
     let text = json_text(bytes)?;
     let bytes = text.as_bytes();
     // serde would also accept an array with the values of all fields, which is not documented.
@@ -234,14 +234,14 @@ pub(crate) enum ResponseFormat {
 impl FromRequestParts<App> for ResponseFormat {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> HttpResult<Self> {
         Self::of(&parts.headers)
     }
 }
 
 impl ResponseFormat {
     /// Parses the Accept headers. The highest `q` wins, then the first range.
-    pub(crate) fn of(headers: &HeaderMap) -> Answer<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> HttpResult<Self> {
         let mut best: Option<(Self, f32)> = None;
         let mut is_requested = false;
         for value in headers.get_all(ACCEPT) {

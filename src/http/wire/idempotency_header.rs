@@ -4,14 +4,14 @@ use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Error, Replay, RequestKey};
 use crate::support::json;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-pub(crate) fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
     let invalid = || Error::invalid("the Idempotency-Key header must be 1 to 255 visible ASCII characters");

@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::query as query_of;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::types::{ListBody, NextCursor};
 use crate::service::{Error, InvalidCursor, Page, PageRequest};
 
@@ -35,7 +35,7 @@ pub(crate) struct PageParams {
     pub(crate) cursor: Option<String>,
 }
 
-pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
+pub(crate) fn limit(limit: Option<u32>) -> HttpResult<u32> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),
         other => Err(Error::invalid(format!("the query parameter limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
@@ -43,7 +43,7 @@ pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
 }
 
 impl PageParams {
-    pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> Answer<PageRequest<C>> {
+    pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> HttpResult<PageRequest<C>> {
         let after = self.cursor.as_deref().map(decode).transpose();
         let invalid = |InvalidCursor| Error::InvalidCursor("send the next_cursor of the previous page, or none".to_owned());
         Ok(PageRequest { limit: limit(self.limit)?, after: after.map_err(invalid)? })
@@ -55,7 +55,7 @@ pub(crate) struct Paging<C>(pub PageRequest<C>);
 impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> HttpResult<Self> {
         query_of::<PageParams>(&parts.uri)?.request().map(Self)
     }
 }
@@ -70,7 +70,7 @@ pub(crate) struct ListRequest<F, C> {
 impl<F: DeserializeOwned + Send, C: FromStr<Err = InvalidCursor> + Send> FromRequestParts<App> for ListRequest<F, C> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> HttpResult<Self> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let filter = query_of(&parts.uri)?;
         let Paging(page) = Paging::from_request_parts(parts, app).await?;

@@ -17,7 +17,8 @@ pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("applicati
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem(pub Box<ProblemBody>);
 
-pub(crate) type Answer<T> = Result<T, Problem>;
+/// The result of a handler or of a part of it.
+pub(crate) type HttpResult<T> = Result<T, Problem>;
 
 impl Problem {
     pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
@@ -26,7 +27,7 @@ impl Problem {
 }
 
 /// Returns `None` instead of the error of a missing resource.
-pub(crate) fn found<T>(result: service::Result<T>) -> Answer<Option<T>> {
+pub(crate) fn found<T>(result: service::Result<T>) -> HttpResult<Option<T>> {
     match result {
         Err(service::Error::NotFound(_)) => Ok(None),
         result => Ok(Some(result?)),

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::blocks::Blocks;
-use super::wire::{Event, Figures, Message};
+use super::wire::{Event, Message, TokenCounts};
 use crate::domain::model::{ModelError, ModelFinish};
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::Text;
@@ -17,7 +17,7 @@ pub(super) struct MessagesAdapter {
     blocks: Blocks,
     /// Whether the provider paused a long turn.
     is_paused: bool,
-    figures: Figures,
+    counts: TokenCounts,
 }
 
 impl StreamAdapter for MessagesAdapter {
@@ -60,10 +60,10 @@ impl StreamAdapter for MessagesAdapter {
                 answer.is_ended = true;
             }
             // Keep-alives, and events that are newer than this code.
-            _ => failure::check_unannounced(json)?,
+            _ => failure::check_for_unusual_error(json)?,
         }
-        if let Some(figures) = event.usage {
-            self.figures.update(figures);
+        if let Some(counts) = event.usage {
+            self.counts.update(counts);
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl StreamAdapter for MessagesAdapter {
             return Err(reported(json));
         }
         if message.content.is_none() {
-            failure::check_unannounced(json)?;
+            failure::check_for_unusual_error(json)?;
         }
         self.message(message, answer)
     }
@@ -82,7 +82,7 @@ impl StreamAdapter for MessagesAdapter {
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
         let finish = self.finish_of_complete_answer(answer)?;
         self.blocks.finish(answer);
-        answer.add_figures(self.figures);
+        answer.add_usage(self.counts);
         // After a pause without calls, nothing continues the answer, so it counts as cut.
         let is_partial = self.is_paused && finish == ModelFinish::Stop && !answer.has_calls();
         Ok(if is_partial { ModelFinish::Length } else { finish })
@@ -105,8 +105,8 @@ impl MessagesAdapter {
 
     /// Accepts a message: its start, which is nearly always empty, or the complete message.
     fn message(&mut self, message: Message<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        if let Some(figures) = message.usage {
-            self.figures.update(figures);
+        if let Some(counts) = message.usage {
+            self.counts.update(counts);
         }
         for (index, block) in (0..).zip(message.content.into_iter().flat_map(|content| content.0)) {
             self.blocks.start(Some(index), block, answer)?;

@@ -8,7 +8,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Unexpected};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::stream::TokenFigures;
+use crate::provider::stream::ReportedUsage;
 use crate::provider::stream::lenient::{Count, Lenient, Text, deserialize_leniently, object, whole_number};
 
 /// One event of a stream. A complete answer has the fields of [`Message`] instead.
@@ -26,7 +26,7 @@ pub(super) struct Event<'a> {
     #[serde(deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Option<TokenCounts>,
     pub(super) error: Option<Value>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Message<'a> {
     pub(super) content: Option<Content<'a>>,
     pub(super) stop_reason: Text<'a>,
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Option<TokenCounts>,
     pub(super) error: Option<Value>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Delta<'a> {
 /// Token counts. `input_tokens` does not include cached tokens.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Figures {
+pub(super) struct TokenCounts {
     input_tokens: Count,
     cache_creation_input_tokens: Count,
     cache_read_input_tokens: Count,
@@ -117,7 +117,7 @@ impl<'de> Lenient<'de> for Content<'de> {
     }
 }
 
-impl Figures {
+impl TokenCounts {
     /// Replaces earlier counts by later ones. Gateways repeat unknown counts as 0, which are ignored.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.filter(|count| *count > 0).or(old.0).or(new.0));
@@ -130,17 +130,17 @@ impl Figures {
     }
 }
 
-impl From<Figures> for TokenFigures {
-    fn from(figures: Figures) -> Self {
-        let cached = figures.cache_read_input_tokens.0;
-        let parts = [figures.input_tokens.0, figures.cache_creation_input_tokens.0, cached];
+impl From<TokenCounts> for ReportedUsage {
+    fn from(counts: TokenCounts) -> Self {
+        let cached = counts.cache_read_input_tokens.0;
+        let parts = [counts.input_tokens.0, counts.cache_creation_input_tokens.0, cached];
         let input: u64 = parts.iter().flatten().sum();
         Self {
             // No request is empty, so zero means unknown.
             input: Some(input).filter(|input| *input > 0),
-            output: figures.output_tokens.0.filter(|output| *output > 0),
+            output: counts.output_tokens.0.filter(|output| *output > 0),
             cached_input: cached,
-            cache_write: figures.cache_creation_input_tokens.0,
+            cache_write: counts.cache_creation_input_tokens.0,
             ..Self::default()
         }
     }

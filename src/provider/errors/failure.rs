@@ -67,7 +67,7 @@ pub(in crate::provider) fn from_event(error: &Value) -> ModelError {
 }
 
 /// Fails if an event, or a complete answer, is an error in another shape: a list that contains it (Google), or the envelope of one gateway.
-pub(in crate::provider) fn check_unannounced(data: &str) -> Result<(), ModelError> {
+pub(in crate::provider) fn check_for_unusual_error(data: &str) -> Result<(), ModelError> {
     let Ok(answer) = serde_json::from_str::<Value>(data) else { return Ok(()) };
     let fails = |value: &&Value| value.as_object().is_some_and(reports_failure);
     let error = match &answer {
@@ -619,7 +619,7 @@ mod tests {
     #[case(r#"[1,[],{}]"#, None)]
     #[case("x", None)]
     fn errors_that_nothing_announces(#[case] data: &str, #[case] kind: Option<ModelErrorKind>) {
-        assert_eq!(check_unannounced(data).err().map(|error| error.kind), kind);
+        assert_eq!(check_for_unusual_error(data).err().map(|error| error.kind), kind);
     }
 
     #[test]

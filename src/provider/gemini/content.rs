@@ -14,15 +14,16 @@ use crate::support::text;
 /// <https://ai.google.dev/gemini-api/docs/thought-signatures#faqs>.
 const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// A part with a signature that belongs to no call. One text may have arrived in several parts, so the length of the signed part is stored.
+/// The text or reasoning to which a signature belongs, if it belongs to no call. One text may have arrived in several parts, so the
+/// length of the signed part is stored.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SignedPart {
+pub(super) struct SignatureScope {
     pub(super) is_thought: bool,
     pub(super) bytes: usize,
 }
 
-impl SignedPart {
-    pub(super) fn sign(self, signature: &str) -> Value {
+impl SignatureScope {
+    pub(super) fn with_signature(self, signature: &str) -> Value {
         let on = if self.is_thought { "thought" } else { "text" };
         json!({ "thoughtSignature": signature, "on": on, "bytes": self.bytes })
     }
@@ -142,12 +143,12 @@ fn answered<'a>(message: &'a Message, signs: bool, ids: &mut CallIds<'a>) -> Vec
         match part {
             Part::Text(text) => wire.extend((!text.text.is_empty()).then(|| WirePart::text(text.text.as_str()))),
             // The model cannot use reasoning without a signature.
-            Part::Reasoning(reasoning) => match reasoning.raw.as_ref().and_then(SignedPart::of) {
-                Some((SignedPart { is_thought: true, bytes }, signature)) => {
+            Part::Reasoning(reasoning) => match reasoning.raw.as_ref().and_then(SignatureScope::of) {
+                Some((SignatureScope { is_thought: true, bytes }, signature)) => {
                     let signed = split_tail(&reasoning.text, bytes).1;
                     wire.push(WirePart { thought: true, thought_signature: Some(signature), ..WirePart::text(signed) });
                 }
-                Some((SignedPart { is_thought: false, bytes }, signature)) => sign_text(&mut wire, bytes, signature),
+                Some((SignatureScope { is_thought: false, bytes }, signature)) => sign_text(&mut wire, bytes, signature),
                 None => {}
             },
             Part::ToolCall(call) => {

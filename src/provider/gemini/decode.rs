@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::content::{SignedPart, wire_name};
-use super::wire::{Candidate, Chunk, Chunks, Figures, FunctionCall, Part};
+use super::content::{SignatureScope, wire_name};
+use super::wire::{Candidate, Chunk, Chunks, FunctionCall, Part, TokenCounts};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::{json_text, storable_text};
 use crate::provider::stream::{
-    AnswerAssembler, AnswerDecoder, StopReasonPlacement, StreamAdapter, finish_without_calls, incomplete,
+    AnswerAssembler, AnswerDecoder, StopReasonPlacement, StreamAdapter, finish_of_stop_reason, incomplete,
 };
 
 /// The error about tool-call arguments in several pieces, which this decoder does not assemble:
@@ -25,7 +25,7 @@ pub(super) struct GenerateContentAdapter {
     /// The tools that have another name in this dialect. Each pair is that name and the original name.
     renamed: Vec<(String, String)>,
     /// The token counts so far.
-    figures: Figures,
+    counts: TokenCounts,
 }
 
 pub(super) fn decoder(tools: &[Arc<ToolDefinition>], request_bytes: usize) -> AnswerDecoder<GenerateContentAdapter> {
@@ -33,7 +33,7 @@ pub(super) fn decoder(tools: &[Arc<ToolDefinition>], request_bytes: usize) -> An
         Cow::Borrowed(_) => None,
         Cow::Owned(name) => Some((name, tool.name.clone())),
     });
-    let adapter = GenerateContentAdapter { renamed: renamed.collect(), figures: Figures::default() };
+    let adapter = GenerateContentAdapter { renamed: renamed.collect(), counts: TokenCounts::default() };
     AnswerDecoder::new(adapter, AnswerAssembler::new(None, request_bytes))
 }
 
@@ -44,7 +44,7 @@ impl StreamAdapter for GenerateContentAdapter {
         // A gateway that drops the parameter `alt=sse` sends one list of all chunks.
         let chunks = serde_json::from_str::<Chunks<'_>>(json).map_err(|error| answer.frame_failure(json, &error.to_string()))?;
         if chunks.0.iter().all(Chunk::is_empty) {
-            return failure::check_unannounced(json);
+            return failure::check_for_unusual_error(json);
         }
         chunks.0.into_iter().try_for_each(|chunk| self.add_chunk(chunk, answer))
     }
@@ -55,7 +55,7 @@ impl StreamAdapter for GenerateContentAdapter {
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
-        answer.add_figures(self.figures);
+        answer.add_usage(self.counts);
         answer.finish.ok_or_else(|| incomplete("the answer ended without a stop reason"))
     }
 }
@@ -68,11 +68,11 @@ impl GenerateContentAdapter {
         if let Some(response) = chunk.response {
             self.add_chunk(*response, answer)?;
         }
-        if let Some(figures) = chunk.usage_metadata {
-            self.figures.update(figures);
-            // Usage marks the end of an answer only if it has the tokens of the request and of the answer.
-            if self.figures.are_given() {
-                answer.add_figures(self.figures);
+        if let Some(counts) = chunk.usage_metadata {
+            self.counts.update(counts);
+            // A total alone may arrive early. Only counts of both request and answer mark the end.
+            if self.counts.are_complete() {
+                answer.add_usage(self.counts);
             }
         }
         let is_blocked = |reason: &str| !matches!(reason, "" | "BLOCK_REASON_UNSPECIFIED");
@@ -117,14 +117,14 @@ impl GenerateContentAdapter {
         // Ignores parts without text: code that the provider executed, the results of that code, and unknown types of parts.
         let Some(text) = part.text else { return Ok(()) };
         let text = storable_text(text.0);
-        let signed = SignedPart { is_thought: part.thought == Some(true), bytes: text.len() };
-        if signed.is_thought {
+        let scope = SignatureScope { is_thought: part.thought == Some(true), bytes: text.len() };
+        if scope.is_thought {
             answer.reasoning(text.into());
         } else {
             answer.text(text.into());
         }
         if !signature.is_empty() {
-            answer.emit(ModelEvent::ReasoningBlock(signed.sign(&signature)));
+            answer.emit(ModelEvent::ReasoningBlock(scope.with_signature(&signature)));
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl GenerateContentAdapter {
                 failed(ModelErrorKind::InvalidRequest, "the provider requires a signature that the history does not have")
             }
             "OTHER" | "MALFORMED_RESPONSE" => failed(ModelErrorKind::BadStream, "the model stopped without a specific reason"),
-            _ => finish_without_calls(word),
+            _ => finish_of_stop_reason(word),
         };
         answer.stop(reason.map_err(|error| match message {
             "" => error,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::stream::TokenFigures;
+use crate::provider::stream::ReportedUsage;
 use crate::provider::stream::lenient::{Count, Text, many, object, whole_number};
 
 /// A chunk, or a list of chunks from a gateway that drops `alt=sse`.
@@ -20,7 +20,7 @@ pub(super) struct Chunk<'a> {
     #[serde(alias = "prompt_feedback")]
     pub(super) prompt_feedback: Option<PromptFeedback<'a>>,
     #[serde(alias = "usage_metadata", deserialize_with = "object")]
-    pub(super) usage_metadata: Option<Figures>,
+    pub(super) usage_metadata: Option<TokenCounts>,
     pub(super) error: Option<Value>,
     /// The chunk in the envelope of Code Assist and of some Vertex proxies.
     #[serde(deserialize_with = "object")]
@@ -114,7 +114,7 @@ pub(super) struct PromptFeedback<'a> {
 /// Token counts. Reasoning tokens are not part of the answer's count.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Figures {
+pub(super) struct TokenCounts {
     #[serde(alias = "prompt_token_count")]
     prompt_token_count: Count,
     #[serde(alias = "tool_use_prompt_token_count")]
@@ -129,10 +129,9 @@ pub(super) struct Figures {
     total_token_count: Count,
 }
 
-impl Figures {
-    /// Returns whether the tokens of the request and of the answer are known. A total alone may arrive before the end of the
-    /// answer.
-    pub(super) fn are_given(&self) -> bool {
+impl TokenCounts {
+    /// Returns whether the counts of both request and answer are known.
+    pub(super) fn are_complete(&self) -> bool {
         self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
     }
 
@@ -150,19 +149,19 @@ impl Figures {
     }
 }
 
-impl From<Figures> for TokenFigures {
-    fn from(figures: Figures) -> Self {
+impl From<TokenCounts> for ReportedUsage {
+    fn from(counts: TokenCounts) -> Self {
         let sum = |one: Count, other: Count| match (one.0, other.0) {
             (None, None) => None,
             (one, other) => Some(one.unwrap_or(0) + other.unwrap_or(0)),
         };
-        let input = figures.prompt_token_count.0.map(|prompt| prompt + figures.tool_use_prompt_token_count.0.unwrap_or(0));
-        let rest = figures.total_token_count.0.zip(input).and_then(|(total, input)| total.checked_sub(input));
+        let input = counts.prompt_token_count.0.map(|prompt| prompt + counts.tool_use_prompt_token_count.0.unwrap_or(0));
+        let rest = counts.total_token_count.0.zip(input).and_then(|(total, input)| total.checked_sub(input));
         Self {
             input,
-            output: sum(figures.candidates_token_count, figures.thoughts_token_count).or(rest),
-            cached_input: figures.cached_content_token_count.0,
-            reasoning: figures.thoughts_token_count.0,
+            output: sum(counts.candidates_token_count, counts.thoughts_token_count).or(rest),
+            cached_input: counts.cached_content_token_count.0,
+            reasoning: counts.thoughts_token_count.0,
             ..Self::default()
         }
     }

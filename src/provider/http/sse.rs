@@ -26,23 +26,26 @@ pub(in crate::provider) fn too_large(subject: &str, limit: usize) -> ModelError 
 
 /// Returns the frames of an answer. The stream fails when an event or the answer exceeds its limit.
 pub(in crate::provider) fn sse_frames(bytes: ByteStream) -> Frames {
-    let since_event = Arc::new(AtomicUsize::new(0));
-    let (mut error_filter, mut total, counter) = (UnframedErrorFilter::default(), 0, Arc::clone(&since_event));
-    let counted = bytes.map(move |chunk| {
-        let chunk = chunk?;
-        total += chunk.len();
-        if counter.fetch_add(chunk.len(), Ordering::Relaxed) + chunk.len() > MAX_EVENT_BYTES {
-            return Err(too_large("one event of the answer", MAX_EVENT_BYTES));
-        }
-        if total > MAX_ANSWER_BYTES {
-            return Err(too_large("the answer", MAX_ANSWER_BYTES));
-        }
-        Ok(error_filter.convert(chunk))
-    });
+    let bytes_since_event = Arc::new(AtomicUsize::new(0));
+    let (mut error_filter, mut total) = (UnframedErrorFilter::default(), 0);
+    let counted = {
+        let bytes_since_event = Arc::clone(&bytes_since_event);
+        bytes.map(move |chunk| {
+            let chunk = chunk?;
+            total += chunk.len();
+            if bytes_since_event.fetch_add(chunk.len(), Ordering::Relaxed) + chunk.len() > MAX_EVENT_BYTES {
+                return Err(too_large("one event of the answer", MAX_EVENT_BYTES));
+            }
+            if total > MAX_ANSWER_BYTES {
+                return Err(too_large("the answer", MAX_ANSWER_BYTES));
+            }
+            Ok(error_filter.convert(chunk))
+        })
+    };
     let mut events = 0;
     Box::pin(SseByteStream::new(counted).map(move |event| {
         let event = event.map_err(|error| as_model_error(error, events + 1))?;
-        since_event.store(0, Ordering::Relaxed);
+        bytes_since_event.store(0, Ordering::Relaxed);
         events += 1;
         Ok(frame_of(event))
     }))
@@ -78,7 +81,7 @@ fn frame_of(event: Sse) -> Frame {
     // A gateway that treats comments as data sends `data: : still here`. No JSON begins with a colon.
     let is_empty = data.is_empty() || data.starts_with(':') || data == "null" || is_keep_alive(data) || is_named(&is_keep_alive);
     let data = match event.data {
-        // An empty object makes the decoder report an error event without data.
+        // The event `error` has no data here. The decoder reports `{}` as an error.
         _ if is_empty && is_named(&|name| name == "error") => "{}".to_owned(),
         _ if is_empty => String::new(),
         Some(data) if END_MARKS.iter().any(|mark| data.trim().eq_ignore_ascii_case(mark)) => "[DONE]".to_owned(),

@@ -8,6 +8,7 @@ use serde::de::IgnoredAny;
 
 use crate::provider::stream::Shape;
 
+/// Converts errors outside of the event format into events.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct UnframedErrorFilter(Line);
 

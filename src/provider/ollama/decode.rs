@@ -7,7 +7,8 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::{Count, Flag, Function, Text, many, object, storable_text};
 use crate::provider::stream::{
-    AnswerAssembler, AnswerDecoder, ReasoningTags, StreamAdapter, TokenFigures, finish_without_calls, incomplete, is_cut, reported,
+    AnswerAssembler, AnswerDecoder, ReasoningTags, ReportedUsage, StreamAdapter, finish_of_stop_reason, incomplete, is_cut,
+    reported,
 };
 
 /// The tags of models whose template does not separate reasoning. Other tags stay in the text, because a prompt may ask for them.
@@ -32,9 +33,9 @@ impl StreamAdapter for OllamaAdapter {
             return Err(reported(json));
         }
         if line.message.is_none() && !line.done.0 {
-            failure::check_unannounced(json)?;
+            failure::check_for_unusual_error(json)?;
         }
-        answer.add_figures(TokenFigures { input: line.prompt_eval_count.0, output: line.eval_count.0, ..TokenFigures::default() });
+        answer.add_usage(ReportedUsage { input: line.prompt_eval_count.0, output: line.eval_count.0, ..ReportedUsage::default() });
         if let Some(message) = line.message {
             if !message.thinking.0.is_empty() {
                 answer.tags.add_separate_reasoning(&message.thinking.0);
@@ -82,7 +83,7 @@ fn finish(word: &str) -> Result<ModelFinish, ModelError> {
         let message = format!("Ollama did not answer but {word}ed the model");
         return Err(ModelError::new(ModelErrorKind::EmptyResponse, &message));
     }
-    if word.is_empty() { Ok(ModelFinish::Stop) } else { finish_without_calls(word) }
+    if word.is_empty() { Ok(ModelFinish::Stop) } else { finish_of_stop_reason(word) }
 }
 
 /// One line of a stream, or a complete answer.

@@ -133,13 +133,13 @@ impl ChatCompletionsAdapter {
             ));
         }
         if chunk.is_empty() {
-            failure::check_unannounced(data)?;
+            failure::check_for_unusual_error(data)?;
             if let Some((result, json)) = Envelope::open(data) {
                 return self.chunk(result, json, answer);
             }
         }
-        for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage.map(|usage| *usage)].into_iter().flatten() {
-            answer.add_figures(figures);
+        for counts in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage.map(|usage| *usage)].into_iter().flatten() {
+            answer.add_usage(counts);
         }
         if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(|error| is_meaningful(error)) {
             return Err(failure::from_event(&error));
@@ -169,8 +169,8 @@ impl ChatCompletionsAdapter {
         if let Some(error) = choice.error.filter(|error| is_meaningful(error)) {
             return Err(failure::from_event(&error));
         }
-        if let Some(figures) = choice.usage {
-            answer.add_figures(*figures);
+        if let Some(counts) = choice.usage {
+            answer.add_usage(*counts);
         }
         let has_deltas = std::mem::take(&mut self.has_deltas);
         let bare = choice.text.0;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::model::Cost;
-use crate::provider::stream::TokenFigures;
+use crate::provider::stream::ReportedUsage;
 use crate::provider::stream::lenient::{
     Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, deserialize_leniently, list, many, object,
     whole_number,
@@ -26,7 +26,7 @@ pub(super) struct Chunk<'a> {
     #[serde(borrow, deserialize_with = "list")]
     pub(super) choices: Vec<Choice<'a>>,
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Rare<Figures>,
+    pub(super) usage: Rare<TokenCounts>,
     #[serde(deserialize_with = "reported")]
     error: Rare<Value>,
     /// Cloudflare's errors.
@@ -83,7 +83,7 @@ impl<'a> Envelope<'a> {
 #[serde(default)]
 pub(super) struct Groq {
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Option<TokenCounts>,
     #[serde(deserialize_with = "reported")]
     pub(super) error: Rare<Value>,
 }
@@ -118,7 +118,7 @@ pub(super) struct Choice<'a> {
     pub(super) error: Rare<Value>,
     /// Moonshot's usage.
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Rare<Figures>,
+    pub(super) usage: Rare<TokenCounts>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -182,7 +182,7 @@ pub(super) struct Fragment<'a> {
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Figures {
+pub(super) struct TokenCounts {
     prompt_tokens: Count,
     completion_tokens: Count,
     total_tokens: Count,
@@ -213,18 +213,18 @@ pub(super) struct Figures {
     cost_in_usd_ticks: Ticks,
 }
 
-impl From<Figures> for TokenFigures {
-    fn from(figures: Figures) -> Self {
-        let details = figures.prompt_tokens_details.unwrap_or_default();
-        let cached_input = details.cached_tokens.0.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
-        let cached_input = cached_input.or(figures.cache_read_input_tokens.0);
-        let cache_write = details.cache_write_tokens.0.or(figures.cache_creation_input_tokens.0);
-        let reasoning = figures.completion_tokens_details.and_then(|details| details.reasoning_tokens.0);
-        let mut reasoning = reasoning.or(figures.reasoning_tokens.0);
-        let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
-        let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
+impl From<TokenCounts> for ReportedUsage {
+    fn from(counts: TokenCounts) -> Self {
+        let details = counts.prompt_tokens_details.unwrap_or_default();
+        let cached_input = details.cached_tokens.0.or(counts.prompt_cache_hit_tokens.0).or(counts.cached_tokens.0);
+        let cached_input = cached_input.or(counts.cache_read_input_tokens.0);
+        let cache_write = details.cache_write_tokens.0.or(counts.cache_creation_input_tokens.0);
+        let reasoning = counts.completion_tokens_details.and_then(|details| details.reasoning_tokens.0);
+        let mut reasoning = reasoning.or(counts.reasoning_tokens.0);
+        let mut input = counts.prompt_tokens.0.or(counts.input_tokens.0);
+        let mut output = counts.completion_tokens.0.or(counts.output_tokens.0);
         // The total also contains tokens that are in neither of the two.
-        if let (Some(input_count), Some(output_count), Some(total)) = (input, output, figures.total_tokens.0)
+        if let (Some(input_count), Some(output_count), Some(total)) = (input, output, counts.total_tokens.0)
             && let Some(hidden_tokens @ 1..) = total.checked_sub(input_count + output_count)
         {
             let cached = cached_input.unwrap_or(0);
@@ -239,9 +239,9 @@ impl From<Figures> for TokenFigures {
                 (output, reasoning) = (Some(output_count + hidden_tokens), Some(hidden_tokens));
             }
         }
-        let cost = match (figures.cost.0, figures.is_byok) {
-            (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
-            (own, Flag(_)) => own.or(figures.estimated_cost.0).or(figures.cost_in_usd_ticks.dollars()),
+        let cost = match (counts.cost.0, counts.is_byok) {
+            (Some(own), Flag(true)) => counts.cost_details.0.map(|behind| own + behind),
+            (own, Flag(_)) => own.or(counts.estimated_cost.0).or(counts.cost_in_usd_ticks.dollars()),
         };
         Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::from_dollars) }
     }

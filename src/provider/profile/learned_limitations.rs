@@ -75,9 +75,9 @@ impl LearnedLimitations {
         model: &str,
         now: UnixMillis,
     ) -> Vec<Limitation> {
-        let is_recent = |known: &ModelLimitations| known.loaded_at.is_some_and(|at| at.elapsed() < RELOAD_INTERVAL);
-        let is_fresh = lock(&self.models).get(model).is_some_and(is_recent);
-        if let Some(ProviderLimitationStore { store, provider }) = store.filter(|_| !is_fresh) {
+        let loaded_at = lock(&self.models).get(model).and_then(|known| known.loaded_at);
+        let is_recent = loaded_at.is_some_and(|at| at.elapsed() < RELOAD_INTERVAL);
+        if let Some(ProviderLimitationStore { store, provider }) = store.filter(|_| !is_recent) {
             let loaded = timeout(STORE_TIMEOUT, store.load(provider, model)).await;
             let mut models = lock(&self.models);
             let known = entry_of(&mut models, model);
@@ -95,7 +95,8 @@ impl LearnedLimitations {
         known.limitations.iter().map(|(limitation, _)| limitation.clone()).collect()
     }
 
-    /// Stores the limitations whose changes made a request succeed. Returns the changes for the log of the run.
+    /// Stores limitations after the adapted request has succeeded, or another model was chosen. Returns the adaptations for the
+    /// run's log.
     pub(in crate::provider) async fn remember(
         &self,
         store: Option<&ProviderLimitationStore>,

@@ -39,7 +39,7 @@ impl StreamAdapter for ResponsesAdapter {
             return Err(reported(json));
         }
         if response.output.is_none() && response.error.is_none() {
-            failure::check_unannounced(json)?;
+            failure::check_for_unusual_error(json)?;
         }
         self.response("", &response, answer)
     }
@@ -102,7 +102,7 @@ impl ResponsesAdapter {
             _ => match &event.error {
                 Some(error) => return Err(failure::from_event(error)),
                 None if kind.starts_with("response.") => {}
-                None => failure::check_unannounced(json)?,
+                None => failure::check_for_unusual_error(json)?,
             },
         }
         Ok(())
@@ -188,8 +188,8 @@ impl ResponsesAdapter {
 
     /// Accepts the complete answer. Its event, else its status, decides how it ended.
     fn response(&mut self, event: &str, response: &Response<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        if let Some(figures) = response.usage {
-            answer.add_figures(figures);
+        if let Some(counts) = response.usage {
+            answer.add_usage(counts);
         }
         let status = match (event.trim_start_matches("response."), &*response.status.0) {
             ("failed", _) | (_, "failed") => "failed",

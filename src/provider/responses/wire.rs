@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::model::Cost;
-use crate::provider::stream::TokenFigures;
+use crate::provider::stream::ReportedUsage;
 use crate::provider::stream::lenient::{
     Arguments, Count, Dollars, Lenient, Text, Ticks, TokenDetails, lenient, object, whole_number,
 };
@@ -78,7 +78,7 @@ pub(super) struct Response<'a> {
     pub(super) error: Option<Value>,
     pub(super) incomplete_details: Option<Incomplete<'a>>,
     #[serde(deserialize_with = "object")]
-    pub(super) usage: Option<Figures>,
+    pub(super) usage: Option<TokenCounts>,
     /// `error` if the complete answer is an error.
     pub(super) object: Text<'a>,
 }
@@ -156,7 +156,7 @@ impl Content<'_> {
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Figures {
+pub(super) struct TokenCounts {
     input_tokens: Count,
     output_tokens: Count,
     #[serde(deserialize_with = "object")]
@@ -169,15 +169,15 @@ pub(super) struct Figures {
     cost_in_usd_ticks: Ticks,
 }
 
-impl From<Figures> for TokenFigures {
-    fn from(figures: Figures) -> Self {
+impl From<TokenCounts> for ReportedUsage {
+    fn from(counts: TokenCounts) -> Self {
         Self {
-            input: figures.input_tokens.0,
-            output: figures.output_tokens.0,
-            cached_input: figures.input_tokens_details.and_then(|details| details.cached_tokens.0),
-            cache_write: figures.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
-            reasoning: figures.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
-            cost: figures.cost.0.or(figures.cost_in_usd_ticks.dollars()).and_then(Cost::from_dollars),
+            input: counts.input_tokens.0,
+            output: counts.output_tokens.0,
+            cached_input: counts.input_tokens_details.and_then(|details| details.cached_tokens.0),
+            cache_write: counts.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
+            reasoning: counts.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
+            cost: counts.cost.0.or(counts.cost_in_usd_ticks.dollars()).and_then(Cost::from_dollars),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, 
 use crate::provider::errors::failure;
 use crate::provider::stream::lenient::storable_text;
 use crate::provider::stream::reasoning_tags::{ReasoningTags, SplitText};
-use crate::provider::stream::usage::{TokenFigures, UsageCounter};
+use crate::provider::stream::usage::{ReportedUsage, UsageCounter};
 
 /// A limit above the number of tool calls in any real answer.
 const MAX_CALLS: usize = 1_000;
@@ -85,7 +85,7 @@ impl AnswerAssembler {
 
     /// Returns the failure that JSON other than an event reports, or `bad_frame`.
     pub(in crate::provider) fn frame_failure(&self, json: &str, why: &str) -> ModelError {
-        failure::check_unannounced(json).err().unwrap_or_else(|| self.bad_frame(why))
+        failure::check_for_unusual_error(json).err().unwrap_or_else(|| self.bad_frame(why))
     }
 
     pub(in crate::provider) fn bad_frame(&self, why: &str) -> ModelError {
@@ -217,13 +217,13 @@ impl AnswerAssembler {
         }
     }
 
-    pub(in crate::provider) fn add_figures(&mut self, figures: impl Into<TokenFigures>) {
-        self.usage.take(figures.into());
+    pub(in crate::provider) fn add_usage(&mut self, reported: impl Into<ReportedUsage>) {
+        self.usage.take(reported.into());
     }
 
     /// Returns whether the answer has as many tokens as the request allows.
     pub(in crate::provider) fn is_at_limit(&self) -> bool {
-        let output = self.usage.figures.output.filter(|_| self.usage.is_reported());
+        let output = self.usage.reported.output.filter(|_| self.usage.is_reported());
         self.max_output_tokens.zip(output).is_some_and(|(limit, output)| output >= u64::from(limit))
     }
 
@@ -286,7 +286,7 @@ mod tests {
         for _ in 0..calls {
             answer.open_call().unwrap();
         }
-        answer.add_figures(TokenFigures { input: Some(1), output: Some(output), ..TokenFigures::default() });
+        answer.add_usage(ReportedUsage { input: Some(1), output: Some(output), ..ReportedUsage::default() });
         answer.end(stated);
         assert_eq!(answer.ready.pop_back(), Some(ModelEvent::Finished(expected)));
     }

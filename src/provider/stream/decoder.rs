@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::domain::model::ModelErrorKind::{BadStream, IncompleteStream};
     use crate::domain::model::ModelFinish;
-    use crate::provider::stream::TokenFigures;
+    use crate::provider::stream::ReportedUsage;
 
     /// Takes `{}` as text, and other JSON as a stop reason, with text if it is a list.
     struct TestAdapter<const REASONS: char>;
@@ -243,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn first_event_with_reason_and_figures_may_go_on() {
+    fn first_event_with_reason_and_usage_may_go_on() {
         let mut answer = AnswerAssembler::new(None, 0);
         assert_eq!(progress::<'a'>(&["[1]"], AnswerAssembler::new(None, 0)), [Progress::Open]);
-        answer.add_figures(TokenFigures { input: Some(1), output: Some(1), ..TokenFigures::default() });
+        answer.add_usage(ReportedUsage { input: Some(1), output: Some(1), ..ReportedUsage::default() });
         assert_eq!(progress::<'a'>(&["[1]"], answer), [Progress::MayContinue]);
     }
 

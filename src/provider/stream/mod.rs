@@ -18,5 +18,5 @@ pub(super) use self::decoder::{StopReasonPlacement, StreamAdapter};
 pub(super) use self::events::Events;
 pub(super) use self::json_shape::Shape;
 pub(super) use self::reasoning_tags::{ReasoningTags, SplitText};
-pub(super) use self::stop_reasons::{StopReason, finish_without_calls, read_stop_reason, unknown_stop_reason};
-pub(super) use self::usage::TokenFigures;
+pub(super) use self::stop_reasons::{StopReason, finish_of_stop_reason, read_stop_reason, unknown_stop_reason};
+pub(super) use self::usage::ReportedUsage;

@@ -59,7 +59,7 @@ pub(in crate::provider) fn read_stop_reason(word: &str) -> Result<StopReason, Mo
 }
 
 /// Maps the stop reason of a dialect with complete tool calls: the calls decide the finish, not the reason.
-pub(in crate::provider) fn finish_without_calls(word: &str) -> Result<ModelFinish, ModelError> {
+pub(in crate::provider) fn finish_of_stop_reason(word: &str) -> Result<ModelFinish, ModelError> {
     match read_stop_reason(word)? {
         StopReason::Finish(ModelFinish::ToolCalls) => Ok(ModelFinish::Stop),
         StopReason::Finish(finish @ (ModelFinish::Stop | ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),

@@ -1,13 +1,13 @@
-//! Counts the tokens of an answer: the provider's figures, or estimates for missing ones.
+//! Counts the tokens of an answer: the counts that the provider reports, or estimates for missing ones.
 
 use crate::domain::model::{Cost, Usage};
 
 /// The average bytes per token, for estimates.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// The token counts of a provider. They may arrive in parts, and repeatedly.
+/// Token counts and cost that a provider reports. They may arrive in parts, and repeatedly.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::provider) struct TokenFigures {
+pub(in crate::provider) struct ReportedUsage {
     /// Tokens of the request, cached ones included.
     pub(in crate::provider) input: Option<u64>,
     /// Tokens of the answer, reasoning included.
@@ -23,33 +23,33 @@ pub(in crate::provider) struct UsageCounter {
     pub(super) request_bytes: usize,
     /// Bytes that the model wrote: text, reasoning, names and arguments.
     pub(super) answer_bytes: usize,
-    pub(super) figures: TokenFigures,
+    pub(super) reported: ReportedUsage,
 }
 
 impl UsageCounter {
     pub(super) fn new(request_bytes: usize) -> Self {
-        Self { request_bytes, answer_bytes: 0, figures: TokenFigures::default() }
+        Self { request_bytes, answer_bytes: 0, reported: ReportedUsage::default() }
     }
 
-    /// Adds counts. Each one replaces an earlier one.
-    pub(super) fn take(&mut self, figures: TokenFigures) {
-        self.figures = TokenFigures {
-            input: figures.input.or(self.figures.input),
-            output: figures.output.or(self.figures.output),
-            cached_input: figures.cached_input.or(self.figures.cached_input),
-            reasoning: figures.reasoning.or(self.figures.reasoning),
-            cache_write: figures.cache_write.or(self.figures.cache_write),
-            cost: figures.cost.or(self.figures.cost),
+    /// Adds reported values. Each one replaces an earlier one.
+    pub(super) fn take(&mut self, reported: ReportedUsage) {
+        self.reported = ReportedUsage {
+            input: reported.input.or(self.reported.input),
+            output: reported.output.or(self.reported.output),
+            cached_input: reported.cached_input.or(self.reported.cached_input),
+            reasoning: reported.reasoning.or(self.reported.reasoning),
+            cache_write: reported.cache_write.or(self.reported.cache_write),
+            cost: reported.cost.or(self.reported.cost),
         };
     }
 
     pub(super) fn is_reported(&self) -> bool {
-        self.figures.input.is_some() && self.figures.output.is_some()
+        self.reported.input.is_some() && self.reported.output.is_some()
     }
 
     pub(super) fn usage(&self) -> Usage {
         let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
-        let TokenFigures { input, output, cached_input, reasoning, cache_write, cost } = self.figures;
+        let ReportedUsage { input, output, cached_input, reasoning, cache_write, cost } = self.reported;
         Usage {
             input_tokens: input.unwrap_or_else(|| estimate(self.request_bytes)),
             output_tokens: output.unwrap_or_else(|| estimate(self.answer_bytes)),

@@ -224,7 +224,7 @@ async fn earlier_tool_failures_count_until_a_success(world: &World) {
         world.commit_one(changes(&fence, step)).await.unwrap();
         assert_eq!(world.load(&fence).await.counters, counters, "the run's own calls are not counted");
         world.commit_one(completed(&fence)).await.unwrap();
-        counters.failed_before.into_iter().collect::<Vec<(String, u32)>>()
+        counters.earlier_failures.into_iter().collect::<Vec<(String, u32)>>()
     };
     let named = |counts: &[(&str, u32)]| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect::<Vec<_>>();
     assert_eq!(run(&counting, &[("read", Failed), ("write", Failed)]).await, named(&[]));
@@ -235,7 +235,7 @@ async fn earlier_tool_failures_count_until_a_success(world: &World) {
     assert_eq!(run(&counting, &[]).await, named(&[("write", 1)]));
     for other in [hello(&owner, &conversation()), hello(&user(), &conversation())] {
         world.accept(AcceptRun { profile: counting.clone(), ..other }).await;
-        assert!(world.load(&world.claim_one().await).await.counters.failed_before.is_empty());
+        assert!(world.load(&world.claim_one().await).await.counters.earlier_failures.is_empty());
     }
 }
 

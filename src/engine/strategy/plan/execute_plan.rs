@@ -132,7 +132,7 @@ impl Hooks for PlanExecute {
 
     fn model_failed(&self, decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
         let counters = decision.counters();
-        (counters.model_failures, counters.left_alone_ms) = (0, 0);
+        (counters.model_failures, counters.breaker_wait_ms) = (0, 0);
         decision.reset(step, "retry");
         decision.abandon_step(step);
         if phase(&decision.progress) == Some(PlanPhase::Telling) {
@@ -142,7 +142,7 @@ impl Hooks for PlanExecute {
         Next::ModelStep
     }
 
-    fn run_ended(&self, decision: &mut DecisionBuilder<'_>) {
+    fn close_plan(&self, decision: &mut DecisionBuilder<'_>) {
         if phase(&decision.progress).is_some() {
             close(decision);
             close_steps(decision);

@@ -322,7 +322,7 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     let room = room(&source).unwrap();
     prop_assert!(room.remaining < 0, "{:?}", room);
     let own = &state.record.fence.run_id;
-    let shown = source.uncovered_history().rest;
+    let shown = source.request_messages().uncovered;
     prop_assert!(shown.iter().all(|message| message.run_id == *own));
     let answers = shown.iter().filter(|message| message.role == Role::Assistant).count();
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);

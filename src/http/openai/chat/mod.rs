@@ -19,7 +19,7 @@ use crate::http::openai::events;
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::request::Trace;
 use crate::service::Access;
 
@@ -37,7 +37,7 @@ pub(in crate::http) async fn create(
     Trace(trace): Trace,
     axum::extract::State(app): axum::extract::State<App>,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     // The body holds the whole conversation, like an import.
     let Input { body, key } = body::read::<ChatRequest>(request, &app, &access).await?;
     let (streams, include_usage, model) = (body.stream == Some(true), body.includes_usage(), body.model().to_owned());

@@ -17,7 +17,7 @@ use crate::http::openai::responses::request::{ConversationRequest, check_metadat
 use crate::http::openai::responses::{items, unfinished};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Input, OptionalInput, Params};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{ConversationPatch, Error, PageRequest};
 
 /// Number of messages in one read.
@@ -45,7 +45,7 @@ fn conversation_object(id: &ConversationId, created_at: &str, metadata: &Map<Str
 pub(in crate::http) async fn create(
     caller: Caller,
     OptionalInput { body, key }: OptionalInput<ConversationRequest>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let known = known_items(&caller.app.service, &caller.principal, body.references()).await?;
     let sent = body.into_conversation(&known)?;
     let metadata = sent.metadata.clone();
@@ -59,7 +59,7 @@ pub(in crate::http) async fn create(
     params(("id" = String, Path, description = "The id of the conversation")),
     responses((status = 200, description = "The conversation", body = Object)),
 )]
-pub(in crate::http) async fn get(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn get(caller: Caller, Path(id): Path<String>) -> HttpResult<Json<Value>> {
     let own = parse_conversation(&id)?;
     let found = caller.app.service.conversation(&caller.principal, &own).await.map_err(|error| named(&id, error))?;
     Ok(conversation_object(&found.id, &found.created_at, &found.metadata))
@@ -75,7 +75,7 @@ pub(in crate::http) async fn update(
     caller: Caller,
     Path(id): Path<String>,
     Input { body, .. }: Input<Value>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let own = parse_conversation(&id)?;
     let metadata = match body.get("metadata") {
         Some(Value::Object(metadata)) => metadata.clone(),
@@ -95,7 +95,7 @@ pub(in crate::http) async fn update(
     params(("id" = String, Path, description = "The id of the conversation")),
     responses((status = 200, description = "The conversation is deleted", body = Object)),
 )]
-pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> HttpResult<Json<Value>> {
     let own = parse_conversation(&id)?;
     caller.app.service.delete_conversation(&caller.principal, &own).await.map_err(|error| named(&id, error))?;
     Ok(Json(json!({ "id": id, "object": "conversation.deleted", "deleted": true })))
@@ -111,7 +111,7 @@ pub(in crate::http) async fn list_items(
     caller: Caller,
     Path(id): Path<String>,
     Params(params): Params<ItemParams>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let mut reader = ItemReader::new(&caller, &id, params.order == Order::Asc)?;
     let (limit, mut after, mut found) = (params.limit(), params.after.as_deref(), Vec::new());
     while found.len() <= limit {
@@ -144,7 +144,7 @@ pub(in crate::http) async fn create_items(
     caller: Caller,
     Path(id): Path<String>,
     Input { body, key }: Input<ConversationRequest>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let own = parse_conversation(&id)?;
     let known = known_items(&caller.app.service, &caller.principal, body.references()).await?;
     let added = caller.app.service.append_messages(&caller.principal, &own, body.into_added(&known)?, key).await;
@@ -162,7 +162,7 @@ pub(in crate::http) async fn create_items(
     params(("id" = String, Path, description = "The id of the conversation"), ("item" = String, Path, description = "The id of the item")),
     responses((status = 200, description = "The item", body = Object)),
 )]
-pub(in crate::http) async fn get_item(caller: Caller, Path((id, item)): Path<(String, String)>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn get_item(caller: Caller, Path((id, item)): Path<(String, String)>) -> HttpResult<Json<Value>> {
     let mut reader = ItemReader::new(&caller, &id, false)?;
     while let Some(items) = reader.next().await? {
         if let Some(found) = items.into_iter().find(|known| known["id"] == *item) {
@@ -180,7 +180,7 @@ pub(in crate::http) async fn get_item(caller: Caller, Path((id, item)): Path<(St
     params(("id" = String, Path, description = "The id of the conversation"), ("item" = String, Path, description = "The id of the item")),
     responses((status = 400, description = "A single item cannot be deleted", body = Object)),
 )]
-pub(in crate::http) async fn delete_item(caller: Caller, path: Path<(String, String)>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn delete_item(caller: Caller, path: Path<(String, String)>) -> HttpResult<Json<Value>> {
     get_item(caller, path).await.map(drop)?;
     Err(Error::invalid("a single item cannot be deleted; delete the conversation").into())
 }
@@ -198,12 +198,12 @@ struct ItemReader<'a> {
 }
 
 impl<'a> ItemReader<'a> {
-    fn new(caller: &'a Caller, id: &'a str, is_ascending: bool) -> Answer<Self> {
+    fn new(caller: &'a Caller, id: &'a str, is_ascending: bool) -> HttpResult<Self> {
         Ok(Self { caller, id, own: parse_conversation(id)?, is_ascending, cursor: None, held: Vec::new(), is_over: false })
     }
 
     /// Returns the items of the next messages; `None` after the last ones.
-    async fn next(&mut self) -> Answer<Option<Vec<Value>>> {
+    async fn next(&mut self) -> HttpResult<Option<Vec<Value>>> {
         if self.is_over {
             return Ok(None);
         }

@@ -29,7 +29,7 @@ use crate::http::openai::responses::{details, items, reader, unfinished, unfinis
 use crate::http::openai::target::without_agent;
 use crate::http::options::App;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{
     Access, Content, CopyUntil, Error, NewPart, NewToolResult, PageRequest, Reader, Replay, RequestKey, RunFilter, SentMessage,
@@ -51,7 +51,7 @@ pub(in crate::http) async fn create(
     Trace(trace): Trace,
     State(app): State<App>,
     request: Request,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let Input { body, key } = body::read::<CreateRequest>(request, &app, &access).await?;
     let Begun { facts, reader, mut guard } = begin(&app, access.principal(), &body, trace, key).await?;
     let mut translator = ResponseTranslator::new(facts, None);
@@ -81,7 +81,7 @@ pub(super) async fn begin(
     body: &CreateRequest,
     trace: TraceId,
     key: Option<RequestKey>,
-) -> Answer<Begun> {
+) -> HttpResult<Begun> {
     Box::pin(Creation { app, principal, body, trace, key }.begin()).await.map_err(without_agent)
 }
 
@@ -94,7 +94,7 @@ struct Creation<'a> {
 }
 
 impl Creation<'_> {
-    async fn begin(self) -> Answer<Begun> {
+    async fn begin(self) -> HttpResult<Begun> {
         let known = match known_items(&self.app.service, self.principal, self.body.references()).await {
             Ok(known) => known,
             // A repeated request is answered even if its items are gone.
@@ -132,7 +132,7 @@ impl Creation<'_> {
     }
 
     /// Returns the run of a conversation that waits for an answer.
-    async fn waiting_run(&self, conversation: &ConversationId) -> Answer<Option<Run>> {
+    async fn waiting_run(&self, conversation: &ConversationId) -> HttpResult<Option<Run>> {
         let row = self.app.service.conversation(self.principal, conversation).await?;
         let active = row.active_run_id.filter(|_| row.reason.is_some_and(WaitReason::needs_answer));
         Ok(match active {
@@ -142,7 +142,7 @@ impl Creation<'_> {
     }
 
     /// Continues the run of an approval. The request has the whole history, but only the answers are new to the run.
-    async fn approve(self, mut input: ResponseInput) -> Answer<Begun> {
+    async fn approve(self, mut input: ResponseInput) -> HttpResult<Begun> {
         let unknown = |error| match error {
             Error::NotFound(_) => Error::field("/input", "answers an approval request that does not exist"),
             other => other,
@@ -162,13 +162,13 @@ impl Creation<'_> {
     }
 
     /// Continues after the newest ended response of a run.
-    async fn continue_newest(self, run: Run, input: ResponseInput) -> Answer<Begun> {
+    async fn continue_newest(self, run: Run, input: ResponseInput) -> HttpResult<Begun> {
         let pauses = RunPauses::read_with_results(&self.app.service, self.principal, &run.id).await?;
         let newest = ResponseId { run: run.id.clone(), segment: pauses.ended_responses().saturating_sub(1) };
         Box::pin(self.continue_run((newest, run), &pauses, input)).await
     }
 
-    async fn follow(self, previous: &str, input: ResponseInput) -> Answer<Begun> {
+    async fn follow(self, previous: &str, input: ResponseInput) -> HttpResult<Begun> {
         let missing = || {
             let detail = format!("Previous response with id {previous:?} not found.");
             Problem::from(ProblemCode::NotFound.body_about("/previous_response_id", detail))
@@ -188,7 +188,7 @@ impl Creation<'_> {
     }
 
     /// Returns the response of the run that an earlier request with this key has begun, although its previous response is gone.
-    async fn repeated(&self, input: &ResponseInput) -> Answer<Option<Begun>> {
+    async fn repeated(&self, input: &ResponseInput) -> HttpResult<Option<Begun>> {
         // A request with tool results continues the run of its conversation. It begins a run only if it names none.
         let continues = self.body.previous_response_id.is_some() || self.body.conversation.is_some();
         if continues && !input.answers().1.is_empty() {
@@ -202,7 +202,7 @@ impl Creation<'_> {
 
     /// Returns whether an earlier request with this key has answered the response `segment` of a run. Answers to approvals and
     /// questions are stored under keys of their own.
-    async fn is_repeated(&self, pauses: &RunPauses, segment: u32) -> Answer<bool> {
+    async fn is_repeated(&self, pauses: &RunPauses, segment: u32) -> HttpResult<bool> {
         if self.key.is_none() {
             return Ok(false);
         }
@@ -215,7 +215,7 @@ impl Creation<'_> {
         Ok(false)
     }
 
-    async fn continue_run(self, (id, run): (ResponseId, Run), pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
+    async fn continue_run(self, (id, run): (ResponseId, Run), pauses: &RunPauses, input: ResponseInput) -> HttpResult<Begun> {
         let next = id.segment.saturating_add(1);
         match (run.status, run.reason) {
             (RunStatus::Waiting, Some(reason)) if reason.needs_answer() && next == pauses.ended_responses() => {
@@ -247,7 +247,7 @@ impl Creation<'_> {
     }
 
     /// Returns a conversation that ends with this run: the run's conversation, or a copy of it if it has newer runs.
-    async fn conversation_after(&self, run: &Run) -> Answer<ConversationId> {
+    async fn conversation_after(&self, run: &Run) -> HttpResult<ConversationId> {
         if self.newest_run(&run.conversation_id).await?.is_some_and(|newest| newest.id == run.id) {
             return Ok(run.conversation_id.clone());
         }
@@ -260,7 +260,7 @@ impl Creation<'_> {
         Ok(copy.id)
     }
 
-    async fn newest_run(&self, conversation: &ConversationId) -> Answer<Option<Run>> {
+    async fn newest_run(&self, conversation: &ConversationId) -> HttpResult<Option<Run>> {
         let filter = RunFilter { conversation: Some(conversation.clone()), ..RunFilter::default() };
         let newest = self.app.service.runs(self.principal, &filter, &PageRequest { limit: 1, after: None }).await?;
         Ok(newest.items.into_iter().next())
@@ -268,7 +268,7 @@ impl Creation<'_> {
 
     /// Sends the user's messages in a conversation, after the run `previous`. Earlier messages that the client has from elsewhere
     /// come before them.
-    async fn send(self, conversation: ConversationId, previous: Option<Run>, mut input: ResponseInput) -> Answer<Begun> {
+    async fn send(self, conversation: ConversationId, previous: Option<Run>, mut input: ResponseInput) -> HttpResult<Begun> {
         if let Some(previous) = &previous {
             let profile = self.app.service.run_profile(self.principal, &previous.id).await?;
             let continued = self.app.service.continued_requests(self.principal, &previous.id).await?;
@@ -294,7 +294,7 @@ impl Creation<'_> {
         }
     }
 
-    async fn started(&self, mut started: StartedRun) -> Answer<Begun> {
+    async fn started(&self, mut started: StartedRun) -> HttpResult<Begun> {
         // A repeated request gets the run and the profile of the first request.
         let profile = self.app.service.started_profile(self.principal, &mut started).await?;
         if started.replay == Replay::Replayed {
@@ -305,7 +305,7 @@ impl Creation<'_> {
     }
 
     /// Returns the response of a run with the number `segment`.
-    async fn continued(&self, run: &Run, segment: u32) -> Answer<Begun> {
+    async fn continued(&self, run: &Run, segment: u32) -> HttpResult<Begun> {
         self.check_kept(run, segment).await?;
         let profile = self.app.service.run_profile(self.principal, &run.id).await?;
         let facts = details(self.app, self.principal, (run, segment), &profile).await?;
@@ -313,7 +313,7 @@ impl Creation<'_> {
     }
 
     /// Fails if the client has deleted this response of a run.
-    async fn check_kept(&self, run: &Run, segment: u32) -> Answer<()> {
+    async fn check_kept(&self, run: &Run, segment: u32) -> HttpResult<()> {
         match self.app.service.deleted_responses(self.principal, &run.id).await?.contains(&segment) {
             false => Ok(()),
             true => Err(Error::NotFound("response").into()),
@@ -329,7 +329,7 @@ impl Creation<'_> {
 
     /// Answers a run that waits for approvals, questions or its client. The answer must have a result for each requested client
     /// tool call, because with only some of them the run would wait again at once.
-    async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> Answer<Begun> {
+    async fn answer(self, previous: ResponseId, run: Run, pauses: &RunPauses, input: ResponseInput) -> HttpResult<Begun> {
         let service = &self.app.service;
         // The run keeps its own options, but a request that could not begin one is refused.
         self.body.check()?;

@@ -13,7 +13,7 @@ use crate::http::openai::responses::find;
 use crate::http::openai::responses::object::{is_of_chain, previous_response};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{PageRequest, RunFilter};
 
 /// Number of runs in one read.
@@ -28,7 +28,7 @@ const RUNS: u32 = 100;
     params(("id" = String, Path, description = "The id of the response")),
     responses((status = 200, description = "The response is deleted", body = Object)),
 )]
-pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> HttpResult<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
     let response = (&run, facts.segment);
@@ -57,7 +57,7 @@ pub(in crate::http) async fn delete(caller: Caller, Path(id): Path<String>) -> A
 }
 
 /// Deletes the conversation of a run, unless another request has deleted it meanwhile.
-async fn delete_conversation(app: &App, principal: &Principal, run: &Run) -> Answer<()> {
+async fn delete_conversation(app: &App, principal: &Principal, run: &Run) -> HttpResult<()> {
     let deleted = app.service.delete_conversation(principal, &run.conversation_id).await.map_err(Problem::from);
     deleted.or_else(|problem| if is_missing(&problem) { Ok(()) } else { Err(problem) })
 }
@@ -70,7 +70,7 @@ fn is_missing(Problem(problem): &Problem) -> bool {
 ///
 /// A response that continues after an older one begins in a copy of the conversation. The client does not know the copied runs, so
 /// they do not count. A copy that the user has made stays: its first response continues after a run of the copy.
-async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) -> Answer<bool> {
+async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) -> HttpResult<bool> {
     if app.service.has_other_whole_run(principal, run).await? {
         return Ok(false);
     }
@@ -100,7 +100,7 @@ async fn is_last(app: &App, principal: &Principal, (run, segment): (&Run, u32)) 
 }
 
 /// Returns whether a run belongs to a chain, and all its responses, except the one with the number `except`, are deleted.
-async fn is_deleted(app: &App, principal: &Principal, run: &Run, except: Option<u32>) -> Answer<bool> {
+async fn is_deleted(app: &App, principal: &Principal, run: &Run, except: Option<u32>) -> HttpResult<bool> {
     if !is_of_chain(&app.service.run_profile(principal, &run.id).await?) {
         return Ok(false);
     }

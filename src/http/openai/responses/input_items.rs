@@ -16,7 +16,7 @@ use crate::http::openai::responses::{find, items};
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Params;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::{Error, PageRequest};
 
 /// The events that pause a run, and those that come from a request.
@@ -52,7 +52,7 @@ pub(in crate::http) async fn list(
     caller: Caller,
     Path(id): Path<String>,
     Params(params): Params<ItemParams>,
-) -> Answer<Json<Value>> {
+) -> HttpResult<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts) = find(app, principal, &id).await?;
     let of = (&run.id, facts.segment);
@@ -77,7 +77,7 @@ pub(in crate::http) async fn list(
 }
 
 /// Returns the messages that began a run, oldest first.
-async fn begun_with(app: &App, principal: &Principal, run: &Run) -> Answer<Vec<Value>> {
+async fn begun_with(app: &App, principal: &Principal, run: &Run) -> HttpResult<Vec<Value>> {
     let first = app.service.run_events(principal, &run.id, None, 1).await?;
     let own = first.events.first().and_then(|event| event.body()).and_then(|body| match body {
         EventBody::MessageCreated { message } => Some(message.id),
@@ -100,7 +100,7 @@ async fn begun_with(app: &App, principal: &Principal, run: &Run) -> Answer<Vec<V
 }
 
 /// Returns the answers and messages that a run got after the pause before a response, oldest first.
-async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u32) -> Answer<Vec<Value>> {
+async fn continued_with(app: &App, principal: &Principal, run: &Run, segment: u32) -> HttpResult<Vec<Value>> {
     let log = app.service.run_events_of_kinds(principal, &run.id, &KINDS).await?;
     let (mut items, mut requested, mut pauses) = (Vec::new(), Vec::new(), 0);
     let mut section = Section::default();

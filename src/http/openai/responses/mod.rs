@@ -39,7 +39,7 @@ use crate::http::openai::responses::translate::{ResponseTranslator, event_of_fra
 use crate::http::options::App;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Params;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Access, Cursor, Error, Reader, StreamStart};
 
 /// How long a request waits until a cancelled run has ended.
@@ -51,12 +51,12 @@ const EVENTS: u32 = 500;
 /// Number of events to read for the first one of a response. Messages may precede it.
 const FIRST_EVENTS: u32 = 100;
 
-async fn find(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails)> {
+async fn find(app: &App, principal: &Principal, id: &str) -> HttpResult<(Run, ResponseDetails)> {
     find_with_pauses(app, principal, id).await.map(|(run, facts, _)| (run, facts))
 }
 
 /// Finds the run of a response, with the pauses of the run if the response is not its first one.
-async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<(Run, ResponseDetails, Option<RunPauses>)> {
+async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> HttpResult<(Run, ResponseDetails, Option<RunPauses>)> {
     let missing = || Problem::new(ProblemCode::NotFound, format!("Response with id {id:?} not found."));
     let Some(ResponseId { run, segment }) = ResponseId::parse(id) else { return Err(missing()) };
     let known = async {
@@ -84,7 +84,12 @@ async fn find_with_pauses(app: &App, principal: &Principal, id: &str) -> Answer<
     }
 }
 
-async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), profile: &AgentProfile) -> Answer<ResponseDetails> {
+async fn details(
+    app: &App,
+    principal: &Principal,
+    (run, segment): (&Run, u32),
+    profile: &AgentProfile,
+) -> HttpResult<ResponseDetails> {
     let continued = match segment {
         0 => Value::Null,
         _ => app.service.continued_requests(principal, &run.id).await?.remove(&segment).unwrap_or_default(),
@@ -92,7 +97,7 @@ async fn details(app: &App, principal: &Principal, (run, segment): (&Run, u32), 
     Ok(ResponseDetails::of(run, segment, profile, &continued))
 }
 
-async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
+async fn reader(app: &App, principal: &Principal, run: &Run) -> HttpResult<Reader> {
     match app.service.stream_run(principal, &run.id, None).await? {
         StreamStart::Stream(reader) => Ok(reader),
         StreamStart::Finished { .. } => Err(Problem::new(ProblemCode::NotFound, "the run has no events")),
@@ -100,7 +105,7 @@ async fn reader(app: &App, principal: &Principal, run: &Run) -> Answer<Reader> {
 }
 
 /// Returns a response as the log has it now.
-async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> Answer<Value> {
+async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDetails) -> HttpResult<Value> {
     let mut translator = ResponseTranslator::new(facts, None);
     let mut after = None;
     loop {
@@ -121,7 +126,7 @@ async fn stored(app: &App, principal: &Principal, run: &Run, facts: ResponseDeta
 /// Fails if the log cannot continue after a frame, for example inside compacted deltas: the client would get their text twice.
 ///
 /// Reads only the first events of the response, because the stream reads all of them later.
-async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, number: i64) -> Answer<()> {
+async fn check_frame(app: &App, principal: &Principal, run: &Run, segment: u32, number: i64) -> HttpResult<()> {
     let begins_after = match segment.checked_sub(1) {
         None => None,
         Some(earlier) => match RunPauses::read(&app.service, principal, &run.id).await?.end_of_response(earlier) {
@@ -166,7 +171,7 @@ pub(in crate::http) async fn get(
     axum::extract::State(app): axum::extract::State<App>,
     Path(id): Path<String>,
     Params(params): Params<RetrieveParams>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let principal = access.principal().clone();
     let (run, facts) = find(&app, &principal, &id).await?;
     if params.stream != Some(true) {
@@ -186,7 +191,7 @@ pub(in crate::http) async fn get(
     params(("id" = String, Path, description = "The id of the response")),
     responses((status = 200, description = "The response", body = Object)),
 )]
-pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> Answer<Json<Value>> {
+pub(in crate::http) async fn cancel(caller: Caller, Path(id): Path<String>) -> HttpResult<Json<Value>> {
     let Caller { app, principal } = &caller;
     let (run, facts, pauses) = find_with_pauses(app, principal, &id).await?;
     let pauses = match pauses {

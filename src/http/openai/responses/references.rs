@@ -16,7 +16,7 @@ use crate::domain::run::question::InputRequest;
 use crate::http::openai::content::question_text;
 use crate::http::openai::responses::items;
 use crate::http::openai::responses::request::{KnownItems, Reference};
-use crate::http::wire::problem::{Answer, Problem, found};
+use crate::http::wire::problem::{HttpResult, Problem, found};
 use crate::service::{Error, Service};
 
 /// The stored object that an item shows.
@@ -56,7 +56,11 @@ impl StoredObject {
 
 /// Returns the items to which a request refers, without those that have no effect. Fails if the principal has no such message,
 /// question or call.
-pub(super) async fn known_items(service: &Service, principal: &Principal, references: Vec<Reference<'_>>) -> Answer<KnownItems> {
+pub(super) async fn known_items(
+    service: &Service,
+    principal: &Principal,
+    references: Vec<Reference<'_>>,
+) -> HttpResult<KnownItems> {
     let Some(first) = references.first().map(|first| first.pointer.clone()) else { return Ok(KnownItems::new()) };
     let (mut messages, mut calls, mut objects) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     for Reference { pointer, id } in references {
@@ -104,7 +108,7 @@ pub(super) async fn known_items(service: &Service, principal: &Principal, refere
 
 /// Returns the ids of all messages that the runs of these messages have begun. A stream shows the text of a step that is reset, and
 /// clients refer to it, but its message is never stored.
-async fn begun_messages(service: &Service, principal: &Principal, messages: &[Message]) -> Answer<BTreeSet<MessageId>> {
+async fn begun_messages(service: &Service, principal: &Principal, messages: &[Message]) -> HttpResult<BTreeSet<MessageId>> {
     let runs: BTreeSet<&RunId> = messages.iter().map(|message| &message.run_id).collect();
     let mut begun = BTreeSet::new();
     for run in runs {
@@ -123,7 +127,7 @@ async fn question_item(
     principal: &Principal,
     id: &InputId,
     of: impl Fn(InputRequest) -> Option<Value>,
-) -> Answer<Option<Value>> {
+) -> HttpResult<Option<Value>> {
     Ok(found(service.input_request(principal, id).await)?.and_then(|record| of(record.request)))
 }
 

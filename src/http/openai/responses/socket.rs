@@ -27,7 +27,7 @@ use crate::http::openai::responses::translate::ResponseTranslator;
 use crate::http::options::App;
 use crate::http::streams::ws::{self, Close, Handshake, SocketProtocol};
 use crate::http::wire::extract::parse;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{Access, Error, Reader, StoreError};
 use crate::support::locks::lock;
 
@@ -47,7 +47,7 @@ const MAX_STREAM_ID: usize = 256;
     get, path = "/v1/responses", tag = "responses", operation_id = "openai_connect_responses",
     responses((status = 101, description = "The WebSocket is open")),
 )]
-pub(in crate::http) async fn connect(handshake: Handshake) -> Answer<Response> {
+pub(in crate::http) async fn connect(handshake: Handshake) -> HttpResult<Response> {
     ws::open::<ResponseSocket>(handshake).await
 }
 
@@ -64,7 +64,7 @@ struct FrameHead {
 
 impl FrameHead {
     /// Returns the body of the same request over HTTP. `text` is the whole frame.
-    fn body(&self, text: &str) -> Answer<CreateRequest> {
+    fn body(&self, text: &str) -> HttpResult<CreateRequest> {
         if self.kind != "response.create" {
             return Err(Error::field("/type", "must be response.create").into());
         }
@@ -76,7 +76,7 @@ impl FrameHead {
 }
 
 struct WaitingRequest {
-    body: Answer<CreateRequest>,
+    body: HttpResult<CreateRequest>,
     /// Counts the request among those that wait, until it begins.
     _turn: OwnedSemaphorePermit,
 }
@@ -130,7 +130,11 @@ impl SocketProtocol for ResponseSocket {
 impl ResponseSocket {
     /// Adds a request to the queue of its stream. An error about its body waits in the queue as well, because clients take an error
     /// for the end of the current response. Returns the problem and OpenAI's error code if the queue cannot take the request.
-    fn accept(&mut self, body: Answer<CreateRequest>, stream_id: Option<String>) -> Result<(), Box<(ProblemBody, &'static str)>> {
+    fn accept(
+        &mut self,
+        body: HttpResult<CreateRequest>,
+        stream_id: Option<String>,
+    ) -> Result<(), Box<(ProblemBody, &'static str)>> {
         if stream_id.as_deref().is_some_and(|name| !is_stream_name(name)) {
             let detail = format!("`stream_id` must have 1 to {MAX_STREAM_ID} letters, digits, underscores, hyphens or periods");
             return Err(Box::new((ProblemCode::InvalidRequest.body(detail), "invalid_stream_id")));
@@ -173,7 +177,7 @@ impl ResponseSocket {
     }
 }
 
-fn read_request(head: Answer<FrameHead>, text: &str) -> (Answer<CreateRequest>, Option<String>) {
+fn read_request(head: HttpResult<FrameHead>, text: &str) -> (HttpResult<CreateRequest>, Option<String>) {
     match head {
         Ok(head) => (head.body(text), head.stream_id),
         Err(problem) => (Err(problem), None),
@@ -308,7 +312,7 @@ impl ResponseSequence {
         Some(Ok(lines))
     }
 
-    async fn begin(&mut self, body: Answer<CreateRequest>) -> Answer<()> {
+    async fn begin(&mut self, body: HttpResult<CreateRequest>) -> HttpResult<()> {
         let begun = begin(&self.app, self.access.principal(), &body?, self.trace.clone(), None).await?;
         let Begun { facts, reader, guard } = begun;
         let run = facts.run.clone();
@@ -322,7 +326,7 @@ impl ResponseSequence {
 mod tests {
     use super::*;
 
-    fn read(frame: &Value) -> (Answer<CreateRequest>, Option<String>) {
+    fn read(frame: &Value) -> (HttpResult<CreateRequest>, Option<String>) {
         let text = frame.to_string();
         read_request(parse(text.as_bytes()), &text)
     }

@@ -17,7 +17,7 @@ use crate::domain::access::ticket::TicketTarget;
 use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, Auth};
 use crate::http::wire::auth::{self, bearer, by_ticket, is_own_origin, is_same_origin, request_origin, ticket_in};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::request::Trace;
 use crate::service::{Access, TicketOrigin};
 
@@ -40,7 +40,7 @@ const BUFFER_BYTES: usize = 4 * 1024;
     params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
-pub(crate) async fn connect(handshake: Handshake) -> Answer<Response> {
+pub(crate) async fn connect(handshake: Handshake) -> HttpResult<Response> {
     open::<NativeProtocol>(handshake).await
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn connect(handshake: Handshake) -> Answer<Response> {
 pub(in crate::http) type Handshake = (State<App>, Trace, Uri, HeaderMap, Result<WebSocketUpgrade, WebSocketUpgradeRejection>);
 
 /// Opens a WebSocket with the frames of a protocol. This is the handler of its route.
-pub(in crate::http) async fn open<P: SocketProtocol>(handshake: Handshake) -> Answer<Response> {
+pub(in crate::http) async fn open<P: SocketProtocol>(handshake: Handshake) -> HttpResult<Response> {
     let (State(app), Trace(trace), uri, headers, upgrade) = handshake;
     let identity = identify(&app, &uri, &headers).await?;
     let upgrade = match (&identity, upgrade) {
@@ -71,7 +71,7 @@ pub(in crate::http) async fn open<P: SocketProtocol>(handshake: Handshake) -> An
     Ok(upgrade.on_upgrade(move |socket| connections.track_future(socket::run::<P>(app, socket, identity, trace).instrument(span))))
 }
 
-async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity> {
+async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> HttpResult<Identity> {
     let ticket = ticket_in(uri)?;
     let key = match bearer(headers) {
         Some(key) => Some(key.to_owned()),

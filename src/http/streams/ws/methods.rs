@@ -16,7 +16,7 @@ use crate::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use crate::domain::trace::TraceId;
 use crate::http::options::App;
 use crate::http::streams::render;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::types::{StartRunBody, ToolResultBody, ToolResultsBody};
 use crate::http::wire::{extract, idempotency_header};
 use crate::service::{Cursor, Error, ListSubscription, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
@@ -47,7 +47,7 @@ struct SubscribeParams {
 }
 
 impl SubscribeParams {
-    fn target(&self) -> Answer<Target> {
+    fn target(&self) -> HttpResult<Target> {
         match (&self.conversation_id, &self.run_id, &self.scope) {
             (Some(id), None, None) => Ok(Target::Conversation(id.clone())),
             (None, Some(id), None) => Ok(Target::Run(id.clone())),
@@ -99,7 +99,13 @@ pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
 }
 
 /// Executes a request. `held` contains the subscriptions of the socket.
-pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
+pub(super) async fn call(
+    app: &App,
+    principal: &Principal,
+    held: &Targets,
+    trace: &TraceId,
+    frame: &Frame<'_>,
+) -> HttpResult<Reply> {
     match frame.method.as_ref() {
         "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }).into())),
         "auth" => auth(app, principal, params(frame)?).await,
@@ -117,7 +123,7 @@ pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace
     }
 }
 
-fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
+fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> HttpResult<T> {
     extract::parse(frame.params.as_bytes()).map_err(|Problem(mut problem)| {
         for error in &mut problem.errors {
             error.pointer.insert_str(0, "/params");
@@ -127,7 +133,7 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
 }
 
 /// Checks a key on a socket that is already authenticated. Changes nothing.
-async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
+async fn auth(app: &App, principal: &Principal, params: AuthParams) -> HttpResult<Reply> {
     match identity::check(app, &params.token).await? {
         Identity::Known(known) if known.principal().user_id == principal.user_id => {
             Ok(Reply::Done(json!({ "authenticated": true }).into()))
@@ -141,7 +147,7 @@ async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Re
 
 /// Keeps an existing subscription unless the client sends a cursor: a restart would lose events that the reader has not sent yet,
 /// or repeat some.
-async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> Answer<Reply> {
+async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> HttpResult<Reply> {
     let after = match params.after {
         Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
         after => after.map(Cursor),
@@ -192,7 +198,13 @@ fn subscribed(scope: &Scope, head: i64) -> Value {
 }
 
 /// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
-async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
+async fn start(
+    app: &App,
+    principal: &Principal,
+    held: &Targets,
+    trace: &TraceId,
+    mut params: Map<String, Value>,
+) -> HttpResult<Reply> {
     // Checked before anything is stored, so that a refused request starts no run. The run that a message joins is known only later,
     // so there must be room even if the socket already follows that run.
     held.check_room()?;
@@ -212,7 +224,7 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     Ok(Reply::Stream { outcome, reader: Box::new(app.service.stream_started(principal, started)) })
 }
 
-async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {
+async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> HttpResult<Reply> {
     let CancelParams { run_id, idempotency_key } = params;
     let path = format!("/api/v1/runs/{run_id}/cancel");
     let key = request_key(idempotency_key, &path, &Value::Null)?;
@@ -221,7 +233,7 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
 }
 
 /// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
-async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> Answer<Reply> {
+async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> HttpResult<Reply> {
     let ResolveParams { id, choice, text, content, idempotency_key } = params;
     let answer = InputAnswer { content, ..InputAnswer::new(choice, text) };
     let path = format!("/api/v1/input-requests/{id}");
@@ -231,7 +243,7 @@ async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) 
 }
 
 /// Like `POST /api/v1/approvals/{id}`. The same key over HTTP is the same request.
-async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalParams) -> Answer<Reply> {
+async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalParams) -> HttpResult<Reply> {
     let ApprovalParams { id, decision, scope, arguments, reason, arguments_hash, idempotency_key } = params;
     let answer = ApprovalAnswer { decision, scope, arguments, reason, arguments_hash };
     let path = format!("/api/v1/approvals/{id}");
@@ -242,7 +254,7 @@ async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalPara
 
 /// Like `POST /api/v1/runs/{id}/tool-results`, with `run_id` and the idempotency key among the parameters. The same key over HTTP
 /// is the same request.
-async fn store_tool_results(app: &App, principal: &Principal, mut params: Map<String, Value>) -> Answer<Reply> {
+async fn store_tool_results(app: &App, principal: &Principal, mut params: Map<String, Value>) -> HttpResult<Reply> {
     let key = take_key(&mut params)?;
     let run = params.shift_remove("run_id").and_then(|id| serde_json::from_value::<RunId>(id).ok());
     let run = run.ok_or_else(|| Error::field("/params/run_id", "must be the id of a run"))?;
@@ -256,7 +268,7 @@ async fn store_tool_results(app: &App, principal: &Principal, mut params: Map<St
     Ok(Reply::Done(Outcome::at(format!("/api/v1/runs/{}", run.id), json!({ "run": run, "replayed": replayed }))))
 }
 
-fn take_key(params: &mut Map<String, Value>) -> Answer<Option<String>> {
+fn take_key(params: &mut Map<String, Value>) -> HttpResult<Option<String>> {
     match params.shift_remove("idempotency_key") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(key)) => Ok(Some(key)),
@@ -264,7 +276,7 @@ fn take_key(params: &mut Map<String, Value>) -> Answer<Option<String>> {
     }
 }
 
-fn request_key(key: Option<String>, path: &str, body: &impl Serialize) -> Answer<Option<RequestKey>> {
+fn request_key(key: Option<String>, path: &str, body: &impl Serialize) -> HttpResult<Option<RequestKey>> {
     let Some(key) = key else { return Ok(None) };
     if !(1..=255).contains(&key.len()) || key.contains(char::is_control) {
         let detail = "must be 1 to 255 bytes long, without control characters";

@@ -10,7 +10,7 @@ use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::streams::render;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::{ListSubscription, Reader, Scope, StoreError, StreamItem};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ impl Targets {
     }
 
     /// Refuses a subscription above the limit of the socket.
-    pub(super) fn check_room(&self) -> Answer<()> {
+    pub(super) fn check_room(&self) -> HttpResult<()> {
         let most = self.most;
         if self.held.len() < most {
             return Ok(());

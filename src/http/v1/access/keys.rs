@@ -12,7 +12,7 @@ use crate::http::options::Auth;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Input};
 use crate::http::wire::page::{self, ListRequest, PageParams};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, KeyCursor, NewApiKey, Page, StoredKey};
 use crate::support::clock::UnixMillis;
@@ -58,7 +58,7 @@ pub(crate) struct KeyParams {
     get, path = "/api/v1/keys", tag = "users", operation_id = "list_api_keys", params(KeyParams, PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<ApiKey>)),
 )]
-pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<KeyParams, KeyCursor>) -> Answer<Response> {
+pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<KeyParams, KeyCursor>) -> HttpResult<Response> {
     let rest = page::query([("user_id", filter.user_id.as_ref().map(UserId::as_str))]);
     let Page { items, next } = caller.app.service.api_keys(&caller.principal, filter.user_id, &page).await?;
     let items = items.into_iter().map(|key| ApiKey::of(key, None)).collect();
@@ -73,7 +73,7 @@ pub(crate) async fn list(ListRequest { caller, filter, page }: ListRequest<KeyPa
     post, path = "/api/v1/keys", tag = "users", operation_id = "create_api_key", request_body = NewApiKey,
     responses((status = 201, description = "The key, which is shown only once", body = ApiKey)),
 )]
-pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewApiKey>) -> Answer<Response> {
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewApiKey>) -> HttpResult<Response> {
     match caller.app.options.auth {
         Auth::Keys => {}
         // After a restart, all callers would need the key.
@@ -100,7 +100,7 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewApiKey>
         (status = 409, description = "It is the last key, or also in the configuration"),
     ),
 )]
-pub(crate) async fn revoke(caller: Caller, Id(id): Id<KeyId>) -> Answer<StatusCode> {
+pub(crate) async fn revoke(caller: Caller, Id(id): Id<KeyId>) -> HttpResult<StatusCode> {
     caller.app.service.revoke_api_key(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

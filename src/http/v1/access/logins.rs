@@ -14,7 +14,7 @@ use crate::http::options::{App, Auth};
 use crate::http::v1::providers::Provider;
 use crate::http::wire::auth;
 use crate::http::wire::extract::{OptionalInput, Params};
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::http::wire::request::{host_name, request_host};
 use crate::http::wire::types::EmptyBody;
 use crate::service::{Access, Error, LoginParty, StartedLogin};
@@ -48,7 +48,7 @@ pub(crate) async fn begin(
     uri: Uri,
     headers: HeaderMap,
     _: OptionalInput<EmptyBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let site = site_by_name(&app, &uri, &headers)?;
     let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
     Ok(login_response(login, &site, LOGIN_COOKIE, CALLBACK))
@@ -90,7 +90,7 @@ pub(crate) struct CallbackParams {
 }
 
 /// Returns the party that returns from a login: the caller with a key, or else the owner of the browser's cookie.
-pub(in crate::http) fn returning_party<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
+pub(in crate::http) fn returning_party<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> HttpResult<LoginParty<'a>> {
     caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
 }
 
@@ -103,7 +103,7 @@ pub(in crate::http) fn returning_party<'a>(caller: Option<&'a Principal>, browse
     responses((status = 200, description = "The provider, or an HTML page for people",
         content((Provider = "application/json"), (String = "text/html")))),
 )]
-pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
+pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> HttpResult<Response> {
     let LoginReturn { app, headers, caller } = back;
     let browser = auth::cookie(&headers, LOGIN_COOKIE);
     let party = returning_party(caller.as_ref(), browser.as_deref())?;
@@ -128,7 +128,7 @@ pub(crate) struct LoginReturn {
 impl FromRequestParts<App> for LoginReturn {
     type Rejection = Problem;
 
-    async fn from_request_parts(Parts { uri, headers, .. }: &mut Parts, app: &App) -> Answer<Self> {
+    async fn from_request_parts(Parts { uri, headers, .. }: &mut Parts, app: &App) -> HttpResult<Self> {
         let caller = match app.options.auth {
             Auth::Keys if !headers.contains_key(AUTHORIZATION) => None,
             Auth::Keys | Auth::Open(_) => Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()),
@@ -150,7 +150,7 @@ fn answer(body: impl IntoResponse, cookie: &str) -> Response {
 }
 
 /// Returns the URL of this server for browsers: the configured one, or from the host of the request.
-pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> HttpResult<String> {
     if let Some(url) = &app.options.public_url {
         return Ok(url.trim_end_matches('/').to_owned());
     }
@@ -161,7 +161,7 @@ pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer
 }
 
 /// Returns the URL of this server for OpenRouter, which accepts a loopback address only as `localhost`.
-fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> HttpResult<String> {
     let site = site(app, uri, headers)?;
     let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };
     let is_loopback = host_name(host).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());

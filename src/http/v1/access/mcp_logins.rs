@@ -12,7 +12,7 @@ use crate::http::v1::access::logins::{LoginBody, LoginReturn, login_page_respons
 use crate::http::v1::mcp_servers::McpServer;
 use crate::http::wire::auth::{self, Caller};
 use crate::http::wire::extract::{Id, OptionalInput, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::EmptyBody;
 use crate::service::{Access, Error, LoginCallback, login_mark};
 
@@ -43,7 +43,7 @@ pub(crate) async fn begin(
     uri: Uri,
     headers: HeaderMap,
     _: OptionalInput<EmptyBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let site = site(&app, &uri, &headers)?;
     let login = app.service.begin_mcp_login(&access, &id, &format!("{site}{CALLBACK}")).await?;
     let name = format!("{COOKIE}_{}", login.mark);
@@ -58,7 +58,7 @@ pub(crate) async fn begin(
     params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses((status = 204, description = "The login was deleted")),
 )]
-pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> HttpResult<StatusCode> {
     caller.app.service.forget_mcp_login(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -85,7 +85,7 @@ pub(crate) struct CallbackParams {
     responses((status = 200, description = "The MCP server, or an HTML page for people",
         content((McpServer = "application/json"), (String = "text/html")))),
 )]
-pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
+pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> HttpResult<Response> {
     let LoginReturn { app, headers, caller } = back;
     let CallbackParams { code, state, iss: issuer, error } = params;
     let state = match (state, &caller) {

@@ -10,7 +10,7 @@ use crate::domain::ids::UserId;
 use crate::http::options::{App, Auth};
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::service::OwnAccount;
 
 /// The account of the caller.
@@ -66,7 +66,7 @@ pub(crate) struct UpdateMeBody {
     get, path = "/api/v1/me", tag = "users", operation_id = "get_me",
     responses((status = 200, description = "The account", body = Me)),
 )]
-pub(crate) async fn get(State(app): State<App>, caller: Caller) -> Answer<Json<Me>> {
+pub(crate) async fn get(State(app): State<App>, caller: Caller) -> HttpResult<Json<Me>> {
     let own = caller.app.service.own_account(&caller.principal).await?;
     Ok(Me::of(&app, &caller.principal, own))
 }
@@ -78,7 +78,11 @@ pub(crate) async fn get(State(app): State<App>, caller: Caller) -> Answer<Json<M
     patch, path = "/api/v1/me", tag = "users", operation_id = "update_me", request_body = UpdateMeBody,
     responses((status = 200, description = "The account", body = Me)),
 )]
-pub(crate) async fn update(State(app): State<App>, caller: Caller, Input { body, .. }: Input<UpdateMeBody>) -> Answer<Json<Me>> {
+pub(crate) async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    Input { body, .. }: Input<UpdateMeBody>,
+) -> HttpResult<Json<Me>> {
     let own = caller.app.service.set_default_model(&caller.principal, body.default_model.as_deref()).await?;
     Ok(Me::of(&app, &caller.principal, own))
 }

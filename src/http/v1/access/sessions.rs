@@ -12,7 +12,7 @@ use crate::domain::problem::ProblemCode;
 use crate::http::options::{App, Auth};
 use crate::http::wire::auth::{self, is_same_origin};
 use crate::http::wire::extract::Input;
-use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::problem::{HttpResult, Problem};
 use crate::service::SESSION_SECONDS;
 
 /// The key to sign in with.
@@ -38,7 +38,7 @@ pub(crate) async fn begin(
     uri: Uri,
     headers: HeaderMap,
     Input { body, .. }: Input<SessionBody>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     refuse_foreign(&uri, &headers)?;
     match &app.options.auth {
         Auth::Open(_) => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -54,7 +54,7 @@ pub(crate) async fn begin(
     delete, path = "/api/v1/session", tag = "users", operation_id = "sign_out",
     responses((status = 204, description = "The cookie is removed", headers(("Set-Cookie" = String)))),
 )]
-pub(crate) async fn end(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Answer<Response> {
+pub(crate) async fn end(State(app): State<App>, uri: Uri, headers: HeaderMap) -> HttpResult<Response> {
     refuse_foreign(&uri, &headers)?;
     if let Some(session) = auth::session(&app, &headers) {
         app.service.end_session(&session).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn end(State(app): State<App>, uri: Uri, headers: HeaderMap) ->
 }
 
 /// Refuses pages of other origins: they could sign a user in as another one.
-fn refuse_foreign(uri: &Uri, headers: &HeaderMap) -> Answer<()> {
+fn refuse_foreign(uri: &Uri, headers: &HeaderMap) -> HttpResult<()> {
     if is_same_origin(uri, headers) {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use crate::domain::ids::UserId;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::extract::{Id, Input};
 use crate::http::wire::page::{self, PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::HttpResult;
 use crate::http::wire::types::ListBody;
 use crate::service::{Page, StoredUser, UserCursor, UserPatch};
 
@@ -43,7 +43,7 @@ impl From<StoredUser> for UserBody {
     get, path = "/api/v1/users", tag = "users", operation_id = "list_users", params(PageParams),
     responses((status = 200, description = "A page of the list", body = ListBody<UserBody>)),
 )]
-pub(crate) async fn list(caller: Caller, Paging(page): Paging<UserCursor>) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<UserCursor>) -> HttpResult<Response> {
     let Page { items, next } = caller.app.service.users(&caller.principal, &page).await?;
     let items: Vec<UserBody> = items.into_iter().map(UserBody::from).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/users", ""))
@@ -58,6 +58,6 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<UserCursor>) -> An
     params(("id" = UserId, Path, description = "The id of the user")), request_body = UserPatch,
     responses((status = 200, description = "The user", body = UserBody)),
 )]
-pub(crate) async fn update(caller: Caller, Id(id): Id<UserId>, Input { body, .. }: Input<UserPatch>) -> Answer<Json<UserBody>> {
+pub(crate) async fn update(caller: Caller, Id(id): Id<UserId>, Input { body, .. }: Input<UserPatch>) -> HttpResult<Json<UserBody>> {
     Ok(Json(caller.app.service.update_user(&caller.principal, &id, body).await?.into()))
 }

@@ -24,7 +24,7 @@ statements! {
 
     // Selects the newest calls of earlier runs that have succeeded or failed. A duplicate call, which was not executed, does not
     // count.
-    CALLS_BEFORE = ["SELECT t.name, t.state = 'failed' AS has_failed FROM runs r JOIN tool_calls t ON t.run_id = r.id
+    EARLIER_CALLS = ["SELECT t.name, t.state = 'failed' AS has_failed FROM runs r JOIN tool_calls t ON t.run_id = r.id
          WHERE r.conversation_id = $1 AND r.first_seq < (SELECT first_seq FROM runs WHERE id = $2) AND r.owner_id = $3 AND t.owner_id = $3
              AND (t.state = 'failed' OR t.state = 'done' AND t.started_at IS NOT NULL)
          ORDER BY r.first_seq DESC, t.step DESC, t.position DESC LIMIT $4"];
@@ -64,11 +64,11 @@ pub async fn record(database: Database<'_>, fence: &Fence, row: &Row, history: H
         false => None,
     };
     let mut counters: RunCounters = read_json(row, "runs", "counters", id)?;
-    if profile.counts_earlier_failures() && counters.failed_before.is_empty() {
-        let before = values![fence.conversation_id.as_str(), id, owner.as_str(), RunCounters::CALLS_BEFORE];
-        let before = database.fetch_all(CALLS_BEFORE, before).await?;
+    if profile.counts_earlier_failures() && counters.earlier_failures.is_empty() {
+        let before = values![fence.conversation_id.as_str(), id, owner.as_str(), RunCounters::MAX_EARLIER_CALLS];
+        let before = database.fetch_all(EARLIER_CALLS, before).await?;
         let before = before.iter().map(|row| Ok((row.get("name")?, row.get("has_failed")?)));
-        counters.count_before(before.collect::<StoreResult<Vec<(String, bool)>>>()?);
+        counters.count_earlier_calls(before.collect::<StoreResult<Vec<(String, bool)>>>()?);
     }
     let elapsed_ms: Option<i64> = row.get("elapsed_ms")?;
     Ok(RunRecord {

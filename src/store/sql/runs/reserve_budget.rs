@@ -1,7 +1,7 @@
 //! Reserves the budget of an owner before a model call, and charges embeddings, which belong to no run.
 //!
-//! Owns the reservations in the table `spending`. The log writer ends a reservation when it charges the call. Must not know what a
-//! budget allows.
+//! Owns the reservations in the table `spending`. The log writer commits the writes of all runs. It ends a reservation when it
+//! charges the call. Must not know what a budget allows.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
 ///
 /// - `tokens`, `cost`: charged amounts
 /// - `held_tokens`, `held_cost`: amounts that runs other than `$2` have reserved
-/// - `lost_tokens`, `lost_cost`: amounts that are reserved under fences which are no longer the newest
+/// - `lost_tokens`, `lost_cost`: amounts that void fences reserved; they count as spent
 /// - `left_ms`: milliseconds until the end of the day (UTC)
 macro_rules! day_use {
     ($dialect:ident) => {
@@ -162,20 +162,20 @@ async fn charge_in(tx: &mut Transaction, owner: &UserId, charge: &EmbeddingCharg
     Ok(())
 }
 
-/// Repeats an attempt while another transaction holds the lock of the owner. Returns [`ReservationOutcome::Busy`] after
+/// Repeats `reserve` while another transaction holds the lock of the owner. Returns [`ReservationOutcome::Busy`] after
 /// [`MAX_LOCK_WAIT`].
 async fn repeat_while_locked<F: Future<Output = StoreResult<Attempt>>>(
     database: Database<'_>,
-    attempt: impl Fn() -> F,
+    reserve: impl Fn() -> F,
 ) -> StoreResult<Option<ReservationOutcome>> {
     // The wait between attempts holds no connection: otherwise the runs of one owner could hold all connections.
-    let attempt_once = || async {
-        let attempt = database.retry(&attempt);
-        let attempt = match database {
-            Database::Postgres(_) => Box::pin(with_deadline(ANSWER_LIMIT, attempt)).await,
-            Database::Sqlite(_) => attempt.await,
+    let reserve_once = || async {
+        let reservation = database.retry(&reserve);
+        let result = match database {
+            Database::Postgres(_) => Box::pin(with_deadline(ANSWER_LIMIT, reservation)).await,
+            Database::Sqlite(_) => reservation.await,
         };
-        match attempt {
+        match result {
             Ok(Attempt::Decided(outcome)) => Ok(Ok(outcome)),
             Ok(Attempt::Locked) => Err(()),
             Err(error) => Ok(Err(error)),
@@ -187,7 +187,7 @@ async fn repeat_while_locked<F: Future<Output = StoreResult<Attempt>>>(
         .with_total_delay(Some(MAX_LOCK_WAIT))
         .without_max_times()
         .with_jitter();
-    Box::pin(attempt_once.retry(backoff)).await.unwrap_or(Ok(Some(ReservationOutcome::Busy)))
+    Box::pin(reserve_once.retry(backoff)).await.unwrap_or(Ok(Some(ReservationOutcome::Busy)))
 }
 
 async fn reserve_embeddings_in(tx: &mut Transaction, owner: &UserId, request: &ReservationRequest) -> StoreResult<Attempt> {
@@ -210,7 +210,7 @@ async fn try_reserve(database: Database<'_>, fence: &Fence, owner: &UserId, requ
 }
 
 async fn reserve_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, request: &ReservationRequest) -> StoreResult<Attempt> {
-    // The lock comes first: only a statement that begins after it reads the reservations of the lock's previous holder.
+    // The lock comes first. Later statements then see the reservations of the lock's previous holder.
     if !tx.try_lock(owner.as_str(), OWNER_LOCK).await? {
         return Ok(Attempt::Locked);
     }

@@ -131,9 +131,9 @@ statements! {
 
     // The copied answer counts as the first round. Its request contained all messages that had joined before it.
     COUNT_ROUND = ["UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2), counters = ", {
-        postgres: "(counters::jsonb || jsonb_build_object('rounds', 1, 'heard',
+        postgres: "(counters::jsonb || jsonb_build_object('rounds', 1, 'joined_at_restart',
                  (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id)))::text",
-        sqlite: "json_set(counters, '$.rounds', 1, '$.heard',
+        sqlite: "json_set(counters, '$.rounds', 1, '$.joined_at_restart',
                  (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id))"
     }, " WHERE id = $1"];
 }

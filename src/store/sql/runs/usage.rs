@@ -1,4 +1,4 @@
-//! Usage of runs, titles and embeddings, summed by period, owner and group.
+//! Usage of runs, titles and embeddings, summed by period, owner, and model, agent or conversation.
 //!
 //! Owns the statement that sums usage. Reads stored costs, and must not know prices.
 
@@ -72,8 +72,8 @@ statements! {
 }
 
 impl dyn RecordStore + '_ {
-    /// Returns the usage of stored runs, titles and embeddings by period, owner and group, newest period first. A page has at most
-    /// 100 rows.
+    /// Returns the usage of stored runs, titles and embeddings, summed by period, owner, and model, agent or conversation. The
+    /// newest period comes first. A page has at most 100 rows.
     pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<PeriodUsage>> {
         let limit = page.limit.clamp(1, 100);
         let (period, owner, group) =
@@ -88,7 +88,7 @@ impl dyn RecordStore + '_ {
     }
 }
 
-/// Reads the usage of one period, owner and group, with its cursor.
+/// Reads one sum of usage, with its cursor.
 fn read_sum(row: &Row, filter: &UsageFilter) -> StoreResult<(UsageCursor, PeriodUsage)> {
     let period: i64 = row.get("period")?;
     let cost: Option<i64> = row.get("cost")?;

@@ -208,7 +208,11 @@ impl State {
             contexts: None,
             counters: match new.batch {
                 // The answer was the first round, and its request included the messages that had joined by then.
-                Some(_) => RunCounters { rounds: 1, heard: self.conversations[new.conversation].joined, ..RunCounters::default() },
+                Some(_) => RunCounters {
+                    rounds: 1,
+                    joined_at_restart: self.conversations[new.conversation].joined,
+                    ..RunCounters::default()
+                },
                 None => RunCounters::default(),
             },
             usage: Usage::default(),

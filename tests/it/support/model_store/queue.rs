@@ -275,8 +275,8 @@ impl State {
         let mut calls = row.calls.clone();
         calls.sort_by_key(|call| (call.step, call.position));
         let mut counters = row.counters.clone();
-        if row.profile.counts_earlier_failures() && counters.failed_before.is_empty() {
-            counters.count_before(self.calls_before(fence, row.first_seq));
+        if row.profile.counts_earlier_failures() && counters.earlier_failures.is_empty() {
+            counters.count_earlier_calls(self.earlier_calls(fence, row.first_seq));
         }
         Some(RunRecord {
             fence: fence.clone(),
@@ -306,8 +306,8 @@ impl State {
         })
     }
 
-    /// Returns the ended calls of earlier runs of the conversation, newest first, and whether each succeeded.
-    fn calls_before(&self, fence: &Fence, first_seq: i64) -> Vec<(String, bool)> {
+    /// Returns the ended calls of earlier runs of the conversation, newest first, and whether each failed.
+    fn earlier_calls(&self, fence: &Fence, first_seq: i64) -> Vec<(String, bool)> {
         let is_earlier = |row: &&RunRow| row.run.conversation_id == fence.conversation_id && row.first_seq < first_seq;
         let runs = self.runs.values().filter(is_earlier);
         let mut calls: Vec<_> = runs.flat_map(|row| row.calls.iter().map(move |call| (row.first_seq, call))).collect();
