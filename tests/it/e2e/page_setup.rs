@@ -434,16 +434,22 @@ async fn agent_form_tells_empty_from_inherited_values() {
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_form_offers_members_what_the_server_accepts() {
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__NAME", "house");
     let member = site.key_of("ann").await;
     let mut server = site.start().await;
     server.set_key(&member);
+    // An agent of the member may have the usual name of the settings' agent.
+    let (status, made) = server.post_json("/agents", &json!({"name": "default", "profile": {"max_rounds": 3}})).await;
+    assert_eq!(status, 201, "{made}");
     let browser = looking_at(&server).await;
     browser.write("#key-dialog[open] #key", &format!("{member}{ENTER}")).await;
     browser.shows("#user", "ann").await;
     browser.show("#/setup/agents").await;
     press_button(&browser, ".setup-head", "Make an agent").await;
     open_groups(&browser).await;
+    let usual = server.get_json("/agents/house").await["effective"]["max_rounds"].to_string();
+    let inherited = format!("return document.querySelector('[name=max_rounds]').placeholder === {}", json!(usual));
+    browser.until("the values of the settings' agent", &inherited).await;
     let values = |css: &str| format!("[...document.querySelector({}).options].map(({{ value }}) => value).join()", json!(css));
     let choices = format!("return {} === ',tell_model,ask,fail'", values("[name=on_unknown]"));
     browser.until("the choices of a member", &choices).await;

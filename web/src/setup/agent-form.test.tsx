@@ -8,7 +8,9 @@ import { queries } from "../shell/queries";
 import { AgentForm } from "./agent-form";
 
 const AGENT = { id: "agent_1", name: "poet", description: "", scope: "own", version: 1, latest_version: 1, profile: { system_prompt: "Rhyme.", fallbacks: ["a/b"], tools: ["mail__send", "gone"] } } as unknown as Agent;
-const WRITER = { name: "writer", version: 2, effective: { max_rounds: 7 } };
+const WRITER = { id: "agent_2", name: "writer", scope: "own", version: 2 };
+/** The agent of the settings. Another agent may be called `default`. */
+const USUAL = { id: "agent_3", name: "house", scope: "config", version: 1 };
 const TOOLS = [
   { name: "mail__send", server: "mail", tool: "send", description: "Sends a mail" },
   { name: "clock", tool: "clock", description: "Tells the time" },
@@ -22,8 +24,10 @@ let answer: () => Response;
 beforeEach(() => {
   vi.stubGlobal("IS_REACT_ACT_ENVIRONMENT", true);
   queries.setQueryData(["me"], { id: "user_1", role: "admin" });
-  queries.setQueryData(["agents"], [AGENT, WRITER]);
-  queries.setQueryData(["agent", "default"], { effective: { max_rounds: 20, on_limit: "summarize", approval: { tools: { mail__send: "always_ask", far: "ask", clock: "newer" } } } });
+  queries.setQueryData(["agents"], [AGENT, { id: "agent_4", name: "default", scope: "own", version: 1 }, WRITER, USUAL]);
+  queries.setQueryData(["agent", "default"], { effective: { max_rounds: 3, on_unknown: "rerun" } });
+  queries.setQueryData(["agent", "writer"], { ...WRITER, effective: { max_rounds: 7 } });
+  queries.setQueryData(["agent", "agent_3"], { ...USUAL, effective: { max_rounds: 20, on_limit: "summarize", approval: { tools: { mail__send: "always_ask", far: "ask", clock: "newer" } } } });
   queries.setQueryData(["models"], [{ id: "a/b" }, { id: "c/d" }]);
   queries.setQueryData(["tools", "offered"], TOOLS);
   sent = [];
@@ -111,6 +115,14 @@ it("offers members the permissions that the server accepts, and those that are s
   const of = (tool: string) => offered(`[aria-label='Permission of ${tool}']`);
   expect([of("mail__send"), of("far"), of("own")]).toEqual([["", "always_ask"], ["", "ask", "always_ask"], ["", "auto", "always_ask"]]);
   expect(offered("[name=on_unknown]")).toEqual(["", "tell_model", "ask", "fail", "rerun"]);
+});
+
+it("offers members no weaker value while the agent of the settings is unknown", () => {
+  queries.setQueryData(["me"], { id: "user_1", role: "member" });
+  const offered = () => [...one("[name='approval/on_deny']").querySelectorAll("option")].map(({ value }) => value);
+  queries.setQueryData(["agents"], [AGENT]);
+  show(AGENT);
+  expect(offered()).toEqual(["", "end_turn"]);
 });
 
 it("tells an empty value from an inherited one, and sets each", async () => {

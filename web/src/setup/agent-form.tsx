@@ -6,7 +6,7 @@ import { useEffect, useId, useRef, useState, type ReactNode } from "react";
 import * as api from "../api/client";
 import type { Agent, ToolList } from "../api/types";
 import { useMe } from "../shell/me";
-import { useAgents, useDefaultAgent, useModels } from "../shell/queries";
+import { useAgent, useAgents, useDefaultAgent, useModels } from "../shell/queries";
 import { brief } from "../text/words";
 import { GROUPS, NO_CHOICE, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
 import { ApprovalRules, ModelList, NameChoice, namedTools } from "./agent-lists";
@@ -81,10 +81,9 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
 /** Returns the profile that empty fields inherit from, as far as this user may see it. `base` is as in `extends`; empty for the agent of the settings. */
 function useBase(base: string): Profile | undefined {
   const { data: usual } = useDefaultAgent();
-  const { data: agents } = useAgents();
+  const [name = "", version] = base.split("@");
+  const { data: of } = useAgent(name === "" ? null : name);
   if (base === "") return usual?.effective;
-  const [name, version] = base.split("@");
-  const of = agents?.find((agent) => agent.name === name);
   // The profile of another version is not known here.
   return version === undefined || Number(version) === of?.version ? of?.effective : undefined;
 }

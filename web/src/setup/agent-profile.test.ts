@@ -146,6 +146,7 @@ it("offers members no choice that the server refuses", () => {
   expect(accepted("on_unknown", ["tell_model", "rerun"])).toEqual(["tell_model"]);
   expect(accepted("on_unknown", ["rerun"], { on_unknown: "rerun" })).toEqual(["rerun"]);
   expect(accepted("on_limit", ["fail"])).toEqual(["fail"]);
+  expect(["feed_back", "end_turn"].filter((value) => acceptsFromMember("approval/on_deny", value, undefined))).toEqual(["end_turn"]);
 });
 
 describe("the fields of the form", () => {

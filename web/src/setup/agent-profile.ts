@@ -221,11 +221,11 @@ export function inheritedWords(field: AgentField, base: Profile | undefined): st
 const WEAKER: Readonly<Record<string, string>> = { "approval/ask_untrusted": "false", "approval/on_deny": "feed_back", on_unknown: "rerun" };
 
 /**
- * Returns whether the server accepts a choice of permissions from a member. `usual` is the profile of the agent of the settings, if it is
- * known. The rules are those of `src/service/records/agent_bounds.rs`.
+ * Returns whether the server accepts a choice of permissions from a member. `usual` is the profile of the agent of the settings. While it
+ * is unknown, no weaker value is accepted. The rules are those of `src/service/records/agent_bounds.rs`.
  */
 export function acceptsFromMember(path: string, value: string, usual: Profile | undefined): boolean {
   const isUsual = () => String(valueAt(usual ?? {}, path)) === value;
   if (path.startsWith("approval/tools/")) return value === "always_ask" || isUsual();
-  return WEAKER[path] !== value || usual === undefined || isUsual();
+  return WEAKER[path] !== value || isUsual();
 }

@@ -21,6 +21,7 @@ interface Version {
 
 const refresh = (): void => {
   void queries.invalidateQueries({ queryKey: ["agents"] });
+  void queries.invalidateQueries({ queryKey: ["agent"] });
   void queries.invalidateQueries({ queryKey: ["versions"] });
 };
 

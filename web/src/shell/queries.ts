@@ -25,8 +25,15 @@ export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => a
 // Shared structures would be copies, whose numbers have lost their digits.
 export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents"), structuralSharing: false });
 
-/** The agent that conversations get unless another one is chosen, with its profile in force. */
-export const useDefaultAgent = () => useQuery({ queryKey: ["agent", "default"], queryFn: () => get<Agent>("/agents/default") });
+/** An agent by its id or name, with its profile in force, which lists omit. `null` reads none. */
+export const useAgent = (agent: string | null) =>
+  useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null, structuralSharing: false });
+
+/** The agent of the settings, with its profile in force. Its name is a setting too, so another agent may be called "default". */
+export function useDefaultAgent() {
+  const { data: agents } = useAgents();
+  return useAgent(agents?.find(({ scope }) => scope === "config")?.id ?? null);
+}
 
 /** The users of the server. Only administrators may read them. */
 export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
@@ -92,7 +99,7 @@ export function useServerName(server: string | null | undefined): string {
 
 /** The number of steps that the agent of a run may take, once that is known. */
 export function useMostSteps(agent: string | null): number | null {
-  const { data } = useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null });
+  const { data } = useAgent(agent);
   const most = ((data?.effective ?? data?.profile) as { max_rounds?: unknown } | undefined)?.max_rounds;
   return typeof most === "number" && Number.isFinite(most) ? most : null;
 }
