@@ -400,6 +400,8 @@ async fn agent_form_tells_empty_from_inherited_values() {
     edit_agent(&browser, "bare").await;
     assert!(inherits_nothing(&browser, "system_prompt").await && inherits_nothing(&browser, "options/stop").await);
     assert!(!inherits_nothing(&browser, "options/seed").await);
+    let limit = "return document.querySelector('[name=\"nothing:budget/run_usd\"]').closest('label').innerText";
+    assert!(browser.run(limit, &[]).await.as_str().unwrap().starts_with("No limit"));
     browser.write("[name=max_rounds]", "7").await;
     browser.click(".setup-form button[type=submit]").await;
     browser.shows("[data-agent=bare]", "version 2").await;

@@ -30,6 +30,8 @@ export interface AgentField {
   options?: readonly Option[];
   /** The value without content, where the server tells it from an absent one. A form needs a second input to tell them apart. */
   nothing?: Nothing;
+  /** The meaning of that value, where "nothing" could be taken for zero. */
+  nothingWords?: string;
 }
 
 type Nothing = "" | null | readonly never[];
@@ -42,10 +44,11 @@ export interface FieldGroup {
   fields: readonly AgentField[];
 }
 
-type Limits = Partial<Pick<AgentField, "min" | "max" | "step" | "nothing">>;
+type Limits = Partial<Pick<AgentField, "min" | "max" | "step" | "nothing" | "nothingWords">>;
 
 const NO_TEXT = { nothing: "" } as const;
 const NO_VALUE = { nothing: null } as const;
+const NO_LIMIT = { nothing: null, nothingWords: "No limit" } as const;
 const NO_ENTRIES = { nothing: [] } as const;
 /** The choice of no value, in a list of options. */
 export const NO_CHOICE: Option = ["null", "nothing: the provider decides"];
@@ -56,14 +59,14 @@ const LONGEST_SECONDS = 366 * 24 * 3600;
 const field = (kind: FieldKind, path: string, label: string, hint: string, more: Limits & Pick<AgentField, "options"> = {}): AgentField => ({ kind, path, label, hint, ...more });
 const count = (path: string, label: string, hint: string, limits: Limits = {}) => field("number", path, label, hint, { min: 0, step: 1, ...limits });
 const decimal = (path: string, label: string, hint: string, max: number) => field("number", path, label, hint, { min: 0, max, step: "any", ...NO_VALUE });
-const dollars = (path: string, label: string, hint: string) => field("number", path, label, hint, { min: 0, step: "any", ...NO_VALUE });
+const dollars = (path: string, label: string, hint: string) => field("number", path, label, hint, { min: 0, step: "any", ...NO_LIMIT });
 const seconds = (path: string, label: string, hint: string, min = 0) => field("seconds", path, label, hint, { min, max: LONGEST_SECONDS, step: "any" });
 const choice = (path: string, label: string, hint: string, ...options: Option[]) => field("choice", path, label, hint, { options });
 
 const sampling = (turn: string, when: string): AgentField[] => [
   decimal(`sampling/${turn}/temperature`, `Temperature ${when}`, `The temperature of calls ${when}, unless it is set above.`, 2),
   decimal(`sampling/${turn}/top_p`, `Top P ${when}`, `The nucleus sampling of calls ${when}, unless it is set above.`, 1),
-  count(`sampling/${turn}/max_output_tokens`, `Most tokens ${when}`, `The longest answer of calls ${when}, unless it is set above.`, { min: 1, ...NO_VALUE }),
+  count(`sampling/${turn}/max_output_tokens`, `Most tokens ${when}`, `The longest answer of calls ${when}, unless it is set above.`, { min: 1, ...NO_LIMIT }),
 ];
 
 export const GROUPS: readonly FieldGroup[] = [
@@ -89,7 +92,7 @@ export const GROUPS: readonly FieldGroup[] = [
     fields: [
       decimal("options/temperature", "Temperature", "How freely the model chooses its words.", 2),
       decimal("options/top_p", "Top P", "The share of likely words that the model chooses from.", 1),
-      count("options/max_output_tokens", "Most tokens of an answer", "A longer answer is cut.", { min: 1, ...NO_VALUE }),
+      count("options/max_output_tokens", "Most tokens of an answer", "A longer answer is cut.", { min: 1, ...NO_LIMIT }),
       field("number", "options/seed", "Seed", "A number with which some providers repeat an answer.", { step: 1, ...NO_VALUE }),
       field("lines", "options/stop", "Stop texts", "The model stops at one of these texts; one in each line, at most 16.", NO_ENTRIES),
       choice(
@@ -163,9 +166,9 @@ export const GROUPS: readonly FieldGroup[] = [
       seconds("max_run_ms", "Time of a run", "Seconds that a run may take, waits included; 0 for no limit."),
       count("max_run_tokens", "Tokens of a run", "Tokens that a run may use; 0 for no limit."),
       dollars("budget/run_usd", "Dollars of a run", "US dollars that a run may cost."),
-      count("budget/conversation/tokens", "Tokens of a conversation", "Tokens that a conversation may use.", { min: 1, ...NO_VALUE }),
+      count("budget/conversation/tokens", "Tokens of a conversation", "Tokens that a conversation may use.", { min: 1, ...NO_LIMIT }),
       dollars("budget/conversation/usd", "Dollars of a conversation", "US dollars that a conversation may cost."),
-      count("budget/day/tokens", "Tokens of a day", "Tokens that a user may use in a day.", { min: 1, ...NO_VALUE }),
+      count("budget/day/tokens", "Tokens of a day", "Tokens that a user may use in a day.", { min: 1, ...NO_LIMIT }),
       dollars("budget/day/usd", "Dollars of a day", "US dollars that a user may spend in a day."),
       choice("budget/on_day_spent", "After the budget of a day", "The effect of a spent budget of the day.", ["wait", "runs wait for the next day"], ["fail", "runs fail"]),
       count("admission/max_message_chars", "Length of a message", "Characters of a message; 0 for the limit of the server."),
@@ -216,7 +219,7 @@ export const GROUPS: readonly FieldGroup[] = [
   {
     title: "Context window",
     fields: [
-      count("context/limit", "Size of a request", "The most tokens or characters of a request.", { min: 1, ...NO_VALUE }),
+      count("context/limit", "Size of a request", "The most tokens or characters of a request.", { min: 1, nothing: null, nothingWords: "The model’s window" }),
       choice("context/unit", "Unit", "The unit of all sizes of this group.", ["tokens", "tokens"], ["chars", "characters"]),
       choice("context/strategy", "Long conversations", "The treatment of older messages when the window is full.", ["summarize", "they are summarized"], ["drop_oldest", "they are left out"], ["none", "the run fails"]),
       count("context/reserve_output", "Kept for the answer", "The part of the window that stays free for the answer."),

@@ -150,6 +150,17 @@ it("tells an empty value from an inherited one, and sets each", async () => {
   expect(sent[1]?.body.profile).toEqual({ ...kept, system_prompt: "Rhyme.", options: { seed: null } });
 });
 
+it("names a limit without a value as what it is", () => {
+  show({ ...AGENT, profile: { budget: { run_usd: null }, context: { limit: null }, options: { seed: null } } } as unknown as Agent);
+  const words = (path: string) => one(`[name='nothing:${path}']`).closest("label")?.textContent;
+  const hint = (path: string) => (one(`[name='${path}']`) as HTMLInputElement).placeholder;
+  expect(["budget/run_usd", "context/limit", "options/seed"].map((path) => [words(path), hint(path)])).toEqual([
+    ["No limit for Dollars of a run", "No limit"],
+    ["The model’s window for Size of a request", "The model’s window"],
+    ["Inherit nothing for Seed", "nothing"],
+  ]);
+});
+
 it("keeps a choice when the agents and tools change", async () => {
   show({ ...AGENT, profile: { extends: "gone", options: { tool_choice: "later" } } } as unknown as Agent);
   const base = () => one("[name=extends]") as HTMLSelectElement;

@@ -57,7 +57,7 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
         {own("description", "Description", "Its purpose, for those who choose an agent.", (props) => (
           <input {...props} name="description" maxLength={300} defaultValue={agent?.description} />
         ))}
-        <p className="faint">A field that stays empty inherits its value, unless “Inherit nothing” is checked.</p>
+        <p className="faint">A field that stays empty inherits its value, unless the box below it is checked.</p>
         {GROUPS.map((group, at) => (
           <Group key={group.title} group={group} isFirst={at === 0} profile={profile} base={base} errors={errors} itself={agent?.name ?? null} chooseBase={setBaseName} accepts={accepts} />
         ))}
@@ -212,11 +212,12 @@ function OneInput({ input, ...props }: AgentInputProps & { input: InputProps }) 
   const isNothing = isChecked && !hasText;
   return (
     <>
-      <PlainInput {...props} inherited={isNothing ? "nothing" : props.inherited} common={{ ...common, onInput: (event) => setHasText(event.currentTarget.value.trim() !== "") }} />
+      <PlainInput {...props} inherited={isNothing ? (field.nothingWords ?? "nothing") : props.inherited} common={{ ...common, onInput: (event) => setHasText(event.currentTarget.value.trim() !== "") }} />
       <label className="check faint">
         <input type="checkbox" name={nothingName(field.path)} checked={isNothing} disabled={hasText} onChange={({ target }) => setChecked(target.checked)} />
         <span>
-          Inherit nothing<span className="unseen">{` for ${field.label}`}</span>
+          {field.nothingWords ?? "Inherit nothing"}
+          <span className="unseen">{` for ${field.label}`}</span>
         </span>
       </label>
     </>

@@ -155,6 +155,12 @@ describe("the fields of the form", () => {
     expect(FIELDS.filter(({ hint }) => !/^[A-Z].{8,110}\.$/.test(hint)).map(({ path }) => path)).toEqual([]);
   });
 
+  it("have own words for a limit without a value", () => {
+    const isLimit = ({ path, nothing }: (typeof FIELDS)[number]) => nothing === null && /^budget\/|max_output_tokens$|^context\/limit$/.test(path);
+    expect(FIELDS.filter(isLimit)).toHaveLength(9);
+    expect(FIELDS.filter((field) => isLimit(field) !== (field.nothingWords !== undefined))).toEqual([]);
+  });
+
   it("are those of the reference of settings", () => {
     const rows = reference.split("\n").filter((line) => line.startsWith("| `agent."));
     const names = rows.flatMap((row) => [...(row.split(" | ")[0] ?? "").matchAll(/`agent\.([a-z_.]+)/g)].map(([, name]) => (name ?? "").replace(/\.$/, "").replaceAll(".", "/")));
