@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use support::browser::{Browser, ENTER, ESCAPE};
@@ -431,6 +432,19 @@ async fn agent_form_tells_empty_from_inherited_values() {
     browser.click(".setup-form button[type=submit]").await;
     browser.shows("[data-agent=bare]", "version 4").await;
     assert_eq!(server.get_json("/agents/bare").await["profile"]["system_prompt"], "Rhyme.");
+
+    // A version that was saved meanwhile is not replaced.
+    edit_agent(&browser, "bare").await;
+    let other = json!({"profile": {"max_rounds": 9}});
+    let saved = server.request(Method::PATCH, "/agents/bare").json(&other).send().await.unwrap();
+    assert_eq!(saved.status(), 200);
+    browser.write("[name=max_rounds]", "8").await;
+    browser.click(".setup-form button[type=submit]").await;
+    browser.shows(".setup-form > .trouble", "The agent was changed meanwhile.").await;
+    assert_eq!(profile().await, other["profile"].to_string());
+    browser.shows("[data-agent=bare]", "version 5").await;
+    press_button(&browser, "[data-agent=bare]", "Edit").await;
+    browser.until("the other version", "return document.querySelector('[name=max_rounds]').value === '9'").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,18 +71,21 @@ interface Options {
   raw?: BodyInit | undefined;
   type?: string;
   once?: string | undefined;
+  /** The version of the record that the request acts on; it is refused with 412 for any other version. */
+  version?: number | undefined;
   patience?: number;
   keepalive?: boolean;
   /** The token of a share, which is sent instead of the session. */
   share?: string;
 }
 
-async function send(method: string, path: string, { body, raw, type, once, patience = PATIENCE_MS, keepalive = false, share }: Options = {}): Promise<Response> {
+async function send(method: string, path: string, { body, raw, type, once, version, patience = PATIENCE_MS, keepalive = false, share }: Options = {}): Promise<Response> {
   const of = session;
   const named: Record<string, string> = { accept: "application/json" };
   if (body !== undefined) named["content-type"] = "application/json";
   if (type !== undefined) named["content-type"] = type;
   if (once !== undefined) named["idempotency-key"] = once;
+  if (version !== undefined) named["if-match"] = `"${version}"`;
   if (share !== undefined) named["share-token"] = share;
   const answer = await fetch(url(path), {
     method,
@@ -111,7 +114,7 @@ export const getShared = <T>(token: string): Promise<T> => json<T>("GET", "/shar
 export const post = <T>(path: string, body: unknown = {}, once?: string): Promise<T> => json<T>("POST", path, { body, once });
 /** Sends a body that is JSON already. */
 export const postText = <T>(path: string, raw: string, once?: string): Promise<T> => json<T>("POST", path, { raw, type: "application/json", once });
-export const patch = <T>(path: string, body: unknown): Promise<T> => json<T>("PATCH", path, { body });
+export const patch = <T>(path: string, body: unknown, version?: number): Promise<T> => json<T>("PATCH", path, { body, version });
 export const remove = (path: string, keepalive = false): Promise<null> => json<null>("DELETE", path, { keepalive });
 export const upload = <T>(file: File): Promise<T> =>
   json<T>("POST", `/files?name=${encodeURIComponent(file.name)}`, { raw: file, type: file.type || "application/octet-stream", patience: FILE_PATIENCE_MS });

@@ -7,7 +7,7 @@ import type { Agent } from "../api/types";
 import { queries } from "../shell/queries";
 import { AgentForm } from "./agent-form";
 
-const AGENT = { id: "agent_1", name: "poet", description: "", scope: "own", version: 1, latest_version: 1, profile: { system_prompt: "Rhyme.", fallbacks: ["a/b"], tools: ["mail__send", "gone"] } } as unknown as Agent;
+const AGENT = { id: "agent_1", name: "poet", description: "", scope: "own", version: 1, latest_version: 1, revision: 4, profile: { system_prompt: "Rhyme.", fallbacks: ["a/b"], tools: ["mail__send", "gone"] } } as unknown as Agent;
 const WRITER = { id: "agent_2", name: "writer", scope: "own", version: 2 };
 /** The agent of the settings. Another agent may be called `default`. */
 const USUAL = { id: "agent_3", name: "house", scope: "config", version: 1 };
@@ -18,7 +18,7 @@ const TOOLS = [
 
 let root: Root;
 let box: HTMLElement;
-let sent: { url: string; method: string; body: Record<string, unknown> }[];
+let sent: { url: string; method: string; version: string | undefined; body: Record<string, unknown> }[];
 let answer: () => Response;
 
 beforeEach(() => {
@@ -32,9 +32,10 @@ beforeEach(() => {
   queries.setQueryData(["tools", "offered"], TOOLS);
   sent = [];
   done.mockClear();
+  refresh.mockClear();
   answer = () => new Response("{}");
   vi.stubGlobal("fetch", (url: string, init: RequestInit) => {
-    sent.push({ url, method: init.method ?? "", body: JSON.parse(init.body as string) as Record<string, unknown> });
+    sent.push({ url, method: init.method ?? "", version: (init.headers as Record<string, string>)["if-match"], body: JSON.parse(init.body as string) as Record<string, unknown> });
     return Promise.resolve(answer());
   });
   box = document.createElement("div");
@@ -51,12 +52,13 @@ afterEach(() => {
 });
 
 const done = vi.fn();
+const refresh = vi.fn();
 
 function show(agent: Agent | null): void {
   act(() => {
     root.render(
       <QueryClientProvider client={queries}>
-        <AgentForm agent={agent} saved={() => undefined} done={done} />
+        <AgentForm agent={agent} refresh={refresh} done={done} />
       </QueryClientProvider>,
     );
   });
@@ -206,8 +208,17 @@ it("sends a new version with what was changed, and all else as it was", async ()
     one("[aria-label='Remove a/b']").click();
   });
   await send();
-  expect(sent).toMatchObject([{ method: "PATCH", body: { name: "poet", profile: { system_prompt: "Rhyme.", max_rounds: 5, fallbacks: [], tools: ["gone"], approval: { tools: { clock: "ask" } } } } }]);
+  expect(sent).toMatchObject([{ method: "PATCH", version: '"4"', body: { name: "poet", profile: { system_prompt: "Rhyme.", max_rounds: 5, fallbacks: [], tools: ["gone"], approval: { tools: { clock: "ask" } } } } }]);
   expect(done).toHaveBeenCalledOnce();
+});
+
+it("does not replace a version that was saved meanwhile", async () => {
+  show(AGENT);
+  answer = () => new Response(JSON.stringify({ detail: "it has been changed since it was read" }), { status: 412 });
+  await send();
+  expect(one(".setup-form > .trouble").textContent).toBe("The agent was changed meanwhile. Press Edit to load it again.");
+  // The list is read again, so that the button loads the newest version.
+  expect([refresh.mock.calls.length, done.mock.calls.length]).toEqual([1, 0]);
 });
 
 it("shows the errors of the server at their fields, and opens their groups", async () => {

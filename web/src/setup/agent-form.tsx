@@ -15,8 +15,10 @@ import { ForAllUsers, Form, scopeOf, textOf } from "./parts";
 
 const useOfferedTools = () => useQuery({ queryKey: ["tools", "offered"], queryFn: async () => (await api.get<ToolList>("/tools")).data });
 
-/** `saved` is called after the agent was stored, `done` at the end of the form. */
-export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: () => void; done: () => void }) {
+const CHANGED = "The agent was changed meanwhile. Press Edit to load it again.";
+
+/** `refresh` is called when the stored agent is not the one of the form any more, `done` at the end of the form. */
+export function AgentForm({ agent, refresh, done }: { agent: Agent | null; refresh: () => void; done: () => void }) {
   const profile = (agent?.profile ?? {}) as Profile;
   const [baseName, setBaseName] = useState(typeof profile.extends === "string" ? profile.extends : "");
   const base = useBase(baseName);
@@ -35,12 +37,16 @@ export function AgentForm({ agent, saved, done }: { agent: Agent | null; saved: 
     const body = { name: textOf(values, "name"), description: textOf(values, "description"), profile: read.profile, note: textOf(values, "note") };
     try {
       if (agent === null) await api.post("/agents", { ...body, ...scopeOf(values) }, api.newKey());
-      else await api.patch(`/agents/${agent.id}`, body);
+      // The whole profile is sent, which would revert a version that was saved meanwhile.
+      else await api.patch(`/agents/${agent.id}`, body, agent.revision);
     } catch (error) {
-      if (error instanceof api.Problem) setErrors(errorsByField(error.errors));
-      throw error;
+      if (!(error instanceof api.Problem)) throw error;
+      setErrors(errorsByField(error.errors));
+      if (error.status !== 412) throw error;
+      refresh();
+      throw new api.Problem(error.status, { detail: CHANGED });
     }
-    saved();
+    refresh();
     done();
   };
   const own = (name: string, label: string, hint: string, input: (props: InputProps) => ReactNode) => (

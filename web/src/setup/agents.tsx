@@ -40,7 +40,7 @@ export function Agents() {
     >
       {edited !== null && (
         <div className="card">
-          <AgentForm key={edited === "new" ? "new" : `${edited.id} ${edited.revision ?? ""}`} agent={edited === "new" ? null : edited} saved={refresh} done={() => setEdited(null)} />
+          <AgentForm key={edited === "new" ? "new" : `${edited.id} ${edited.revision ?? ""}`} agent={edited === "new" ? null : edited} refresh={refresh} done={() => setEdited(null)} />
         </div>
       )}
       {error !== null && <p className="trouble">{api.words(error)}</p>}
