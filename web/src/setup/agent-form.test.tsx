@@ -98,6 +98,12 @@ it("shows what an empty field inherits", () => {
   expect(one("[name=on_limit] option").textContent).toBe("As inherited: an answer from what is known");
 });
 
+it("has own words for a tool choice that is not sent", () => {
+  show(AGENT);
+  const words = (name: string) => one(`[name='${name}'] option[value=null]`).textContent;
+  expect([words("options/tool_choice"), words("options/reasoning_effort")]).toEqual(["not sent", "nothing: the provider decides"]);
+});
+
 it("has an input of more lines for the answer of last resort", () => {
   show({ ...AGENT, profile: { final_text: "a\nb" } } as unknown as Agent);
   expect((one("textarea[name=final_text]") as HTMLTextAreaElement).value).toBe("a\nb");

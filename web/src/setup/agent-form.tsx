@@ -313,7 +313,8 @@ function ToolChoice({ common, hint }: { common: Common; hint: string }) {
     ["auto", "the model decides"],
     ["none", "no tool"],
     ["required", "any tool, at first"],
-    NO_CHOICE,
+    // A provider then lets the model decide, but "auto" has these words.
+    [NO_CHOICE[0], "not sent"],
   ];
   return <Select common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
 }
