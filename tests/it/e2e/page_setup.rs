@@ -450,7 +450,8 @@ async fn agent_form_tells_empty_from_inherited_values() {
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_form_offers_members_what_the_server_accepts() {
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__NAME", "house");
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let site = site.env("CAPSTAN_AGENT__NAME", "house").env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
     let member = site.key_of("ann").await;
     let mut server = site.start().await;
     server.set_key(&member);
@@ -469,6 +470,9 @@ async fn agent_form_offers_members_what_the_server_accepts() {
     let values = |css: &str| format!("[...document.querySelector({}).options].map(({{ value }}) => value).join()", json!(css));
     let choices = format!("return {} === ',tell_model,ask,fail'", values("[name=on_unknown]"));
     browser.until("the choices of a member", &choices).await;
+    // The agent of the settings limits answers, but not the costs of a day.
+    let boxes = ["options/max_output_tokens", "budget/day/usd"].map(|path| format!("[name='nothing:{path}']"));
+    assert_eq!((browser.count(&boxes[0]).await, browser.count(&boxes[1]).await), (0, 1));
     let rule = "[aria-label='Permission of ledger__lookup']";
     browser.until("the tools", &format!("return document.querySelector({}) !== null", json!(rule))).await;
     assert_eq!(browser.run(&format!("return {}", values(rule)), &[]).await, ",always_ask");

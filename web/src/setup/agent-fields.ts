@@ -50,8 +50,9 @@ const NO_TEXT = { nothing: "" } as const;
 const NO_VALUE = { nothing: null } as const;
 const NO_LIMIT = { nothing: null, nothingWords: "No limit" } as const;
 const NO_ENTRIES = { nothing: [] } as const;
-/** The choice of no value, in a list of options. */
-export const NO_CHOICE: Option = ["null", "nothing: the provider decides"];
+/** The text of a choice that stands for no value. */
+export const ABSENT = "null";
+const NO_CHOICE: Option = [ABSENT, "nothing: the provider decides"];
 
 /** A year, the longest time of a profile. */
 const LONGEST_SECONDS = 366 * 24 * 3600;

@@ -133,6 +133,15 @@ it("offers members no weaker value while the agent of the settings is unknown", 
   expect(offered()).toEqual(["", "end_turn"]);
 });
 
+it("offers members no limit without a value where the agent of the settings has one", () => {
+  queries.setQueryData(["me"], { id: "user_1", role: "member" });
+  queries.setQueryData(["agent", "agent_3"], { ...USUAL, effective: { budget: { day: { usd: 2.5 }, conversation: { usd: 9 } }, context: { limit: null } } });
+  show({ ...AGENT, profile: { budget: { conversation: { usd: null } } } } as unknown as Agent);
+  const isOffered = (path: string) => box.querySelector(`[name='nothing:${path}']`) !== null;
+  // A value that is set stays.
+  expect(["budget/day/usd", "budget/conversation/usd", "budget/run_usd", "context/limit", "system_prompt"].map(isOffered)).toEqual([false, true, true, true, true]);
+});
+
 it("tells an empty value from an inherited one, and sets each", async () => {
   show({ ...AGENT, profile: { system_prompt: "", max_rounds: 5, options: { stop: [] }, builtin_tools: "none", approval: { tools: {} }, sampling: {} } } as unknown as Agent);
   const box = (path: string) => one(`[name='nothing:${path}']`) as HTMLInputElement;

@@ -8,7 +8,7 @@ import type { Agent, ToolList } from "../api/types";
 import { useMe } from "../shell/me";
 import { useAgent, useAgents, useDefaultAgent, useModels } from "../shell/queries";
 import { brief } from "../text/words";
-import { GROUPS, NO_CHOICE, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
+import { ABSENT, GROUPS, RETRYABLE, type AgentField, type FieldGroup, type Option } from "./agent-fields";
 import { ApprovalRules, ModelList, NameChoice, namedTools } from "./agent-lists";
 import { acceptsFromMember, errorsByField, inheritedWords, isNothing, nothingName, readProfile, valueAt, written, writtenRest, type Profile } from "./agent-profile";
 import { ForAllUsers, Form, scopeOf, textOf } from "./parts";
@@ -210,7 +210,7 @@ function AgentInput(props: AgentInputProps) {
 
 /** A field with one input, and where an empty value is not an inherited one, with a box that tells them apart. */
 function OneInput({ input, ...props }: AgentInputProps & { input: InputProps }) {
-  const { field, initial, wasNothing } = props;
+  const { field, initial, wasNothing, accepts } = props;
   const [hasText, setHasText] = useState(initial.trim() !== "");
   const [isChecked, setChecked] = useState(wasNothing);
   const common = { ...input, name: field.path, defaultValue: initial };
@@ -219,13 +219,15 @@ function OneInput({ input, ...props }: AgentInputProps & { input: InputProps }) 
   return (
     <>
       <PlainInput {...props} inherited={isNothing ? (field.nothingWords ?? "nothing") : props.inherited} common={{ ...common, onInput: (event) => setHasText(event.currentTarget.value.trim() !== "") }} />
-      <label className="check faint">
-        <input type="checkbox" name={nothingName(field.path)} checked={isNothing} disabled={hasText} onChange={({ target }) => setChecked(target.checked)} />
-        <span>
-          {field.nothingWords ?? "Inherit nothing"}
-          <span className="unseen">{` for ${field.label}`}</span>
-        </span>
-      </label>
+      {(wasNothing || accepts(field.path, ABSENT)) && (
+        <label className="check faint">
+          <input type="checkbox" name={nothingName(field.path)} checked={isNothing} disabled={hasText} onChange={({ target }) => setChecked(target.checked)} />
+          <span>
+            {field.nothingWords ?? "Inherit nothing"}
+            <span className="unseen">{` for ${field.label}`}</span>
+          </span>
+        </label>
+      )}
     </>
   );
 }
@@ -314,7 +316,7 @@ function ToolChoice({ common, hint }: { common: Common; hint: string }) {
     ["none", "no tool"],
     ["required", "any tool, at first"],
     // A provider then lets the model decide, but "auto" has these words.
-    [NO_CHOICE[0], "not sent"],
+    [ABSENT, "not sent"],
   ];
   return <Select common={common} hint={hint} options={[...words, ...tools.map(({ name }): Option => [`tool:${name}`, `${brief(name, 80)}, at first`])]} />;
 }

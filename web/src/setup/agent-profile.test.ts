@@ -146,6 +146,8 @@ it("offers members no choice that the server refuses", () => {
   expect(accepted("on_unknown", ["tell_model", "rerun"])).toEqual(["tell_model"]);
   expect(accepted("on_unknown", ["rerun"], { on_unknown: "rerun" })).toEqual(["rerun"]);
   expect(accepted("on_limit", ["fail"])).toEqual(["fail"]);
+  const absent = (base: Profile | undefined) => acceptsFromMember("budget/day/usd", "null", base);
+  expect([absent({ budget: { day: { usd: 2.5 } } }), absent({ budget: { day: { usd: null } } }), absent({}), absent(undefined)]).toEqual([false, true, true, false]);
   expect(["feed_back", "end_turn"].filter((value) => acceptsFromMember("approval/on_deny", value, undefined))).toEqual(["end_turn"]);
 });
 

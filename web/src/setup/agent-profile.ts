@@ -2,7 +2,7 @@
 
 import { exact, exactCopy, parse, print, spelling, typedNumber } from "../api/json";
 import type { FieldError } from "../api/types";
-import { FIELDS, NO_CHOICE, type AgentField } from "./agent-fields";
+import { ABSENT, FIELDS, type AgentField } from "./agent-fields";
 
 export type Profile = Record<string, unknown>;
 
@@ -143,9 +143,9 @@ function valueOf({ kind }: AgentField, text: string): unknown {
     case "times":
       return text.split(/[\s;]+/).filter(Boolean).map(milliseconds);
     case "choice":
-      return text === NO_CHOICE[0] ? null : text;
+      return text === ABSENT ? null : text;
     case "toolChoice":
-      if (text === NO_CHOICE[0]) return null;
+      if (text === ABSENT) return null;
       return text.startsWith("tool:") ? { tool: text.slice("tool:".length) } : text;
     case "json":
     case "models":
@@ -217,15 +217,31 @@ export function inheritedWords(field: AgentField, base: Profile | undefined): st
   return text.replace(/\s+/g, " ");
 }
 
-/** The weaker values of fields, which a member may only choose where the agent of the settings has them. */
-const WEAKER: Readonly<Record<string, string>> = { "approval/ask_untrusted": "false", "approval/on_deny": "feed_back", on_unknown: "rerun" };
+/**
+ * Single values that are weaker than all others of their fields. A member may only choose them where the agent of the settings has them.
+ * The value of a limit is its absence. The server bounds more fields, such as numbers and lists: its refusal stands at them.
+ */
+const WEAKER: Readonly<Record<string, string>> = {
+  "approval/ask_untrusted": "false",
+  "approval/on_deny": "feed_back",
+  on_unknown: "rerun",
+  "options/max_output_tokens": ABSENT,
+  "budget/run_usd": ABSENT,
+  "budget/conversation/tokens": ABSENT,
+  "budget/conversation/usd": ABSENT,
+  "budget/day/tokens": ABSENT,
+  "budget/day/usd": ABSENT,
+  "context/limit": ABSENT,
+};
 
 /**
- * Returns whether the server accepts a choice of permissions from a member. `usual` is the profile of the agent of the settings. While it
- * is unknown, no weaker value is accepted. The rules are those of `src/service/records/agent_bounds.rs`.
+ * Returns whether the form offers a value to a member. It leaves out those of `WEAKER`, and permissions of tools that the server refuses.
+ * `usual` is the profile of the agent of the settings. While it is unknown, no weaker value is offered. All rules are in
+ * `src/service/records/agent_bounds.rs`.
  */
 export function acceptsFromMember(path: string, value: string, usual: Profile | undefined): boolean {
-  const isUsual = () => String(valueAt(usual ?? {}, path)) === value;
+  // The server leaves out most absent limits.
+  const isUsual = () => usual !== undefined && plain(valueAt(usual, path) ?? null) === value;
   if (path.startsWith("approval/tools/")) return value === "always_ask" || isUsual();
   return WEAKER[path] !== value || isUsual();
 }
