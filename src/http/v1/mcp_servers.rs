@@ -38,7 +38,7 @@ pub(crate) struct McpServerStatus {
     error: Option<String>,
     /// Number of failures in a row: a lost connection, and failed attempts to connect. Absent while there are none.
     failures: Option<u32>,
-    /// When the server connects again without a call, RFC 3339. Absent while no such attempt is planned.
+    /// When the server connects again without a call, RFC 3339. Present after a failed attempt while another one is planned.
     next_attempt_at: Option<String>,
     /// The end of the standard error stream of the server's process: up to 64 KiB, and in lists the last 2,000 characters. Visible
     /// to administrators and to the owner of the server.

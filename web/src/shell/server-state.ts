@@ -35,7 +35,7 @@ export function failureCount({ failures = 0, auth, state }: McpServer["status"])
   return failures === 1 ? "failed once" : `failed ${failures} times in a row`;
 }
 
-/** Returns in words when a server that failed connects again; `null` if it waits for a call. */
+/** Returns in words when a server connects again after a failed attempt; `null` if none has failed yet, or if it waits for a call. */
 export function nextAttempt({ next_attempt_at: at }: McpServer["status"]): string | null {
   return at === undefined ? null : `next attempt at ${new Date(at).toLocaleTimeString()}`;
 }

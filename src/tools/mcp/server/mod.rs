@@ -84,6 +84,8 @@ enum Phase {
     Failed {
         fault: ServerError,
         retry_at: Instant,
+        /// The time of `retry_at` for display, if it connects then without a call. Computed once, so that all reads agree.
+        next_attempt_at: Option<UnixMillis>,
     },
     Closed,
 }
@@ -261,7 +263,8 @@ impl Server {
     pub async fn status(&self, unknown: ServerStatus) -> ServerStatus {
         let (auth, left_out) = (self.login.as_ref().map_or(unknown.auth, |login| login.state()), self.omits_tools());
         let phase = self.phase.borrow().clone();
-        let next_attempt_at = self.next_attempt_at(&phase).map(UnixMillis::to_rfc3339);
+        let next_attempt_at = if let Phase::Failed { next_attempt_at, .. } = &phase { *next_attempt_at } else { None };
+        let next_attempt_at = next_attempt_at.map(UnixMillis::to_rfc3339);
         let (status, error, stderr, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, None, 0),
             Phase::Starting { .. } => ("starting", None, None, 0),

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::support::clock::UnixMillis;
 use crate::support::locks::lock;
 use crate::tools::mcp::ServerTransport;
 use crate::tools::mcp::process::slots::ProcessPermit;
@@ -49,18 +48,6 @@ impl Server {
         }
     }
 
-    /// Returns when a server in this phase is planned to connect without a call.
-    pub(super) fn next_attempt_at(&self, phase: &Phase) -> Option<UnixMillis> {
-        let retry_at = match phase {
-            Phase::Failed { retry_at, .. } if lock(&self.restarts).reconnects_automatically() => *retry_at,
-            Phase::Failed { .. } | Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Idle(_) | Phase::Closed => {
-                return None;
-            }
-        };
-        let wait = retry_at.saturating_duration_since(Instant::now());
-        Some(self.common.clock.now().after(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
-    }
-
     /// Begins to connect, unless it is connected or its backoff has not ended.
     pub(super) fn start_connecting(self: &Arc<Self>) {
         let (mut lost, mut start) = (None, None);
@@ -77,7 +64,7 @@ impl Server {
                             let fault = ServerError { reason, stderr: connected.connection.stderr_tail() };
                             let name = &self.identity.name;
                             tracing::warn!(mcp.server = name, "MCP server {name} is crash-looping");
-                            (Phase::Failed { fault, retry_at: until }, false)
+                            (Phase::Failed { fault, retry_at: until, next_attempt_at: None }, false)
                         }
                         None => (Phase::Starting { since: now }, true),
                     };
@@ -156,7 +143,13 @@ impl Server {
 
     /// Returns the phase after a failed attempt. The backoff grows each time.
     fn failed_to_start(&self, fault: ServerError) -> Phase {
-        Phase::Failed { fault, retry_at: Instant::now() + lock(&self.restarts).failed() }
+        let mut restarts = lock(&self.restarts);
+        let wait = restarts.failed();
+        let is_planned = restarts.reconnects_automatically();
+        drop(restarts);
+        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let next_attempt_at = is_planned.then(|| self.common.clock.now().after(millis));
+        Phase::Failed { fault, retry_at: Instant::now() + wait, next_attempt_at }
     }
 
     /// Connects when it gets a start permit. The start limit begins then, so that waiting for other servers does not count.
