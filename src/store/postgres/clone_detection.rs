@@ -2,7 +2,7 @@
 //!
 //! Owns the row with that identity. Must not know why a copy is dangerous.
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, PgTransaction};
 
 use crate::store::clone_detection::{LEAST_JUMP, NUMBERS_PER_MS, clone_error, log_accepted};
@@ -15,15 +15,12 @@ use crate::store::{OnClone, StoreResult};
 /// so changes the identity. A copy of the cluster's files is not detected. `pg_upgrade` creates a new cluster and leaves the old
 /// one intact: both could be served, and only the operator knows which one is.
 ///
-/// Uses its own connection, because accepting a copy may take long.
-pub(super) async fn check(options: &PgConnectOptions, on_clone: OnClone, is_pooled: bool) -> StoreResult<()> {
-    if on_clone == OnClone::SkipCheck {
-        return Ok(());
-    }
-    let mut connection = PgConnection::connect_with(options).await?;
-    let checked = match is_pooled {
-        false => compare(&mut connection, on_clone).await,
-        true => pooler::in_transaction(&mut connection, async |connection| compare(connection, on_clone).await).await,
+/// Uses a connection that is in no pool, because accepting a copy may take long. Closes it.
+pub(super) async fn check(mut connection: PgConnection, on_clone: OnClone, is_pooled: bool) -> StoreResult<()> {
+    let checked = match (on_clone, is_pooled) {
+        (OnClone::SkipCheck, _) => Ok(()),
+        (_, false) => compare(&mut connection, on_clone).await,
+        (_, true) => pooler::in_transaction(&mut connection, async |connection| compare(connection, on_clone).await).await,
     };
     let _ = connection.close().await;
     checked

@@ -58,12 +58,13 @@ impl PostgresStore {
     /// Connects, and migrates the schema. Refuses a schema that is newer than this program or was changed by hand.
     pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
-        let is_pooled = match options.pooler {
-            Some(is_pooled) => is_pooled,
-            None => pooler::is_between(&plain).await?,
+        let direct = match options.pooler {
+            Some(true) => None,
+            Some(false) | None => pooler::connect_directly(&plain, migrate::LOCK_TIMEOUT).await?,
         };
-        migrate::migrate(&plain, is_pooled).await?;
-        clone_detection::check(&plain, options.on_clone, is_pooled).await?;
+        let is_pooled = options.pooler.unwrap_or(direct.is_none());
+        let connection = migrate::migrate(&plain, is_pooled, direct).await?;
+        clone_detection::check(connection, options.on_clone, is_pooled).await?;
         // Behind a pooler, each transaction sets its limits and plans its own statements. Custom plans do not help look-ups by key.
         // Planning and just-in-time compilation cost more than most statements. A plan is kept until its table is analyzed again. A
         // plan for a small table must not use a sequential scan: when the table has grown, look-ups by key would take 1,000 times

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, Connection as _};
+use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
 
 use crate::store::StoreResult;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::sql::pooler;
 
 /// Time limit of a migration for a lock. Meanwhile, all other transactions that need the table wait behind the migration.
-const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "500ms");
+pub(super) const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "500ms");
 
 /// The pause before the migration requests its lock again, so that other transactions can work.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -30,11 +30,16 @@ const MIGRATION_LOCK: i64 = 0x63_61_70_73_74_61_6e;
 
 const START_ANEW: &str = "give this version a new, empty Postgres database";
 
-/// Migrates the schema.
+/// Migrates the schema. Returns the connection of the migration, without a time limit for locks.
 ///
-/// A migration uses its own connection, because it may take long. It must not wait long for a lock, because older versions are
-/// still working. The migrator takes an advisory lock, so that processes that start together wait for each other.
-pub(super) async fn migrate(options: &PgConnectOptions, is_pooled: bool) -> StoreResult<()> {
+/// A migration uses its own connection, because it may take long: `direct`, which has [`LOCK_TIMEOUT`], or a new one. It must not wait
+/// long for a lock, because older versions are still working. The migrator takes an advisory lock, so that processes that start
+/// together wait for each other.
+pub(super) async fn migrate(
+    options: &PgConnectOptions,
+    is_pooled: bool,
+    mut direct: Option<PgConnection>,
+) -> StoreResult<PgConnection> {
     let mut migrator = migrator!("postgres");
     // The lock of the migrator belongs to a session.
     migrator.set_locking(!is_pooled);
@@ -42,7 +47,10 @@ pub(super) async fn migrate(options: &PgConnectOptions, is_pooled: bool) -> Stor
     loop {
         let time_limit = if refusals % (MANY + 1) == MANY { LONG_LOCK_TIMEOUT } else { LOCK_TIMEOUT };
         let own = if is_pooled { options.clone() } else { options.clone().options([time_limit]) };
-        let mut connection = PgConnection::connect_with(&own).await?;
+        let mut connection = match direct.take() {
+            Some(connection) => connection,
+            None => PgConnection::connect_with(&own).await?,
+        };
         // Not `run`, whose future must be awaited by the thread that created it.
         let done = match is_pooled {
             false => migrator.run_direct(None, &mut connection, false).await,
@@ -56,9 +64,14 @@ pub(super) async fn migrate(options: &PgConnectOptions, is_pooled: bool) -> Stor
             }
             (Ok(()), _) => None,
         };
+        let Err(error) = done else {
+            if !is_pooled {
+                raw_sql("SET lock_timeout = 0").execute(&mut connection).await?;
+            }
+            return Ok(connection);
+        };
         // A failed migrator does not release its advisory lock. Closing the connection does.
         let _ = connection.close().await;
-        let Err(error) = done else { return Ok(()) };
         if !is_lock_timeout(&error) {
             return Err(match error {
                 MigrateError::Execute(cause) => cause.into(),

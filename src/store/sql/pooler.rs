@@ -5,7 +5,7 @@
 //! sets its own limits and clears its prepared statements. Must not know any table.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{Connection as _, Error, Row as _, raw_sql};
+use sqlx::{AssertSqlSafe, Connection as _, Error, Row as _, raw_sql};
 
 use crate::store::StoreResult;
 
@@ -20,19 +20,23 @@ pub const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '10s'; SET LOCAL l
 /// The SQLSTATE with which a pooler refuses a startup parameter.
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// Returns whether a pooler refuses or ignores startup parameters, so that they do not reach the sessions of the database.
-pub async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
-    let [(name, limit), ..] = LIMITS;
-    let mut connection = match PgConnection::connect_with(&options.clone().options([(name, limit)])).await {
+/// Connects with a startup parameter that limits the session. Returns `None` if a pooler refuses or ignores such parameters, so that
+/// they do not reach the sessions of the database.
+pub async fn connect_directly(options: &PgConnectOptions, parameter: (&str, &str)) -> StoreResult<Option<PgConnection>> {
+    let (name, limit) = parameter;
+    let mut connection = match PgConnection::connect_with(&options.clone().options([parameter])).await {
         Ok(connection) => connection,
-        Err(Error::Database(error)) if error.code().as_deref() == Some(PROTOCOL_VIOLATION) => return Ok(true),
+        Err(Error::Database(error)) if error.code().as_deref() == Some(PROTOCOL_VIOLATION) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     // Not prepared: the session may be another one for each message.
-    let row = raw_sql("SELECT current_setting('statement_timeout')").fetch_one(&mut connection).await?;
-    let is_set = row.try_get::<&str, _>(0)? == limit;
+    let setting = format!("SELECT current_setting('{name}')");
+    let row = raw_sql(AssertSqlSafe(setting)).fetch_one(&mut connection).await?;
+    if row.try_get::<&str, _>(0)? == limit {
+        return Ok(Some(connection));
+    }
     let _ = connection.close().await;
-    Ok(!is_set)
+    Ok(None)
 }
 
 /// Executes `work` in a transaction, which is committed if the work succeeds.
