@@ -491,4 +491,11 @@ async fn agent_form_offers_members_what_the_server_accepts() {
     browser.shows("[data-agent=careful]", "yours").await;
     let made = server.get_json("/agents/careful").await;
     assert_eq!(made["profile"], json!({"max_rounds": 5, "approval": {"tools": {"ledger__lookup": "always_ask"}}}));
+
+    // A new conversation has the agent of the settings, under its name.
+    browser.show("#/").await;
+    browser.shows("#agent", "house").await;
+    browser.write("#message", &format!("[[id:house]][[say:at home]]{ENTER}")).await;
+    browser.shows(".message.assistant .text", "at home").await;
+    browser.shows("#agent", "house").await;
 }

@@ -8,7 +8,7 @@ import type { ConversationStore } from "../conversation/store";
 import { Icon } from "../shell/icons";
 import { storeChoice, storedChoice, type Choice } from "../shell/default-model";
 import { useMe } from "../shell/me";
-import { modelOption, useAgents, useModels, useMostSteps } from "../shell/queries";
+import { modelOption, useAgents, useDefaultAgentName, useModels, useMostSteps } from "../shell/queries";
 import { number } from "../text/words";
 import { AttachedChip } from "./attached";
 import { attach, contentOf, draftOf, dropFile, isUploading, onDraft, putBack, sent, setText, type Attached } from "./drafts";
@@ -68,7 +68,8 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
   const run = store === null ? null : active(store.state);
   const record = store?.record ?? null;
   const ofRun = store === null ? null : ([...store.state.runs.values()].findLast((known) => known.agent !== null)?.agent ?? null);
-  const agent = store === null ? newChoice.agent : (record?.agent ?? ofRun ?? "default").replace(/@\d+$/, "");
+  const defaultAgent = useDefaultAgentName();
+  const agent = store === null ? newChoice.agent : (record?.agent ?? ofRun ?? defaultAgent).replace(/@\d+$/, "");
   const model = store === null ? newChoice.model : (record?.model ?? "");
 
   const measure = useCallback(() => {
@@ -124,7 +125,7 @@ export function Composer({ store, host, trouble, say, handle }: Props) {
     const content = contentOf(text, files);
     const choice: Record<string, string> = {};
     if (store === null) {
-      choice.agent = newChoice.agent || "default";
+      if (newChoice.agent !== "") choice.agent = newChoice.agent;
       if (newChoice.model !== "") choice.model = newChoice.model;
     } else if (run !== null) {
       choice.on_busy = busy;
@@ -326,10 +327,11 @@ function ContextMeter({ store }: { store: ConversationStore | null }) {
 
 function AgentPicker({ value, choose }: { value: string; choose: (agent: string) => void }) {
   const { data = [] } = useAgents();
+  const own = useDefaultAgentName();
   const options = data
-    .filter((agent) => agent.name !== "default")
+    .filter((agent) => agent.name !== own)
     .map((agent) => ({ value: agent.name, label: agent.name, ...(agent.description === "" ? {} : { detail: agent.description }) }));
-  return <Picker id="agent" icon="agent" label="Agent" value={value === "default" ? "" : value} own="default" options={options} choose={(chosen) => choose(chosen || "default")} />;
+  return <Picker id="agent" icon="agent" label="Agent" value={value === own ? "" : value} own={own} options={options} choose={(chosen) => choose(chosen || own)} />;
 }
 
 function ModelPicker({ value, choose }: { value: string; choose: (model: string) => void }) {

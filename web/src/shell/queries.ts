@@ -29,11 +29,17 @@ export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => a
 export const useAgent = (agent: string | null) =>
   useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null, structuralSharing: false });
 
-/** The agent of the settings, with its profile in force. Its name is a setting too, so another agent may be called "default". */
-export function useDefaultAgent() {
+/** The agent of the settings as the list has it. Its name is a setting too, so another agent may be called "default". */
+function useListedDefaultAgent(): Agent | undefined {
   const { data: agents } = useAgents();
-  return useAgent(agents?.find(({ scope }) => scope === "config")?.id ?? null);
+  return agents?.find(({ scope }) => scope === "config");
 }
+
+/** The agent of the settings, with its profile in force. */
+export const useDefaultAgent = () => useAgent(useListedDefaultAgent()?.id ?? null);
+
+/** The name of the agent of the settings. */
+export const useDefaultAgentName = (): string => useListedDefaultAgent()?.name ?? "default";
 
 /** The users of the server. Only administrators may read them. */
 export const useUsers = (isWanted: boolean) => useQuery({ queryKey: ["users"], queryFn: () => all<User>("/users", 40), enabled: isWanted });
