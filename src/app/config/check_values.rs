@@ -32,7 +32,8 @@ pub(super) fn insert_dotted(table: &mut Table, key: &str, value: Value) -> Resul
     }
 }
 
-/// Returns the message of an error, with its key if that is known. Omits the quoted text and value, which may contain a secret.
+/// Returns the message of an error, with its key if that is known. Omits the quoted line and a value of the wrong type,
+/// because they may be secrets.
 pub(super) fn error_without_values(error: &toml::de::Error) -> String {
     let full = error.to_string();
     let key = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));

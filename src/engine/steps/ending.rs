@@ -1,5 +1,5 @@
-//! Ends a run: adds the terminal event to the decision. A completed run has no open work. The other ends close every open call,
-//! step and question. Must not know why a run ends.
+//! Ends a run: adds the terminal event to the decision. [`RunEnd::Completed`] has no open work. Every other end closes all open
+//! calls, steps and questions. Must not know why a run ends.
 
 use crate::domain::conversation::{ConversationStatus, Message};
 use crate::domain::event::EventBody;

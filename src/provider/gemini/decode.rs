@@ -70,7 +70,7 @@ impl GenerateContentAdapter {
         }
         if let Some(counts) = chunk.usage_metadata {
             self.counts.update(counts);
-            // A total alone may arrive early. Only counts of both request and answer mark the end.
+            // A total count may arrive early. The usage is complete with the counts of request and answer.
             if self.counts.are_complete() {
                 answer.add_usage(self.counts);
             }

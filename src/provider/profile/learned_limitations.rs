@@ -95,8 +95,8 @@ impl LearnedLimitations {
         known.limitations.iter().map(|(limitation, _)| limitation.clone()).collect()
     }
 
-    /// Stores limitations after the adapted request has succeeded, or another model was chosen. Returns the adaptations for the
-    /// run's log.
+    /// Stores limitations. Callers wait until an adapted request succeeds or another model is chosen. Returns the adaptations for
+    /// the run's log.
     pub(in crate::provider) async fn remember(
         &self,
         store: Option<&ProviderLimitationStore>,

@@ -25,7 +25,7 @@ const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
 ///
 /// - `tokens`, `cost`: charged amounts
 /// - `held_tokens`, `held_cost`: amounts that runs other than `$2` have reserved
-/// - `lost_tokens`, `lost_cost`: amounts that void fences reserved; they count as spent
+/// - `lost_tokens`, `lost_cost`: amounts reserved under void fences; they count as spent
 /// - `left_ms`: milliseconds until the end of the day (UTC)
 macro_rules! day_use {
     ($dialect:ident) => {
